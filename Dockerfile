@@ -1,0 +1,72 @@
+# The server's image. `docker build .` gives the server, `--target load` the load generator.
+# Give the base by digest where a build must be repeatable to the byte:
+#   docker build --build-arg BASE_IMAGE=python:3.11-slim@sha256:… .
+ARG BASE_IMAGE=python:3.11-slim
+
+# Every locked package, by hash, in an environment of its own that holds neither pip nor setuptools.
+FROM ${BASE_IMAGE} AS locked
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /build
+COPY requirements.lock ./
+RUN python3 -m venv --without-pip /opt/paddlepool \
+    && python3 -m pip --python /opt/paddlepool/bin/python install \
+        --require-hashes --only-binary=:all: --requirement requirements.lock
+COPY deploy/container/keep.py deploy/container/
+
+# The server without the tools that only development needs, and without Paddle's C++ headers.
+FROM locked AS serve-environment
+COPY pyproject.toml README.md LICENSE ./
+COPY app/ app/
+RUN python3 -m pip --python /opt/paddlepool/bin/python install --quiet --no-deps . \
+    && /opt/paddlepool/bin/python deploy/container/keep.py paddlepool > unneeded.txt \
+    && cat unneeded.txt \
+    && python3 -m pip --python /opt/paddlepool/bin/python uninstall --quiet --yes --requirement unneeded.txt \
+    && rm -rf /opt/paddlepool/lib/python3*/site-packages/paddle/include \
+    && find /opt/paddlepool/lib -type d -name tests -prune -exec rm -rf {} +
+
+# What the compose profile `load` runs: locust has a lock of its own.
+FROM ${BASE_IMAGE} AS load-environment
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /build
+COPY loadtest/requirements.lock ./
+RUN python3 -m venv --without-pip /opt/load \
+    && python3 -m pip --python /opt/load/bin/python install \
+        --require-hashes --only-binary=:all: --requirement requirements.lock
+
+FROM ${BASE_IMAGE} AS load
+COPY --from=load-environment /opt/load /opt/load
+COPY loadtest/ /srv/paddlepool/loadtest/
+ENV PATH=/opt/load/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+WORKDIR /srv/paddlepool
+USER 10001:10001
+ENTRYPOINT ["locust", "--locustfile", "loadtest/locustfile.py"]
+
+FROM ${BASE_IMAGE} AS serve
+LABEL org.opencontainers.image.title="Paddlepool" \
+      org.opencontainers.image.description="A model server around Paddle Inference" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# Paddle's libraries link to GNU OpenMP, which its wheel does not carry and a slim base lacks. The
+# version is the base image's to fix: a pinned one would stop building with the next security update.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends libgomp1 \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=serve-environment /opt/paddlepool /opt/paddlepool
+COPY model_repo/ /srv/paddlepool/model_repo/
+# HOME is the tmpfs: Paddle makes a cache directory in it when it is imported, and the root is
+# read-only and user 10001 has no home.
+ENV PATH=/opt/paddlepool/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    HOME=/tmp \
+    PADDLEPOOL_HOST=0.0.0.0 \
+    PADDLEPOOL_PORT=8000 \
+    PADDLEPOOL_MODEL_REPOSITORY=/srv/paddlepool/model_repo
+WORKDIR /srv/paddlepool
+USER 10001:10001
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ['PADDLEPOOL_PORT'] + '/v2/health/ready', timeout=4)"]
+ENTRYPOINT ["paddlepool"]
+CMD ["serve"]

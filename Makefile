@@ -1,0 +1,48 @@
+# Paddlepool's commands. `make run` and `make test` need only Python 3.11 and the package registries.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: run test check lint load install lock
+
+run: $(INSTALLED)  ## serve both models on http://127.0.0.1:8000
+	@$(BIN)/paddlepool pull u2netp --timeout 5 || echo "going on with the weights in model_repo/"
+	$(BIN)/paddlepool serve
+
+test: $(INSTALLED)  ## run every test
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)  ## format, lint and types, changing nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: lint test  ## everything a commit must pass
+
+install: $(INSTALLED)
+
+# The lock carries every package's hashes; the project itself is installed from this directory.
+$(INSTALLED): requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Paddlepool needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $(INSTALLED)
+
+# locust registers a pytest plugin and brings gevent: it lives in an environment of its own.
+LOAD_INSTALLED := .venv-load/.installed
+
+load: $(INSTALLED) $(LOAD_INSTALLED)  ## a minute of load and a report; LOAD="--plan spike --host http://..."
+	$(BIN)/python loadtest/run.py $(LOAD)
+
+$(LOAD_INSTALLED): loadtest/requirements.lock
+	test -x .venv-load/bin/python || $(BIN)/python -m venv .venv-load
+	.venv-load/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement loadtest/requirements.lock
+	touch $(LOAD_INSTALLED)
+
+lock:  ## resolve the dependencies again (needs uv on the path)
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --upgrade --output-file requirements.lock
+	uv pip compile loadtest/requirements.in --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --upgrade --output-file loadtest/requirements.lock

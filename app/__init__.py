@@ -1,0 +1,3 @@
+"""Paddlepool: a model server around Paddle Inference."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""HTTP only: routes, middleware, and the one table from errors to status codes."""

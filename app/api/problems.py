@@ -1,0 +1,115 @@
+"""The shape of an error reply: RFC 9457 on our own endpoints, the protocol's own under /v2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+from starlette.types import Scope
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class FieldFault(BaseModel):
+    """One wrong field of a request."""
+
+    field: str = Field(description="Where it is, as `query.timeout_ms` or `body.inputs.0`.")
+    message: str = Field(description="What it must be.")
+
+
+class Problem(BaseModel):
+    """An error, as RFC 9457 defines it. `code` is stable; `detail` is for people."""
+
+    type: str = Field(description="A page about this kind of error.")
+    title: str = Field(description="What kind of error it is.")
+    status: int = Field(description="The HTTP status code.")
+    detail: str = Field(description="What was received and what the limit is.")
+    instance: str = Field(description="The path that was asked.")
+    code: str = Field(description="A stable name for programs.")
+    request_id: str = Field(description="The same as in the reply's X-Request-ID and in the log.")
+    limit: int | float | str | None = Field(None, description="The limit that was passed.")
+    received: int | float | str | None = Field(None, description="What was received instead.")
+    errors: list[FieldFault] | None = Field(None, description="Each wrong field.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """An error on its way to the client, still without the request it answers."""
+
+    status: int
+    code: str
+    title: str
+    detail: str
+    limit: int | float | str | None = None
+    received: int | float | str | None = None
+    errors: tuple[Mapping[str, str], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def reply(fault: Fault, scope: Scope) -> Response:
+    """The fault as the reply to the request of `scope`."""
+    path = str(scope.get("path", ""))
+    request_id = str(scope.get("state", {}).get("request_id", ""))
+    if path == "/v2" or path.startswith("/v2/"):
+        return _json(fault, {"error": fault.detail}, "application/json")
+    return _json(fault, members(fault, request_id=request_id, instance=path), MEDIA_TYPE)
+
+
+def members(fault: Fault, *, request_id: str, instance: str) -> dict[str, Any]:
+    """The members of problem+json; those that do not apply are left out."""
+    problem: dict[str, Any] = {
+        "type": f"/docs/errors#{fault.code}",
+        "title": fault.title,
+        "status": fault.status,
+        "detail": fault.detail,
+        "instance": quote(instance[:200], errors="replace"),
+        "code": fault.code,
+        "request_id": request_id,
+    }
+    optional = {"limit": fault.limit, "received": fault.received, "errors": list(fault.errors)}
+    return problem | {name: value for name, value in optional.items() if value not in (None, [])}
+
+
+def _json(fault: Fault, content: Mapping[str, Any], media_type: str) -> Response:
+    # ASCII output: a path may hold characters that UTF-8 cannot encode.
+    return Response(
+        json.dumps(content, ensure_ascii=True, allow_nan=False),
+        status_code=fault.status,
+        media_type=media_type,
+        headers=dict(fault.headers),
+    )
+
+
+class ProtocolError(BaseModel):
+    """An error as the Open Inference Protocol has it."""
+
+    error: str = Field(description="What was received and what was expected.")
+
+
+ANY_STATUSES = (400, 401, 408, 413, 415, 422, 500, 503)
+"""What every operation can answer with, whatever it does."""
+
+TASK_STATUSES = (404, 413, 415, 422, 429, 503, 504)
+"""What a task's endpoint answers with, besides."""
+
+
+def documented(*statuses: int, protocol: bool = False) -> dict[int | str, dict[str, Any]]:
+    """For `responses=` of an operation: these statuses, each with the problem model.
+
+    With `protocol`, the model is the one of /v2.
+    """
+    model, media_type = (ProtocolError, "application/json") if protocol else (Problem, MEDIA_TYPE)
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "content": {media_type: {"schema": schema}},
+        }
+        for status in statuses
+    }

@@ -1,0 +1,61 @@
+"""Which route template a path belongs to, known before routing: caps, keys and labels need it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+
+
+@dataclass(frozen=True, slots=True)
+class RouteFacts:
+    """One route: its template, methods, the statuses it documents and its body's cap in bytes."""
+
+    template: str
+    pattern: re.Pattern[str]
+    methods: frozenset[str]
+    statuses: frozenset[int]
+    max_body: int | None
+
+
+class RouteTable:
+    """All routes of the application; `find` takes a decoded path."""
+
+    def __init__(
+        self,
+        routers: Iterable[tuple[APIRouter, Iterable[int]]],
+        *,
+        max_body: Mapping[str, int],
+        default_max_body: int,
+    ) -> None:
+        """Each router comes with the error statuses of all its routes.
+
+        `max_body` is by template and wins over what a route declares as `max_body_size`.
+        """
+        self.default_max_body = default_max_body
+        self.routes = tuple(
+            RouteFacts(
+                template=route.path,
+                pattern=route.path_regex,
+                methods=frozenset(route.methods or ()),
+                statuses=frozenset(
+                    {route.status_code or 200, *map(int, route.responses), *statuses}
+                ),
+                max_body=max_body.get(route.path, route.max_body_size),
+            )
+            for router, statuses in routers
+            for route in router.routes
+            if isinstance(route, APIRoute)
+        )
+
+    def find(self, path: str) -> RouteFacts | None:
+        """The first route whose template matches, whatever the method."""
+        return next((route for route in self.routes if route.pattern.match(path)), None)
+
+    def body_cap(self, route: RouteFacts | None) -> int:
+        if route is None or route.max_body is None:
+            return self.default_max_body
+        return route.max_body

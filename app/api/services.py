@@ -1,0 +1,47 @@
+"""What an endpoint may use: one frozen value on `app.state`, handed out by one dependency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from app.dataplane import DataPlane
+from app.engine.registry import ModelRegistry
+from app.metrics import Metrics
+from app.settings import Settings
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """Where the process is in its life. A signal handler sets `draining`, so it needs no lock."""
+
+    draining: bool = False
+
+    def drain(self) -> None:
+        self.draining = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Built once by `create_app`; lives as long as the application."""
+
+    settings: Settings
+    registry: ModelRegistry
+    dataplane: DataPlane
+    metrics: Metrics
+    lifecycle: Lifecycle
+    default_models: Mapping[str, str]
+    operations: Executor
+    """Runs what operators ask for and what may block for some milliseconds: scrapes, /info."""
+
+
+async def _services(request: Request) -> Services:
+    # async: FastAPI would run a plain function in a thread, at every request.
+    return cast(Services, request.app.state.paddlepool)
+
+
+ServicesDep = Annotated[Services, Depends(_services)]

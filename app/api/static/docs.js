@@ -1,0 +1,7 @@
+window.ui = SwaggerUIBundle({
+  url: "/openapi.json",
+  dom_id: "#swagger-ui",
+  deepLinking: true,
+  layout: "BaseLayout",
+  presets: [SwaggerUIBundle.presets.apis],
+});

@@ -1,0 +1,99 @@
+"""Metadata of the Open Inference Protocol: what the server is and what each model takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from app import __version__
+from app.api.problems import documented
+from app.api.services import Services, ServicesDep
+from app.engine.tensors import TensorSpec
+
+DATATYPES = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+}
+PLATFORM = "paddle_inference"
+
+
+class ServerMetadata(BaseModel):
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(BaseModel):
+    """`shape` has -1 where the size is free; the first axis is the batch."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(BaseModel):
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+def router() -> APIRouter:
+    """Server and model metadata."""
+    routes = APIRouter(tags=["v2"])
+    routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata")
+    unready = documented(404, 503, protocol=True)
+    routes.add_api_route(
+        "/v2/models/{model}", model_metadata, operation_id="modelMetadata", responses=unready
+    )
+    routes.add_api_route(
+        "/v2/models/{model}/versions/{version}",
+        version_metadata,
+        operation_id="modelVersionMetadata",
+        responses=unready,
+    )
+    return routes
+
+
+async def server_metadata() -> ServerMetadata:
+    """Name, version and protocol extensions of the server."""
+    return ServerMetadata(name="paddlepool", version=__version__, extensions=[])
+
+
+async def model_metadata(model: str, services: ServicesDep) -> ModelMetadata:
+    """Inputs and outputs of the version that answers when a request names none."""
+    return _metadata(services, model, None)
+
+
+async def version_metadata(model: str, version: int, services: ServicesDep) -> ModelMetadata:
+    """Inputs and outputs of one version."""
+    return _metadata(services, model, version)
+
+
+def _metadata(services: Services, model: str, version: int | None) -> ModelMetadata:
+    with services.registry.lease(model, version) as served:
+        return ModelMetadata(
+            name=served.name,
+            versions=sorted(
+                str(status.version)
+                for status in services.registry.index()
+                if status.name == served.name and status.state == "READY"
+            ),
+            platform=PLATFORM,
+            inputs=[TensorMetadata(**_tensor(spec)) for spec in served.inputs],
+            outputs=[TensorMetadata(**_tensor(spec)) for spec in served.outputs],
+        )
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": DATATYPES[spec.dtype], "shape": list(spec.shape)}

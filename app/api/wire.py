@@ -1,0 +1,288 @@
+"""Tensors on the wire of the Open Inference Protocol v2: JSON, and the binary tensor extension.
+
+A request's declared shapes, sizes and types are compared with each other, with the bytes that came
+and with the model's own inputs before anything of the declared size is allocated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+
+from app.engine.tensors import Array, Tensors, TensorSpec
+from app.errors import InvalidTensor
+
+DATATYPES: Mapping[str, str] = {
+    "BOOL": "bool",
+    "UINT8": "uint8",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "FP32": "float32",
+    "FP64": "float64",
+}
+"""The protocol's names of the types a Paddle program can take or give, and numpy's."""
+
+NAMES: Mapping[str, str] = {dtype: name for name, dtype in DATATYPES.items()}
+MAX_ID_CHARACTERS = 256
+BINARY_HEADER = "Inference-Header-Content-Length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferRequest:
+    """A request as the client meant it; every tensor fits the model. `binary` names outputs."""
+
+    inputs: Tensors
+    outputs: tuple[str, ...]
+    binary: frozenset[str]
+    id: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_request(
+    body: bytes,
+    *,
+    header_length: int | None,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+) -> InferRequest:
+    """Read one body; `header_length` bytes of JSON, then raw tensors (None: all JSON).
+
+    Raises InvalidTensor naming the tensor and what was expected of it.
+    """
+    if header_length is not None and not 0 <= header_length <= len(body):
+        raise InvalidTensor(
+            f"{BINARY_HEADER} says {header_length} bytes of JSON, the body has {len(body)}",
+            limit=len(body),
+            received=header_length,
+        )
+    split = len(body) if header_length is None else header_length
+    document = _object(_json(body[:split]), "the request")
+    parameters = _object(document.get("parameters", {}), "parameters")
+    found = _inputs(document.get("inputs"), memoryview(body)[split:], inputs)
+    wanted, binary = _outputs(document.get("outputs"), parameters, outputs)
+    return InferRequest(
+        inputs=found,
+        outputs=wanted,
+        binary=binary,
+        id=_id(document.get("id")),
+        parameters={key: value for key, value in parameters.items() if key != "binary_data_output"},
+    )
+
+
+def write_response(
+    outputs: Tensors, request: InferRequest, *, model: str, version: int
+) -> tuple[bytes, int | None]:
+    """The reply's body, and the length of its JSON part where raw tensors follow it."""
+    listed: list[dict[str, Any]] = []
+    raw: list[bytes] = []
+    for name in request.outputs:
+        array = outputs[name]
+        entry: dict[str, Any] = {
+            "name": name,
+            "datatype": NAMES[array.dtype.name],
+            "shape": array.shape,
+        }
+        if name in request.binary:
+            raw.append(np.ascontiguousarray(array).tobytes())
+            entry["parameters"] = {"binary_data_size": len(raw[-1])}
+        else:
+            flat = np.ascontiguousarray(array).reshape(-1)
+            # orjson has no float16; float32 holds each of its values exactly.
+            entry["data"] = flat.astype(np.float32) if flat.dtype == np.float16 else flat
+        listed.append(entry)
+    document: dict[str, Any] = {
+        "model_name": model,
+        "model_version": str(version),
+        "outputs": listed,
+    }
+    if request.id is not None:
+        document["id"] = request.id
+    header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    return b"".join([header, *raw]), len(header) if raw else None
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidTensor(f"the request is not JSON from character {error.pos}") from None
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidTensor(f"{what} must be a JSON object")
+    return value
+
+
+def _id(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > MAX_ID_CHARACTERS:
+        raise InvalidTensor(
+            f"id must be a string of at most {MAX_ID_CHARACTERS} characters",
+            limit=MAX_ID_CHARACTERS,
+        )
+    return value
+
+
+def _inputs(listed: Any, raw: memoryview, specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    if not isinstance(listed, list):
+        raise InvalidTensor("inputs must be a list of tensors")
+    known = {spec.name: spec for spec in specs}
+    found: dict[str, Array] = {}
+    used = 0
+    for number, item in enumerate(listed):
+        entry = _object(item, f"inputs[{number}]")
+        name = entry.get("name")
+        if not isinstance(name, str) or name not in known:
+            raise InvalidTensor(
+                f"inputs[{number}]: the model has no such input, it has {', '.join(known)}"
+            )
+        if name in found:
+            raise InvalidTensor(f"input {name!r} is there twice")
+        shape = _shape(name, entry.get("shape"), known[name])
+        _check_datatype(name, entry.get("datatype"), known[name])
+        dtype = np.dtype(known[name].dtype)
+        size = _object(entry.get("parameters", {}), f"inputs[{number}].parameters").get(
+            "binary_data_size"
+        )
+        if size is None:
+            found[name] = _from_json(name, entry.get("data"), shape, dtype)
+            continue
+        if "data" in entry:
+            raise InvalidTensor(f"input {name!r} has both data and binary_data_size")
+        needed = math.prod(shape) * dtype.itemsize
+        if type(size) is not int or size != needed:
+            raise InvalidTensor(
+                f"input {name!r}: shape {list(shape)} of {dtype.name} is {needed} bytes, "
+                f"binary_data_size is something else",
+                limit=needed,
+                received=size if type(size) is int else None,
+            )
+        if used + size > len(raw):
+            raise InvalidTensor(
+                f"input {name!r} needs {size} bytes after the JSON, {len(raw) - used} are left",
+                limit=size,
+                received=len(raw) - used,
+            )
+        found[name] = _from_bytes(name, raw[used : used + size], shape, dtype)
+        used += size
+    if used != len(raw):
+        raise InvalidTensor(
+            f"{len(raw)} bytes follow the JSON, the inputs account for {used}",
+            limit=used,
+            received=len(raw),
+        )
+    if missing := [name for name in known if name not in found]:
+        raise InvalidTensor(f"inputs are missing: {', '.join(missing)}")
+    return found
+
+
+def _shape(name: str, value: Any, spec: TensorSpec) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(size) is int and size > 0 for size in value):
+        raise InvalidTensor(f"input {name!r}: shape must be a list of positive integers")
+    if len(value) != len(spec.shape) or any(
+        want not in (-1, got) for want, got in zip(spec.shape, value, strict=True)
+    ):
+        raise InvalidTensor(
+            f"input {name!r} must have shape {list(spec.shape)} (-1 is free), "
+            f"received {len(value)} axes: {str(value[:8])[:80]}"
+        )
+    return tuple(value)
+
+
+def _check_datatype(name: str, value: Any, spec: TensorSpec) -> None:
+    expected = NAMES[spec.dtype]
+    if value != expected:
+        received = value if isinstance(value, str) and value in DATATYPES else "something else"
+        raise InvalidTensor(
+            f"input {name!r} must have datatype {expected}, received {received}",
+            limit=expected,
+            received=received,
+        )
+
+
+def _from_bytes(name: str, raw: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if dtype == np.bool_:
+        octets = np.frombuffer(raw, np.uint8)
+        if octets.max(initial=0) > 1:
+            raise InvalidTensor(f"input {name!r}: a BOOL must be a byte of 0 or 1")
+        return octets.astype(np.bool_).reshape(shape)
+    return np.frombuffer(raw, dtype.newbyteorder("<")).reshape(shape)
+
+
+def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Data is a flat list in row-major order, or lists nested as deep as the shape."""
+    if not isinstance(data, list):
+        raise InvalidTensor(f"input {name!r} must have data: a list")
+    count = math.prod(shape)
+    try:
+        # The list is here already; its array is at most as large. Ragged lists raise ValueError.
+        array = np.array(data)
+    except (ValueError, OverflowError):
+        raise InvalidTensor(f"input {name!r}: data is ragged or out of range") from None
+    if array.shape not in ((count,), shape):
+        raise InvalidTensor(
+            f"input {name!r}: shape {list(shape)} needs {count} numbers, flat or nested alike; "
+            f"received shape {list(array.shape)}",
+            limit=count,
+            received=array.size,
+        )
+    allowed = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[dtype.kind]
+    if array.dtype.kind not in allowed:
+        raise InvalidTensor(f"input {name!r}: data must be numbers that {dtype.name} can hold")
+    if dtype.kind in "iu" and array.size:
+        bounds = np.iinfo(dtype)
+        low, high = int(array.min()), int(array.max())
+        if low < bounds.min or high > bounds.max:
+            raise InvalidTensor(
+                f"input {name!r}: {dtype.name} holds {bounds.min} to {bounds.max}",
+                limit=int(bounds.max),
+            )
+    with np.errstate(over="ignore"):  # becomes infinite, which the model refuses
+        return array.astype(dtype).reshape(shape)
+
+
+def _outputs(
+    listed: Any, parameters: Mapping[str, Any], specs: Sequence[TensorSpec]
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    known = [spec.name for spec in specs]
+    all_binary = _flag(parameters, "binary_data_output")
+    if listed is None or listed == []:
+        return tuple(known), frozenset(known if all_binary else ())
+    if not isinstance(listed, list):
+        raise InvalidTensor("outputs must be a list")
+    wanted: list[str] = []
+    binary: set[str] = set()
+    for number, item in enumerate(listed):
+        entry = _object(item, f"outputs[{number}]")
+        name = entry.get("name")
+        if name not in known or name in wanted:
+            raise InvalidTensor(
+                f"outputs[{number}]: the model has no such output, or it is there twice; "
+                f"it has {', '.join(known)}"
+            )
+        own = _object(entry.get("parameters", {}), f"outputs[{number}].parameters")
+        if unknown := sorted(set(own) - {"binary_data"}):
+            raise InvalidTensor(
+                f"outputs[{number}]: {len(unknown)} unknown parameters, binary_data is the only one"
+            )
+        wanted.append(name)
+        if _flag(own, "binary_data", all_binary):
+            binary.add(name)
+    return tuple(wanted), frozenset(binary)
+
+
+def _flag(parameters: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidTensor(f"parameter {name} must be true or false")
+    return value

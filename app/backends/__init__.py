@@ -1,0 +1,12 @@
+"""Predictors: any framework in a child process behind one port, and one small module for each."""
+
+from __future__ import annotations
+
+BACKENDS: dict[str, str] = {
+    "paddle_inference": "app.backends.paddle_inference:open_predictor",
+    "paddle_jit": "app.backends.paddle_jit:open_predictor",
+    "paddle_dygraph": "app.backends.paddle_dygraph:open_predictor",
+    "onnxruntime": "app.backends.onnxruntime:open_predictor",
+    "openvino": "app.backends.openvino:open_predictor",
+}
+"""The name in config.toml, and what the child process imports and calls with its opening."""

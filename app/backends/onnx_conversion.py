@@ -1,0 +1,37 @@
+"""The served program as ONNX bytes, for the backends that run those.
+
+The conversion is not trusted: the engine runs the version's golden self-test, which Paddle itself
+answered, on every instance of every group before the group may serve.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from app.errors import BackendError
+
+CONVERSION_SECONDS = 120.0
+
+
+def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
+    """Convert in a process that ends with its answer. Raises BackendError."""
+    files = [opening["directory"], opening["program"], opening["params"]]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "app.export.onnx_program", *files],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=CONVERSION_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BackendError(
+            f"the conversion to ONNX took longer than {CONVERSION_SECONDS:.0f} s"
+        ) from None
+    if done.returncode != 0 or not done.stdout:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        raise BackendError(f"the program cannot be converted to ONNX: {last[0][:200]}")
+    return done.stdout

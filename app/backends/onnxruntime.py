@@ -1,0 +1,39 @@
+"""ONNX Runtime on the CPU, from the served program's ONNX form (extra `onnx`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from app.backends.handler import Handler, checked_options, serve
+from app.backends.onnx_conversion import onnx_bytes
+from app.engine.tensors import Tensors
+from app.errors import BackendError
+
+
+def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Convert and load; called once in the child. Raises BackendError without the package."""
+    checked_options("onnxruntime", opening["options"], {})
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise BackendError(
+            "the backend onnxruntime needs the package onnxruntime (extra onnx)"
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = opening["threads"]
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors; the converter leaves unused constants behind
+    session = onnxruntime.InferenceSession(
+        onnx_bytes(opening), options, providers=["CPUExecutionProvider"]
+    )
+    names = [each.name for each in session.get_inputs()]
+
+    def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
+        # The tensors are views of shared memory that the next request overwrites; the session
+        # reads them only during the call.
+        return list(session.run(None, {name: inputs[name] for name in names}))
+
+    return {}, serve(run)

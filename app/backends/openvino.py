@@ -1,0 +1,47 @@
+"""OpenVINO on the CPU, from the served program's ONNX form (extra `onnx`).
+
+OpenVINO reads Paddle programs itself, but only the legacy format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from app.backends.handler import Handler, checked_options, serve
+from app.backends.onnx_conversion import onnx_bytes
+from app.engine.tensors import Tensors
+from app.errors import BackendError
+
+
+def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Convert and compile; called once in the child. Raises BackendError without the package."""
+    checked_options("openvino", opening["options"], {})
+    try:
+        import openvino
+    except ImportError as error:
+        raise BackendError(
+            "the backend openvino needs the package openvino (extra onnx)"
+        ) from error
+    core = openvino.Core()
+    compiled = core.compile_model(
+        core.read_model(onnx_bytes(opening)),
+        "CPU",
+        {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": str(opening["threads"]),
+            "NUM_STREAMS": "1",
+            # Without this it computes in bfloat16 where the processor can: not the same model.
+            "INFERENCE_PRECISION_HINT": "f32",
+        },
+    )
+    request = compiled.create_infer_request()
+    names = [port.get_any_name() for port in compiled.inputs]
+
+    def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
+        request.infer({name: inputs[name] for name in names})
+        return [request.get_output_tensor(index).data for index in range(len(compiled.outputs))]
+
+    return {}, serve(run)

@@ -1,0 +1,126 @@
+"""Paddle Inference, with oneDNN or without: the target of a predictor process.
+
+The framework's Python package costs a second of import and 100 MB in every process, and a
+predictor needs none of it: only the extension module behind it is loaded (`_load_core`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.backends.handler import Handler, checked_options, serve
+from app.engine.tensors import Tensors
+from app.errors import BackendError, ConfigError
+
+OPTIONS: dict[str, Any] = {
+    "onednn": True,
+    "cache_capacity": 1,
+    "bfloat16": False,
+    "device": "cpu",
+    "float16": False,
+}
+"""`onednn` is on in Paddle by default, so false must call disable_mkldnn(). `cache_capacity` is
+the number of input shapes for which oneDNN keeps its prepared primitives: the shape buckets.
+`bfloat16` is oneDNN's and wants a processor that has it; `float16` is the GPU's."""
+
+GPU_POOL_MEGABYTES = 256
+"""What a GPU predictor takes at once; the pool grows where it is not enough."""
+
+
+def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Load the model; called once in the child. Raises ConfigError and BackendError."""
+    options = checked_options("paddle_inference", opening["options"], OPTIONS)
+    directory = Path(opening["directory"])
+    core = _load_core()
+    config = core.AnalysisConfig(
+        str(directory / opening["program"]), str(directory / opening["params"])
+    )
+    _choose_kernels(core, config, options)
+    config.set_cpu_math_library_num_threads(opening["threads"])
+    config.enable_new_ir(True)
+    config.enable_new_executor()  # memory optimisation of a PIR program needs it
+    config.enable_memory_optim()
+    config.disable_glog_info()
+    predictor = core.create_predictor(config)
+    names, outputs = predictor.get_input_names(), predictor.get_output_names()
+    expected = [spec["name"] for spec in opening["inputs"]]
+    if sorted(names) != sorted(expected) or len(outputs) != len(opening["outputs"]):
+        raise BackendError(
+            f"the program takes {sorted(names)} and gives {len(outputs)} outputs; "
+            f"its manifest says {sorted(expected)} and {len(opening['outputs'])}"
+        )
+
+    def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
+        for name in names:
+            predictor.get_input_handle(name)._copy_from_cpu_bind(inputs[name])
+        predictor.run()
+        return [predictor.get_output_handle(name).copy_to_cpu() for name in outputs]
+
+    return {}, serve(run)
+
+
+def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
+    """Raises ConfigError for options that exclude each other, and BackendError for what this
+    machine lacks: Paddle itself would take the option and run 850 times slower, or crash."""
+    if options["device"] not in ("cpu", "gpu"):
+        raise ConfigError('device must be "cpu" or "gpu"', received=str(options["device"])[:40])
+    gpu = options["device"] == "gpu"
+    if options["bfloat16"] and (gpu or not options["onednn"]):
+        raise ConfigError('bfloat16 = true needs onednn = true and device = "cpu"')
+    if options["float16"] and not gpu:
+        raise ConfigError('float16 = true needs device = "gpu"')
+    if gpu:
+        if not core.is_compiled_with_cuda():
+            raise BackendError('device = "gpu": this build of Paddle has no CUDA')
+        if core.get_cuda_device_count() == 0:
+            raise BackendError('device = "gpu": there is no GPU')
+        precision = core.AnalysisConfig.Precision
+        config.enable_use_gpu(
+            GPU_POOL_MEGABYTES, 0, precision.Half if options["float16"] else precision.Float32
+        )
+        config.disable_mkldnn()
+        return
+    config.disable_gpu()
+    if not options["onednn"]:
+        config.disable_mkldnn()
+        return
+    config.enable_mkldnn()
+    config.set_mkldnn_cache_capacity(options["cache_capacity"])
+    if options["bfloat16"]:
+        if not core.supports_bfloat16_fast_performance():
+            raise BackendError("bfloat16: this processor has no fast bfloat16 (AVX512_BF16, AMX)")
+        config.enable_mkldnn_bfloat16()
+
+
+def _load_core() -> Any:
+    """Import `paddle.base.libpaddle` without the packages above it, and start it as they would.
+
+    **Invariant**: this process never imports `paddle` proper. Rests on the pinned version; a
+    test compares its results with those of the whole package.
+    """
+    found = importlib.util.find_spec("paddle")
+    if found is None or found.origin is None:
+        raise BackendError("the backend paddle_inference needs the package paddlepaddle")
+    root = Path(found.origin).parent
+    for name, path in (("paddle", root), ("paddle.base", root / "base")):
+        package = types.ModuleType(name)
+        package.__path__ = [str(path)]
+        sys.modules[name] = package
+    core = importlib.import_module("paddle.base.libpaddle")
+    names = core.globals().keys()
+    flags = [name.removeprefix("FLAGS_") for name in names if name.startswith("FLAGS_")]
+    core.init_gflags(["--tryfromenv=" + ",".join(flags)])
+    core.init_glog("paddle_inference")
+    core.init_memory_method()
+    core.init_devices()
+    core.init_default_kernel_signatures()
+    core.disable_signal_handler()
+    return core

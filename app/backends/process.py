@@ -1,0 +1,96 @@
+"""A predictor of any framework in a child process of its own, behind the engine's port."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from app.backends import BACKENDS
+from app.engine.child import Child, ChildDied, ChildTimeout, Limits
+from app.engine.ports import Predictor, PredictorSpec
+from app.engine.tensors import Tensors, TensorSpec
+from app.errors import BackendError, ConfigError, DeadlineExceeded, WorkerCrashed
+
+NICE = 5
+"""Predictors give way to the event loop: liveness must answer while they use every core."""
+
+ENVIRONMENT = {
+    # Paddle allocates and frees every activation of every run (26-52 MB each for U²-Netp). By
+    # default glibc maps and unmaps those, which costs 43,000 page faults a run: a quarter of it.
+    "GLIBC_TUNABLES": ":".join(
+        f"glibc.malloc.{setting}"
+        for setting in (
+            "hugetlb=1",
+            "mmap_threshold=4294967296",
+            "trim_threshold=4294967296",
+            "top_pad=67108864",
+        )
+    ),
+    "GLOG_minloglevel": "2",
+}
+"""Set before the child starts, the same for every backend: a comparison must not depend on it."""
+
+
+class ProcessPredictor:
+    """One child process; see `app.engine.ports.Predictor`."""
+
+    def __init__(self, child: Child, outputs: tuple[TensorSpec, ...]) -> None:
+        self._child = child
+        self._outputs = outputs
+        self._failure: str | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        try:
+            reply = self._child.call({}, inputs, timeout=timeout)
+        except ChildTimeout:
+            self._failure = "timeout"
+            raise DeadlineExceeded(
+                f"the predictor gave no result within {timeout:.1f} s and was ended"
+            ) from None
+        except ChildDied as error:
+            self._failure = error.reason
+            raise WorkerCrashed(
+                f"the predictor process ended during the run ({error.reason})"
+            ) from error
+        return {spec.name: reply.arrays[str(index)] for index, spec in enumerate(self._outputs)}
+
+    def failure(self) -> str | None:
+        return self._failure or self._child.failure()
+
+    def resident_bytes(self) -> int:
+        return self._child.resident_bytes()
+
+    def abort(self) -> None:
+        self._child.kill()
+
+    def close(self) -> None:
+        self._child.close()
+
+
+class ProcessBackend:
+    """Opens predictors: a `PredictorFactory`. `backends` names each framework's target."""
+
+    def __init__(self, backends: Mapping[str, str] = BACKENDS, *, nice: int = NICE) -> None:
+        self._backends = backends
+        self._nice = nice
+
+    def __call__(self, spec: PredictorSpec) -> Predictor:
+        """Raises ConfigError for an unknown backend or option, BackendError for an unfit model."""
+        target = self._backends.get(spec.backend)
+        if target is None:
+            raise ConfigError(
+                f"backend {spec.backend!r} is unknown, there are {', '.join(self._backends)}",
+                received=spec.backend,
+            )
+        opening = asdict(spec) | {"directory": str(spec.directory)}
+        try:
+            child = Child(target, opening, limits=Limits(nice=self._nice, environment=ENVIRONMENT))
+        except ChildDied as error:
+            raise BackendError(
+                f"the {spec.backend} process ended while it loaded the model ({error.reason})"
+            ) from error
+        return ProcessPredictor(child, spec.outputs)

@@ -1,0 +1,54 @@
+"""The `paddlepool` command: one table of commands, each in its own module."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from app import __version__
+from app.errors import PaddlepoolError
+
+COMMANDS = {
+    "serve": ("app.commands.serve", "serve the models of a repository over HTTP"),
+    "segment": ("app.commands.segment", "cut out every picture of a directory"),
+    "sentiment": ("app.commands.sentiment", "classify every row of a CSV file"),
+    "models": ("app.commands.models", "list, verify and describe the models of a repository"),
+    "pull": ("app.commands.pull", "fetch official weights and publish them as a new version"),
+    "import": ("app.commands.import_", "publish weights from a local file as a new version"),
+    "compare": ("app.commands.compare", "measure predictor configurations against each other"),
+    "export": ("app.commands.export", "publish a network with given weights as a static model"),
+}
+"""Name, module and one line each. Only the module of the command that runs is imported."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code. A PaddlepoolError ends as one line on stderr."""
+    listing = "\n".join(f"  {name:<10} {line}" for name, (_, line) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="paddlepool",
+        description="A model server around Paddle Inference.",
+        epilog=f"commands:\n{listing}\n\n`paddlepool COMMAND --help` says more of each.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"paddlepool {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(argv)
+    module = importlib.import_module(COMMANDS[chosen.command][0])
+    command = argparse.ArgumentParser(
+        prog=f"paddlepool {chosen.command}", description=module.__doc__
+    )
+    module.configure(command)
+    try:
+        return int(module.run(command.parse_args(chosen.arguments)))
+    except PaddlepoolError as error:
+        print(f"paddlepool {chosen.command}: {error.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Uploaded bytes to upright 8-bit pixels. Runs only in a codec process; Pillow decodes.
+
+Pillow survived a corpus of 13,641 hostile files on which OpenCV crashed twice; OpenCV here only
+turns arrays that Pillow made.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+from PIL import (  # the plugins are imported by name: Image.open() must not look for more
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    JpegImagePlugin,
+    PngImagePlugin,
+    WebPImagePlugin,
+)
+
+from app.codecs.headers import check_header, check_size
+from app.codecs.limits import PictureLimits
+from app.codecs.picture import Pixels
+from app.codecs.sniff import sniff
+from app.errors import FileMissing, ImageUnreadable, InputError, ResolutionTooHigh
+
+_PLUGINS = (BmpImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin, WebPImagePlugin)
+_ORIENTATION = 0x0112
+
+_TURNS: dict[int, Callable[[Pixels], Pixels]] = {
+    2: lambda pixels: cv2.flip(pixels, 1),
+    3: lambda pixels: cv2.rotate(pixels, cv2.ROTATE_180),
+    4: lambda pixels: cv2.flip(pixels, 0),
+    5: cv2.transpose,
+    6: lambda pixels: cv2.rotate(pixels, cv2.ROTATE_90_CLOCKWISE),
+    7: lambda pixels: cv2.rotate(cv2.transpose(pixels), cv2.ROTATE_180),
+    8: lambda pixels: cv2.rotate(pixels, cv2.ROTATE_90_COUNTERCLOCKWISE),
+}
+
+
+def decode(body: bytes, limits: PictureLimits) -> Pixels:
+    """The first frame, turned upright as its EXIF orientation says; RGBA if it has transparency.
+
+    Raises FileMissing, UnsupportedMediaType, ResolutionTooHigh, TooManyScans, ImageUnreadable.
+    """
+    if not body:
+        raise FileMissing("the picture has 0 bytes")
+    kind = sniff(body)
+    check_header(body, kind, limits)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _decode(body, kind, limits)
+    except (InputError, MemoryError):
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ResolutionTooHigh(
+            f"the picture holds more than the limit of {limits.pixels:,} pixels",
+            limit=limits.pixels,
+            received=f"more than {limits.pixels}",
+        ) from None
+    except Exception:
+        # Decoders raise a dozen kinds of exception for damaged data; all mean the same here.
+        raise ImageUnreadable(f"the {kind} data is damaged or incomplete") from None
+
+
+def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
+    Image.MAX_IMAGE_PIXELS = limits.pixels
+    warnings.simplefilter("error", Image.DecompressionBombWarning)
+    with Image.open(io.BytesIO(body), formats=(kind.upper(),)) as image:
+        check_size(*image.size, limits)
+        image.load()
+        pixels = _to_eight_bits(image)
+        if kind == "JPEG" and image.mode == "RGB" and _is_cut_short(body, pixels):
+            raise ImageUnreadable("the JPEG data ends before the picture does")
+        turn = _TURNS.get(_orientation(image))
+    return np.ascontiguousarray(turn(pixels)) if turn else pixels
+
+
+def _is_cut_short(body: bytes, pixels: Pixels) -> bool:
+    """Whether libjpeg made up the end of the picture.
+
+    Where data ends early but an end marker follows, libjpeg fills up with mid-grey and says
+    nothing. So if the last corner is mid-grey, decode again with a few bytes added before the end
+    marker: a complete picture ignores them, an incomplete one takes them for the missing data.
+    """
+    end = body.rfind(b"\xff\xd9")
+    if end == -1 or not (pixels[-8:, -8:] == 128).all():
+        return False
+    longer = body[:end] + bytes(range(1, 128)) + body[end:]
+    with Image.open(io.BytesIO(longer), formats=("JPEG",)) as image:
+        return not np.array_equal(_to_eight_bits(image), pixels)
+
+
+def _orientation(image: Image.Image) -> int:
+    """1 to 8; broken metadata does not make a picture unreadable."""
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:
+        return 1
+
+
+def _to_eight_bits(image: Image.Image) -> Pixels:
+    if image.mode.startswith("I"):
+        return _from_sixteen_bits(image)
+    transparent = image.has_transparency_data
+    wanted = "RGBA" if transparent else "RGB"
+    converted = image if image.mode == wanted else image.convert(wanted)
+    pixels: Pixels = np.asarray(converted)
+    if transparent and pixels[..., 3].min() == 255:
+        return np.ascontiguousarray(pixels[..., :3])
+    return pixels
+
+
+def _from_sixteen_bits(image: Image.Image) -> Pixels:
+    """Grey of 16 bits: Pillow's own conversion clips everything above 255 to white."""
+    values = np.asarray(image).astype(np.uint16, copy=False)
+    grey = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    key = image.info.get("transparency")
+    if not isinstance(key, int):
+        return np.repeat(grey[..., None], 3, axis=2)
+    alpha = np.where(values == key, 0, 255).astype(np.uint8)
+    return np.stack([grey, grey, grey, alpha], axis=2)

@@ -1,0 +1,23 @@
+"""What a picture may ask for, coming in and going out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WEBP_SIDE = 16_383
+"""A property of the format."""
+WEBP_PIXELS = 36_000_000
+"""Encoding WebP with alpha takes about 26 bytes a pixel: this is what a codec process can hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureLimits:
+    """`pixels` in all and `side` of an upload, `scans` of a JPEG, `png_pixels` of a colour PNG.
+
+    A colour PNG of more than 25 MP takes seconds and 100 MB; WebP and JPEG are for those.
+    """
+
+    pixels: int = 50_000_000
+    side: int = 16_384
+    scans: int = 100
+    png_pixels: int = 25_000_000

@@ -1,0 +1,67 @@
+"""Which picture format some bytes are, by their content alone; names and types are ignored."""
+
+from __future__ import annotations
+
+from app.errors import UnsupportedMediaType
+
+ACCEPTED = ("JPEG", "PNG", "WebP", "GIF", "BMP")
+
+_PREFIXES = (
+    (b"\xff\xd8", "JPEG"),
+    (b"\x89PNG", "PNG"),
+    (b"GIF8", "GIF"),
+    (b"BM", "BMP"),
+    (b"II*\x00", "TIFF"),
+    (b"MM\x00*", "TIFF"),
+    (b"II+\x00", "TIFF"),
+    (b"MM\x00+", "TIFF"),
+    (b"\x00\x00\x00\x0cjP  ", "JPEG 2000"),
+    (b"\xff\x4f\xff\x51", "JPEG 2000"),
+    (b"\x00\x00\x00\x0cJXL ", "JPEG XL"),
+    (b"\xff\x0a", "JPEG XL"),
+    (b"%PDF", "PDF"),
+    (b"%!PS", "EPS"),
+    (b"\xc5\xd0\xd3\xc6", "EPS"),
+    (b"8BPS", "PSD"),
+    (b"\x00\x00\x01\x00", "ICO"),
+    (b"DDS ", "DDS"),
+    (b"PK\x03\x04", "ZIP"),
+)
+
+
+def sniff(body: bytes) -> str:
+    """The format's name, one of ACCEPTED; raises UnsupportedMediaType naming what it is."""
+    name = _name(body)
+    if name in ACCEPTED:
+        return name
+    accepted = ", ".join(ACCEPTED)
+    what = f"a {name} file" if name else "not a picture format this server knows"
+    raise UnsupportedMediaType(
+        f"the file is {what}; accepted are {accepted} (told by content, not by name)",
+        limit=accepted,
+        received=name or "unknown",
+    )
+
+
+def _name(body: bytes) -> str:
+    for prefix, name in _PREFIXES:
+        if body.startswith(prefix):
+            return name
+    if body[:4] == b"RIFF" and body[8:12] == b"WEBP":
+        return "WebP"
+    if body[4:8] == b"ftyp":
+        return _box_brand(body)
+    head = body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if head.startswith((b"<svg", b"<?xml", b"<!--", b"<!doctype svg")) and b"<svg" in body[:4096]:
+        return "SVG"
+    return ""
+
+
+def _box_brand(body: bytes) -> str:
+    """ISO media files tell HEIC from AVIF by the brands in their first box."""
+    brands = body[8 : min(64, max(16, int.from_bytes(body[:4], "big")))]
+    if b"avif" in brands or b"avis" in brands:
+        return "AVIF"
+    if any(brand in brands for brand in (b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1")):
+        return "HEIC"
+    return "ISO media"

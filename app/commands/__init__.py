@@ -1,0 +1,1 @@
+"""One module per `paddlepool` command: configure(parser), run(args)."""

@@ -1,0 +1,58 @@
+"""`paddlepool export`: weights in, a served model version out."""
+
+import argparse
+from pathlib import Path
+
+from app.commands.paddle_noise import silence
+
+NETWORKS = ("bert", "mnist", "u2net", "u2netp")
+ORIGINS = ("trained here", "official release", "reference reconstruction", "random")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("network", choices=NETWORKS)
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        required=True,
+        help=".npz, .safetensors or .onnx file; for bert a Hugging Face directory",
+    )
+    parser.add_argument(
+        "--repository",
+        type=Path,
+        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, or ./model_repo",
+    )
+    parser.add_argument(
+        "--name", help="the model's name in the repository (default: the network's)"
+    )
+    parser.add_argument("--version", type=int, help="default: one more than the highest present")
+    parser.add_argument(
+        "--store",
+        choices=("float32", "float16"),
+        default="float32",
+        help="how parameters lie on disk; they are computed with in float32 either way",
+    )
+    parser.add_argument("--origin", choices=ORIGINS, default="trained here")
+    parser.add_argument("--source", default="", help="free text: data, recipe, where from")
+    parser.add_argument("--licence", default="", help="licence of the weights")
+    parser.add_argument("--preview", action="store_true", help="mark the weights as preliminary")
+
+
+def run(args: argparse.Namespace) -> int:
+    silence()
+    # Paddle takes seconds to import; `paddlepool --help` must not.
+    from app.export.exporter import Origin, export_version
+    from app.export.recipe import read_recipe
+    from app.settings import Settings
+
+    directory = export_version(
+        read_recipe(args.network, args.weights),
+        repository=args.repository or Settings().model_repository,
+        name=args.name or args.network,
+        origin=Origin(args.origin, source=args.source, licence=args.licence, preview=args.preview),
+        store=args.store,
+        version=args.version,
+    )
+    size = sum(path.stat().st_size for path in directory.iterdir())
+    print(f"{directory}: {size / 1e6:.1f} MB")
+    return 0

@@ -1,0 +1,38 @@
+"""`paddlepool import u2netp FILE`: publish weights from a local file as the next version."""
+
+import argparse
+from pathlib import Path
+
+from app.commands.export import ORIGINS
+from app.commands.paddle_noise import silence
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", choices=("u2netp",))
+    parser.add_argument(
+        "file", type=Path, help="the official u2netp.onnx, or with --origin any other"
+    )
+    parser.add_argument(
+        "--repository",
+        type=Path,
+        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, or ./model_repo",
+    )
+    parser.add_argument("--origin", choices=ORIGINS, help="for a file that is not the release")
+    parser.add_argument("--source", default="", help="free text: data, recipe, where from")
+    parser.add_argument("--licence", default="", help="licence of the weights")
+
+
+def run(args: argparse.Namespace) -> int:
+    silence()
+    from app.export.exporter import Origin
+    from app.export.official import import_u2netp
+    from app.export.release import U2NETP_RELEASE
+    from app.settings import Settings
+
+    origin = Origin(args.origin, source=args.source, licence=args.licence) if args.origin else None
+    repository = args.repository or Settings().model_repository
+    directory = import_u2netp(
+        args.file, repository=repository, release=U2NETP_RELEASE, origin=origin
+    )
+    print(f"published {directory}")
+    return 0

@@ -1,0 +1,222 @@
+"""`paddlepool models`: what is in the model repository, whether it is intact, and what it does."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app.engine.model import ServedModel
+    from app.engine.repository import ModelFiles, ModelRepository
+    from app.engine.tensors import TensorSpec
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="every version, its size and where it came from")
+    verify = actions.add_parser("verify", help="compare every file with its manifest")
+    verify.add_argument("names", nargs="*", metavar="MODEL", help="default: every model")
+    verify.add_argument(
+        "--run",
+        dest="self_test",  # `run` is the command's own function
+        action="store_true",
+        help="also open each instance group that always runs and run its self-test",
+    )
+    describe = actions.add_parser("describe", help="inputs, outputs, groups, origin of one model")
+    describe.add_argument("name", metavar="MODEL")
+    describe.add_argument("--version", type=int, help="default: the newest")
+    for action in (listing, verify, describe):
+        action.add_argument(
+            "--repository",
+            type=Path,
+            help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, or ./model_repo",
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    repository = open_repository(args.repository)
+    action: Callable[[ModelRepository, argparse.Namespace], int] = {
+        "list": _list,
+        "verify": _verify,
+        "describe": _describe,
+    }[args.action]
+    return action(repository, args)
+
+
+def open_repository(root: Path | None) -> ModelRepository:
+    """The repository at `root`, or the one that the settings name. Raises ConfigError."""
+    from app.engine.repository import ModelRepository
+
+    return ModelRepository(root or _configured_repository())
+
+
+def read_version(repository: ModelRepository, name: str, version: int | None) -> ModelFiles:
+    """A verified version, the newest unless named. Raises ManifestError where there is none."""
+    from app.errors import ManifestError
+
+    versions = repository.versions(name)
+    if not versions:
+        raise ManifestError(f"{name}: no version with a manifest is published")
+    return repository.read(name, versions[0] if version is None else version)
+
+
+def _configured_repository() -> Path:
+    from pydantic import ValidationError
+
+    from app.errors import ConfigError
+    from app.settings import Settings, explain
+
+    try:
+        return Settings().model_repository
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from error
+
+
+def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
+    from app.engine.manifest import read_manifest
+    from app.errors import PaddlepoolError
+
+    rows = [("MODEL", "VERSION", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE")]
+    for name in repository.names():
+        for version in repository.versions(name):
+            try:
+                manifest = read_manifest(repository.root / name / str(version))
+                pipeline = repository.config(name).pipeline or "-"
+            except PaddlepoolError as error:
+                rows.append((name, str(version), "-", "-", error.message, "-"))
+                continue
+            size = sum(entry.bytes for entry in manifest.files.values())
+            network = str((manifest.network or {}).get("name", "-"))
+            origin = str(manifest.weights.get("origin", "-"))
+            preview = " (preview)" if manifest.weights.get("preview") else ""
+            rows.append((name, str(version), _size(size), network, origin + preview, pipeline))
+    _print_table(rows)
+    return 0
+
+
+def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
+    from app.errors import PaddlepoolError
+
+    rows = [("MODEL", "VERSION", "RESULT")]
+    faults = 0
+    for name in args.names or repository.names():
+        versions = repository.versions(name)
+        if not versions:
+            rows.append((name, "-", "no version with a manifest is published"))
+            faults += 1
+        for version in versions:
+            try:
+                files = repository.read(name, version)
+                result = _self_test(files) if args.self_test else "ok"
+            except PaddlepoolError as error:
+                result = f"FAILED: {error.message}"
+                faults += 1
+            rows.append((name, str(version), result))
+    _print_table(rows)
+    return 1 if faults else 0
+
+
+def _self_test(files: ModelFiles) -> str:
+    model = _open(files)
+    try:
+        model.start()
+        groups = [group for group in model.groups() if group.started]
+    finally:
+        model.close()
+    return f"ok, self-test passed on {', '.join(group.name for group in groups)}"
+
+
+def _open(files: ModelFiles) -> ServedModel:
+    import time
+
+    from app.backends.process import ProcessBackend
+    from app.engine.group import Surroundings
+    from app.engine.model import ServedModel
+
+    around = Surroundings(
+        open_predictor=ProcessBackend(),
+        observer=_Unobserved(),
+        clock=time.monotonic,
+        max_resident_bytes=2 << 30,
+    )
+    return ServedModel(files, around=around)
+
+
+class _Unobserved:
+    def batch_done(self, **_batch: object) -> None: ...
+
+    def restarted(self, **_restart: object) -> None: ...
+
+    def rejected(self, **_rejection: object) -> None: ...
+
+
+def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
+    files = read_version(repository, args.name, args.version)
+    versions = repository.versions(args.name)
+    manifest, config = files.manifest, files.config
+    batching = config.dynamic_batching
+    facts = {
+        "model": f"{files.name}, version {files.version} (of {_listed(versions)})",
+        "pipeline": config.pipeline or "none: raw tensors over /v2",
+        "sha256": manifest.sha256(),
+        "built with": _pairs(manifest.built_with),
+        **{
+            f"weights' {key}": _word(value)
+            for key, value in sorted(manifest.weights.items())
+            if value != ""
+        },
+        "batching": f"up to {batching.max_batch_size} rows, waits {batching.max_queue_delay_ms:g} "
+        f"ms, queue of {batching.max_queue_size} per instance",
+    }
+    _print_table([(f"{label}:", value) for label, value in facts.items()])
+    rows = [("TENSOR", "NAME", "DTYPE", "SHAPE")]
+    for kind, specs in (("input", manifest.inputs), ("output", manifest.outputs)):
+        rows += [(kind, spec.name, spec.dtype, _shape(spec)) for spec in specs]
+    print()
+    _print_table(rows)
+    groups = [("GROUP", "BACKEND", "COUNT", "THREADS", "START", "OPTIONS")]
+    for group in config.instance_group:
+        name = f"{group.name} (default)" if group.name == config.default_group else group.name
+        groups.append(
+            (
+                name,
+                group.backend,
+                str(group.count),
+                str(group.threads),
+                group.start,
+                _pairs(group.options) or "-",
+            )
+        )
+    print()
+    _print_table(groups)
+    return 0
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def _shape(spec: TensorSpec) -> str:
+    return " × ".join("any" if size == -1 else str(size) for size in spec.shape) or "scalar"
+
+
+def _pairs(values: object) -> str:
+    assert isinstance(values, dict)
+    return ", ".join(f"{key} {_word(value)}" for key, value in values.items())
+
+
+def _word(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"

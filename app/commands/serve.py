@@ -1,0 +1,62 @@
+"""`paddlepool serve`: the HTTP server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+EXIT_BAD_CONFIGURATION = 3
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options win over the environment; every other setting is in docs/configuration.md."""
+    parser.add_argument("--host", help="address to listen on")
+    parser.add_argument("--port", help="port to listen on, 0 for a free one")
+    parser.add_argument(
+        "--model-repository", type=Path, metavar="DIR", help="directory of the models"
+    )
+    parser.add_argument("--log-level", help="debug, info, warning or error")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal. Exit codes: 0 drained, 1 second signal, 3 bad configuration."""
+    import logging
+    import os
+
+    from pydantic import ValidationError
+
+    from app import server
+    from app.api import logging as json_lines
+    from app.api.services import Lifecycle
+    from app.errors import ConfigError
+    from app.main import create_app
+    from app.settings import Settings, explain, unknown_variables
+
+    names = ("host", "port", "model_repository", "log_level")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        return _refuse(explain(error))
+    json_lines.configure(settings.log_level)
+    for name in unknown_variables(os.environ):
+        logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
+    lifecycle = Lifecycle()
+    try:
+        # The address first: no process is started for a port that is taken.
+        listener = server.listen(settings.host, settings.port, backlog=settings.backlog)
+    except OSError as error:
+        return _refuse(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
+    try:
+        app = create_app(settings, lifecycle=lifecycle)
+    except ConfigError as error:
+        return _refuse(error.message)
+    except OSError as error:
+        return _refuse(f"cannot read {error.filename}: {error.strerror}")
+    server.run(app, settings, listener=listener, on_drain=lifecycle.drain)
+
+
+def _refuse(reason: str) -> int:
+    print(f"paddlepool serve: {reason}", file=sys.stderr)
+    return EXIT_BAD_CONFIGURATION

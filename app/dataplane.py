@@ -1,0 +1,201 @@
+"""The path of one request through Paddlepool. Read this first.
+
+    lease ──► prepare (decode, preprocess) ──► submit every job (queue, infer) ──► finish
+      │            codec process or thread         predictor processes      (postprocess, encode)
+      └────────────── one model version from the first step to the last ──────────────┘
+
+Everything that can fail because of one client's bytes fails in `prepare`, before the queue.
+Whatever happens, what a request holds is given back: queued jobs are cancelled, pictures are
+released, and the lease ends, also when the client goes away and the task is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from app.engine.model import ServedModel
+from app.engine.ports import Clock, InferResult, Pipeline, Prepared
+from app.engine.registry import ModelRegistry
+from app.engine.tensors import Tensors
+from app.errors import DeadlineExceeded, InvalidParameter, ModelNotFound
+
+T = TypeVar("T")
+
+STAGES = ("decode", "preprocess", "queue", "infer", "postprocess", "encode")
+
+
+class RequestObserver(Protocol):
+    """Told how long each stage of an answered request took; must not block or raise."""
+
+    def stages_done(self, *, model: str, group: str, stages: Mapping[str, float]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A task's result and where it came from. `stages` are seconds, in the order they ran."""
+
+    value: Any
+    model: str
+    version: int
+    group: str
+    stages: Mapping[str, float]
+
+
+class DataPlane:
+    """Runs requests on leased model versions. Deadlines are `timeout` seconds from the call."""
+
+    def __init__(
+        self,
+        registry: ModelRegistry,
+        *,
+        observer: RequestObserver,
+        default_models: Mapping[str, str],
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._registry = registry
+        self._observer = observer
+        self._default_models = default_models
+        self._clock = clock
+
+    async def run(
+        self,
+        task: str,
+        payload: Any,
+        *,
+        model: str | None = None,
+        version: int | None = None,
+        group: str | None = None,
+        timeout: float,
+    ) -> Answer:
+        """Answer one request of a task ("segment", "sentiment") with its pipeline.
+
+        Raises what the pipeline says of the payload (InputError), ModelNotFound, ModelNotReady,
+        Overloaded, DeadlineExceeded, WorkerCrashed and ModelOutputInvalid.
+        """
+        deadline = self._clock() + timeout
+        with self._registry.lease(model or self._default_model(task), version) as served:
+            pipeline = _pipeline_of(served, task)
+            group = group or served.config.default_group
+            async with _within(timeout):
+                prepared = await _prepared(pipeline.prepare(payload, deadline=deadline))
+                try:
+                    results = await self._infer_all(served, prepared.jobs, group, deadline)
+                    outputs = [result.outputs for result in results]
+                    finishing = pipeline.finish(prepared, outputs, deadline=deadline)
+                except BaseException:
+                    prepared.release()
+                    raise
+                # From here finish() owns what was prepared: it may still be reading the picture
+                # in its thread when this task is cancelled.
+                finishing.add_done_callback(lambda _: prepared.release())
+                finished = await _result(finishing)
+            queued = max(result.queue_seconds for result in results)
+            inferred = max(result.infer_seconds for result in results)
+            stages = _in_order(
+                prepared.stages, {"queue": queued, "infer": inferred}, finished.stages
+            )
+            self._observer.stages_done(model=served.name, group=group, stages=stages)
+            return Answer(
+                value=finished.value,
+                model=served.name,
+                version=served.version,
+                group=group,
+                stages=stages,
+            )
+
+    async def infer(
+        self,
+        served: ServedModel,
+        inputs: Tensors,
+        *,
+        group: str | None = None,
+        timeout: float,
+        priority: int = 0,
+    ) -> InferResult:
+        """Run raw tensors on a model that the caller leases; the second front door."""
+        deadline = self._clock() + timeout
+        async with _within(timeout):
+            [result] = await self._infer_all(served, [inputs], group, deadline, priority)
+        stages = {"queue": result.queue_seconds, "infer": result.infer_seconds}
+        self._observer.stages_done(model=served.name, group=result.group, stages=stages)
+        return result
+
+    async def _infer_all(
+        self,
+        served: ServedModel,
+        jobs: Sequence[Tensors],
+        group: str | None,
+        deadline: float,
+        priority: int = 0,
+    ) -> list[InferResult]:
+        """Submit every job, or none: what is queued when one is refused or fails is cancelled."""
+        futures: list[Future[InferResult]] = []
+        try:
+            for job in jobs:
+                futures.append(
+                    served.submit(job, deadline=deadline, group=group, priority=priority)
+                )
+            return list(await asyncio.gather(*map(asyncio.wrap_future, futures)))
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _default_model(self, task: str) -> str:
+        try:
+            return self._default_models[task]
+        except KeyError:
+            raise ModelNotFound(f"no model for the task {task!r} is configured") from None
+
+
+def _pipeline_of(served: ServedModel, task: str) -> Pipeline:
+    if served.pipeline is None or served.config.pipeline != task:
+        raise InvalidParameter(
+            f"model {served.name!r} does not do this task: it serves "
+            f"{served.config.pipeline or 'raw tensors only'}, this endpoint needs {task}",
+            limit=task,
+            received=served.config.pipeline or "none",
+        )
+    return served.pipeline
+
+
+@contextlib.asynccontextmanager
+async def _within(timeout: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"no answer within the deadline of {timeout * 1000:.0f} ms", limit=round(timeout, 3)
+        ) from None
+
+
+async def _result(future: Future[T]) -> T:
+    """Await a future of another thread; one that is done already costs no turn of the loop."""
+    if future.done() and not future.cancelled():
+        return future.result()
+    return await asyncio.wrap_future(future)
+
+
+async def _prepared(future: Future[Prepared]) -> Prepared:
+    """Await the future; if this task is cancelled meanwhile, release what still comes of it."""
+    try:
+        return await _result(future)
+    except asyncio.CancelledError:
+        future.add_done_callback(_release_unclaimed)
+        raise
+
+
+def _release_unclaimed(future: Future[Prepared]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        future.result().release()
+
+
+def _in_order(*parts: Mapping[str, float]) -> dict[str, float]:
+    measured = {stage: seconds for part in parts for stage, seconds in part.items()}
+    return {stage: measured[stage] for stage in STAGES if stage in measured}

@@ -1,0 +1,80 @@
+"""How many threads the predictors ask for, against the cores that this process may use."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.engine.config import ModelConfig
+from app.errors import ConfigError
+
+ABSURD_PER_CORE = 16
+ABSURD_AT_LEAST = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadBudget:
+    """Threads of all groups that always run. `cores` may be a fraction: a cgroup can grant 1.5."""
+
+    threads: int
+    cores: float
+
+    @property
+    def warning(self) -> str | None:
+        """One sentence when predictors will wait for each other, else None."""
+        if self.threads <= math.ceil(self.cores):
+            return None
+        return (
+            f"predictors use {self.threads} threads on {self.cores:g} cores: they will wait for "
+            f"each other; lower count or threads of the instance groups"
+        )
+
+
+def thread_budget(configs: Iterable[ModelConfig], *, cores: float) -> ThreadBudget:
+    """Sum over the groups that always run. One that starts on demand is left out: it is compared
+    with the others, not served beside them."""
+    threads = sum(
+        group.count * group.threads
+        for config in configs
+        for group in config.instance_group
+        if group.start == "always"
+    )
+    return ThreadBudget(threads=threads, cores=cores)
+
+
+def refuse_absurd(name: str, config: ModelConfig, *, cores: float) -> None:
+    """Raises ConfigError when one model asks for so many threads that it must be a mistake."""
+    limit = max(ABSURD_AT_LEAST, math.ceil(ABSURD_PER_CORE * cores))
+    threads = thread_budget([config], cores=cores).threads
+    if threads > limit:
+        raise ConfigError(
+            f"{name}: its instance groups ask for {threads} threads on {cores:g} cores, "
+            f"limit {limit}",
+            limit=limit,
+            received=threads,
+        )
+
+
+def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
+    """Cores this process may use: its CPU affinity, and the quota of its control group (v2, v1)."""
+    cores = float(len(os.sched_getaffinity(0)))
+    return min(cores, *_quotas(cgroup), cores)
+
+
+def _quotas(cgroup: Path) -> Iterable[float]:
+    for quota_file, period_file in (
+        ("cpu.max", None),
+        ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
+    ):
+        try:
+            words = (cgroup / quota_file).read_text("ascii").split()
+            if period_file is not None:
+                words += (cgroup / period_file).read_text("ascii").split()
+            quota, period = float(words[0]), float(words[1])
+        except (OSError, ValueError, IndexError):
+            continue  # not there, or "max": no quota
+        if quota > 0 and period > 0:
+            yield quota / period

@@ -1,0 +1,238 @@
+"""A child process that can be called with arrays, limited, timed out and killed: the parent's side.
+
+Predictors and codecs run in such children. Whatever happens in one (a native crash, an endless
+loop, a stop signal, memory without end) costs the call that was in it and nothing else.
+The other side of the wire is `app.engine.child_main`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import app.errors
+from app.engine.arena import Arena
+from app.engine.tensors import Array, Tensors
+from app.errors import BackendError, PaddlepoolError
+
+HEADER_BYTES = 128 << 10
+STOPPED_SECONDS = 0.5
+"""A child in state T (stopped) for this long counts as dead: nothing in it will ever answer."""
+
+
+class ChildDied(Exception):
+    """The process ended, or was ended, while it was being called. `reason` is a closed set."""
+
+    def __init__(self, reason: str, exit_code: int | None) -> None:
+        super().__init__(f"child process ended: {reason} (exit code {exit_code})")
+        self.reason = reason
+        self.exit_code = exit_code
+
+
+class ChildTimeout(ChildDied):
+    """The call took longer than its timeout; the process has been killed."""
+
+    def __init__(self) -> None:
+        super().__init__("timeout", -signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a handler returned: JSON values, and arrays the caller owns."""
+
+    meta: Mapping[str, Any]
+    arrays: Tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a child may take. `address_space` in bytes is RLIMIT_AS, set after its imports."""
+
+    address_space: int | None = None
+    nice: int = 0
+    environment: Mapping[str, str] | None = None
+
+
+class Child:
+    """One process running `target` ("module:function"); owned by one thread at a time.
+
+    `target(init)` runs in the child and returns `handler(meta, arrays, descriptors)`, which
+    returns `(meta, arrays)`. A PaddlepoolError it raises is raised again here as the same class;
+    any other exception becomes a BackendError, its text in the log only.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        init: Mapping[str, Any],
+        *,
+        limits: Limits = Limits(),
+        start_timeout: float = 120.0,
+    ) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        lifeline, self._lifeline = os.pipe()
+        self._requests, self._replies = Arena.create("requests"), Arena.create("replies")
+        inherited = (
+            theirs.fileno(),
+            lifeline,
+            self._requests.descriptor,
+            self._replies.descriptor,
+        )
+        environment = dict(os.environ) | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "app.engine.child_main", *map(str, inherited)],
+                pass_fds=inherited,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=environment | dict(limits.environment or {}),
+            )
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self.pid = self._process.pid
+        # Kept open: asked before every run, and reading by path would cost ten times as much.
+        self._stat = os.open(f"/proc/{self.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        self._statm = os.open(f"/proc/{self.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        opening = {
+            "target": target,
+            "init": init,
+            "address_space": limits.address_space,
+            "nice": limits.nice,
+        }
+        try:
+            self.ready = self.call(opening, timeout=start_timeout).meta
+        except BaseException:
+            self.close()
+            raise
+
+    def call(
+        self,
+        meta: Mapping[str, Any],
+        arrays: Tensors | None = None,
+        *,
+        descriptors: Sequence[int] = (),
+        timeout: float,
+    ) -> Reply:
+        """Send one request and wait for its reply; `timeout` in seconds.
+
+        Raises ChildTimeout or ChildDied (the process is then gone for good), or what the handler
+        raised (the process lives on).
+        """
+        layout = self._requests.write(arrays or {})
+        header = json.dumps({"meta": meta, "arrays": layout}).encode()
+        if len(header) > HEADER_BYTES:
+            raise ValueError(
+                f"this is a bug: a header of {len(header)} bytes, limit {HEADER_BYTES}"
+            )
+        try:
+            socket.send_fds(self._socket, [header], list(descriptors))
+            answer = json.loads(self._receive(timeout))
+        except (BrokenPipeError, ConnectionResetError, EOFError):
+            raise self._died() from None
+        if "error" in answer:
+            raise _rebuild(answer["error"])
+        replies = self._replies.read(answer["arrays"])
+        owned: dict[str, Array] = {name: np.array(view) for name, view in replies.items()}
+        self._replies.trim()
+        self._requests.trim()
+        return Reply(answer["meta"], owned)
+
+    def _receive(self, timeout: float) -> bytes:
+        deadline = time.monotonic() + timeout
+        stopped_since: float | None = None
+        while True:
+            now = time.monotonic()
+            self._socket.settimeout(max(0.001, min(STOPPED_SECONDS / 2, deadline - now)))
+            try:
+                received = self._socket.recv(HEADER_BYTES)
+            except TimeoutError:
+                if time.monotonic() >= deadline:
+                    self.kill()
+                    raise ChildTimeout from None
+                if self._state() != "T":
+                    stopped_since = None
+                elif stopped_since is None:
+                    stopped_since = now
+                elif now - stopped_since >= STOPPED_SECONDS:
+                    self.kill()
+                    raise ChildDied("stopped", self._process.returncode) from None
+                continue
+            if not received:
+                raise EOFError
+            return received
+
+    def _state(self) -> str:
+        try:
+            stat = os.pread(self._stat, 512, 0)
+        except OSError:
+            return "X"
+        return stat.rpartition(b")")[2].split()[0].decode("ascii")
+
+    def _died(self) -> ChildDied:
+        try:
+            code = self._process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = self._process.returncode
+        return ChildDied("killed" if code == -signal.SIGKILL else "crashed", code)
+
+    def alive(self) -> bool:
+        return self.failure() is None
+
+    def failure(self) -> str | None:
+        """Why an idle child can answer no further call ("crashed", "killed", "stopped"), or None.
+
+        Costs two system calls. Not for use during a call: that one notices by itself.
+        """
+        code = self._process.poll()
+        if code is not None:
+            return "killed" if code == -signal.SIGKILL else "crashed"
+        return "stopped" if self._state() == "T" else None
+
+    def resident_bytes(self) -> int:
+        """Resident set size in bytes; 0 when the process is gone."""
+        try:
+            pages = int(os.pread(self._statm, 128, 0).split()[1])
+        except (OSError, IndexError, ValueError):  # also asked by threads that do not own it
+            return 0
+        return pages * mmap.PAGESIZE
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """End the process and free its memory. Safe to call twice."""
+        if self._socket.fileno() == -1:
+            return
+        self._socket.close()
+        os.close(self._lifeline)
+        self.kill()
+        stat, self._stat = self._stat, -1
+        statm, self._statm = self._statm, -1
+        os.close(stat)
+        os.close(statm)
+        for arena in (self._requests, self._replies):
+            with contextlib.suppress(OSError):
+                arena.close()
+
+
+def _rebuild(error: Mapping[str, Any]) -> PaddlepoolError:
+    kind = getattr(app.errors, error["kind"], BackendError)
+    rebuilt: PaddlepoolError = kind(
+        error["message"], limit=error.get("limit"), received=error.get("received")
+    )
+    return rebuilt

@@ -1,0 +1,104 @@
+"""The child's side of `app.engine.child`: import a target, answer calls, end with the parent."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.engine.arena import Arena
+from app.engine.tensors import Tensors
+from app.errors import PaddlepoolError
+
+HEADER_BYTES = 128 << 10
+MAX_DESCRIPTORS = 8
+
+Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
+
+
+def main(arguments: Sequence[str]) -> None:
+    wire_fd, lifeline, requests_fd, replies_fd = map(int, arguments)
+    # The terminal's Ctrl-C and Ctrl-Z reach the whole process group; only the parent decides to
+    # stop, and a stopped child would be taken for a dead one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    threading.Thread(target=_exit_with_parent, args=(lifeline,), daemon=True).start()
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("500")  # out of memory ends a child, never the API process
+    wire = socket.socket(fileno=wire_fd)
+    requests, replies = Arena(requests_fd), Arena(replies_fd)
+    handler: Handler | None = None
+    while True:
+        header, descriptors, _, _ = socket.recv_fds(wire, HEADER_BYTES, MAX_DESCRIPTORS)
+        if not header:
+            return
+        message = json.loads(header)
+        try:
+            if handler is None:
+                ready, handler = _open(message["meta"])
+                answer: dict[str, Any] = {"meta": ready, "arrays": []}
+            else:
+                arrays = requests.read(message["arrays"])
+                meta, results = handler(message["meta"], arrays, descriptors)
+                answer = {"meta": meta, "arrays": replies.write(results)}
+                del arrays, results
+        except PaddlepoolError as error:
+            answer = {"error": _describe(error)}
+        except Exception:
+            traceback.print_exc()
+            answer = {"error": {"kind": "BackendError", "message": "the backend raised an error"}}
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        wire.send(json.dumps(answer).encode())
+
+
+def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Import the target and build its handler, then apply the limits.
+
+    Imports need more room than calls, and a lost child must be replaced soon: it gives way to
+    others only once it is open.
+    """
+    module, _, function = str(opening["target"]).partition(":")
+    ready, handler = getattr(importlib.import_module(module), function)(opening["init"])
+    _give_way(int(opening["nice"]))
+    if space := opening["address_space"]:
+        resource.setrlimit(resource.RLIMIT_AS, (space, space))
+    return ready, handler
+
+
+def _give_way(nice: int) -> None:
+    """Lower the priority of every thread: Linux counts niceness for each one of them."""
+    priority = os.getpriority(os.PRIO_PROCESS, 0) + nice
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, int(task.name), priority)
+
+
+def _describe(error: PaddlepoolError) -> dict[str, Any]:
+    return {
+        "kind": type(error).__name__,
+        "message": error.message,
+        "limit": error.limit,
+        "received": error.received,
+    }
+
+
+def _exit_with_parent(lifeline: int) -> None:
+    """Block until the parent's end of the pipe closes; a busy native call cannot outlive it."""
+    os.read(lifeline, 1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,246 @@
+"""An instance group at work: one batcher, its instances, and whether they are fit to serve."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from dataclasses import dataclass
+
+from app.engine.batcher import Batcher
+from app.engine.config import DynamicBatching, InstanceGroup
+from app.engine.crash_guard import CrashGuard
+from app.engine.instance import Instance
+from app.engine.job import Batch, Job, all_finite
+from app.engine.ports import (
+    Clock,
+    EngineObserver,
+    InferResult,
+    Predictor,
+    PredictorFactory,
+    PredictorSpec,
+)
+from app.engine.selftest import SelfTest
+from app.engine.status import GroupStatus
+from app.engine.tensors import Tensors, shape_key
+from app.errors import (
+    BackendError,
+    DeadlineExceeded,
+    ModelNotReady,
+    ModelOutputInvalid,
+    PaddlepoolError,
+    WorkerCrashed,
+)
+
+FIRST_RUN_SECONDS = 60.0
+SHORT_RUN_SECONDS = 0.25
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What every group of a registry shares."""
+
+    open_predictor: PredictorFactory
+    observer: EngineObserver
+    clock: Clock
+    max_resident_bytes: int
+
+
+class Group:
+    """Instances are opened by start(), or by the first job when the group starts on demand."""
+
+    def __init__(
+        self,
+        config: InstanceGroup,
+        *,
+        model: str,
+        version: int,
+        spec: PredictorSpec,
+        batching: DynamicBatching,
+        selftest: SelfTest,
+        warmups: tuple[Tensors, ...],
+        around: Surroundings,
+    ) -> None:
+        self.config = config
+        self._model = model
+        self._version = version
+        self._spec = spec
+        self._selftest = selftest
+        self._warmups = warmups
+        self._around = around
+        self._queue_limit = batching.max_queue_size * config.count
+        self._guard = CrashGuard(around.clock)
+        self._batcher = Batcher(
+            max_rows=batching.max_batch_size,
+            max_delay=batching.max_queue_delay_ms / 1000,
+            max_queue=self._queue_limit,
+            clock=around.clock,
+            on_rejected=lambda reason: around.observer.rejected(model=model, reason=reason),
+        )
+        self._lock = threading.Lock()
+        self._instances: list[Instance] = []
+        self._failure: PaddlepoolError | None = None
+        self._restarts = 0
+
+    def start(self) -> list[Future[None]]:
+        """Open every instance, each in its own thread; a second call returns the same futures.
+
+        When one refuses the model, the group takes no job until the model is loaded again.
+        """
+        with self._lock:
+            if not self._instances and not self._batcher.closed:
+                self._instances = [
+                    Instance(
+                        f"{self._model}@{self._version} {self.config.name} {number}",
+                        open_predictor=self._open,
+                        batcher=self._batcher,
+                        lost=self._lost,
+                        deliver=self._deliver,
+                        clock=self._around.clock,
+                        max_resident_bytes=self._around.max_resident_bytes,
+                    )
+                    for number in range(self.config.count)
+                ]
+                for instance in self._instances:
+                    instance.opened.add_done_callback(self._opened)
+            return [instance.opened for instance in self._instances]
+
+    def submit(self, job: Job) -> None:
+        """Queue a job. Raises Overloaded, DeadlineExceeded, ModelNotReady."""
+        if reason := self._unfit():
+            self._around.observer.rejected(model=self._model, reason="not_ready")
+            raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
+        self._batcher.submit(job)
+        if not self._instances:
+            self.start()
+
+    def _opened(self, opened: Future[None]) -> None:
+        error = opened.exception()
+        if isinstance(error, PaddlepoolError):
+            log.error("%s %s: cannot start: %s", self._model, self.config.name, error)
+            self._failure = error
+            self._batcher.close(ModelNotReady("the instance group cannot start"))
+
+    def _unfit(self) -> str:
+        """Why no job may enter, or an empty string."""
+        if self._failure is not None:
+            return "cannot start"
+        if self._guard.looping():
+            return "its predictors keep crashing"
+        return ""
+
+    def ready(self) -> bool:
+        """At least one instance takes batches, and they do not keep crashing."""
+        return self._batcher.live > 0 and not self._unfit()
+
+    def status(self) -> GroupStatus:
+        started = bool(self._instances)
+        ready = self.ready()
+        return GroupStatus(
+            name=self.config.name,
+            backend=self.config.backend,
+            threads=self.config.threads,
+            count=self.config.count,
+            live=self._batcher.live,
+            queue_depth=self._batcher.depth,
+            queue_limit=self._queue_limit,
+            inflight=self._batcher.inflight,
+            restarts=self._restarts,
+            resident_bytes=sum(instance.resident_bytes() for instance in self._instances),
+            started=started,
+            ready=ready,
+            reason="" if ready else self._reason(started),
+        )
+
+    def _reason(self, started: bool) -> str:
+        """Why it is not ready, for those who look at it; a client is told less."""
+        if self._failure is not None:
+            return f"cannot start: {self._failure}"
+        return self._unfit() or ("restarting" if started else "not started")
+
+    def close(self) -> None:
+        """Fail what is queued, end the processes. Safe to call twice and while starting."""
+        with self._lock:
+            instances = self._instances
+            self._batcher.close(ModelNotReady("this model version is no longer served"))
+        for instance in instances:
+            instance.ask_to_close()
+        for instance in instances:
+            instance.join()
+
+    def _open(self) -> Predictor:
+        """A predictor that has proven itself and is warm. Raises ConfigError or BackendError."""
+        predictor = self._around.open_predictor(self._spec)
+        try:
+            self._selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
+            self._warm_up(predictor)
+        except (WorkerCrashed, DeadlineExceeded) as error:
+            predictor.close()
+            raise BackendError("the predictor process ended during its first runs") from error
+        except BaseException:
+            predictor.close()
+            raise
+        return predictor
+
+    def _warm_up(self, predictor: Predictor) -> None:
+        """Run every configured shape, and let admission know how long each usually takes.
+
+        A shape's first run is up to eight times slower than what admission should count with, so
+        a second one is timed where that is short. A replacement need not be timed, and it has
+        run the self-test's shape already: it is back the sooner.
+        """
+        replacement = self._restarts > 0
+        tested = [array.shape for array in self._selftest.inputs.values()]
+        for inputs in self._warmups:
+            if replacement and [array.shape for array in inputs.values()] == tested:
+                continue
+            seconds = self._timed_run(predictor, inputs)
+            if replacement:
+                continue
+            if seconds < SHORT_RUN_SECONDS:
+                seconds = self._timed_run(predictor, inputs)
+            self._batcher.observed(shape_key(inputs), seconds)
+
+    def _timed_run(self, predictor: Predictor, inputs: Tensors) -> float:
+        began = self._around.clock()
+        predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
+        return self._around.clock() - began
+
+    def _lost(self, reason: str) -> float:
+        with self._lock:
+            self._restarts += 1
+        self._around.observer.restarted(model=self._model, group=self.config.name, reason=reason)
+        return 0.0 if reason == "memory" else self._guard.record()
+
+    def _deliver(self, batch: Batch, parts: list[Tensors], seconds: float) -> None:
+        self._around.observer.batch_done(
+            model=self._model,
+            version=self._version,
+            group=self.config.name,
+            rows=batch.rows,
+            seconds=seconds,
+        )
+        for job, outputs in zip(batch.jobs, parts, strict=True):
+            if not all_finite(outputs):
+                job.fail(ModelOutputInvalid("the model's output contains NaN or infinity"))
+                continue
+            job.finish(
+                InferResult(
+                    outputs=outputs,
+                    model=self._model,
+                    version=self._version,
+                    group=self.config.name,
+                    queue_seconds=batch.started - job.enqueued,
+                    infer_seconds=seconds,
+                    batch_rows=batch.rows,
+                )
+            )
+
+
+def wait_until_open(opened: list[Future[None]]) -> None:
+    """Wait for every instance; raises the first refusal as soon as there is one."""
+    done, _ = wait(opened, return_when=FIRST_EXCEPTION)
+    for future in done:
+        future.result()

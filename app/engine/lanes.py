@@ -1,0 +1,107 @@
+"""The waiting jobs of one instance group, by priority and shape: which batch may run next."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterator
+
+from app.engine.job import Job, ShapeKey
+from app.engine.service_time import ServiceTime
+
+Lane = tuple[int, ShapeKey]
+
+
+class Lanes:
+    """First come, first served within a priority; no lock, no clock, no thread of its own.
+
+    A lane holds the jobs of one priority and shape in order of arrival. The lane whose head is
+    oldest goes first. A lane of lower priority (a larger number) is not looked at while any
+    job of higher priority waits, and never fills up a batch of one.
+    """
+
+    def __init__(self, *, max_rows: int, max_delay: float) -> None:
+        self._max_rows = max_rows
+        self._max_delay = max_delay
+        self._lanes: dict[Lane, deque[tuple[int, Job]]] = {}
+        self._sequence = itertools.count()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Job]:
+        return (job for lane in self._lanes.values() for _, job in lane)
+
+    def add(self, job: Job) -> None:
+        lane = self._lanes.setdefault((job.priority, job.key), deque())
+        lane.append((next(self._sequence), job))
+        self._size += 1
+
+    def remove(self, job: Job) -> bool:
+        """Take a job out; False when it is not here (any more)."""
+        lane = self._lanes.get((job.priority, job.key), deque())
+        for position, (_, waiting) in enumerate(lane):
+            if waiting is job:
+                del lane[position]
+                self._size -= 1
+                self._forget_if_empty((job.priority, job.key))
+                return True
+        return False
+
+    def next_batch(self, now: float) -> tuple[list[Job], float]:
+        """The jobs that may run now, still in their lane, and when to ask again if there are none.
+
+        A lane is ready when its next batch is full or its head has waited the delay.
+        """
+        ask_again = math.inf
+        if not self._lanes:
+            return [], ask_again
+        urgent = min(priority for priority, _ in self._lanes)
+        candidates = sorted(
+            (lane for lane in self._lanes if lane[0] == urgent),
+            key=lambda lane: self._lanes[lane][0][0],
+        )
+        for lane in candidates:
+            jobs, full = self._head_of(lane)
+            ready_at = jobs[0].enqueued + self._max_delay
+            if full or ready_at <= now:
+                return jobs, now
+            ask_again = min(ask_again, ready_at)
+        return [], ask_again
+
+    def _head_of(self, lane: Lane) -> tuple[list[Job], bool]:
+        jobs: list[Job] = []
+        rows = 0
+        for _, job in self._lanes[lane]:
+            if jobs and rows + job.rows > self._max_rows:
+                return jobs, True
+            jobs.append(job)
+            rows += job.rows
+        return jobs, rows >= self._max_rows
+
+    def least_urgent(self, than: int) -> Job | None:
+        """The youngest job of the lowest priority below `than`: the first to be shed."""
+        lowest = max((priority for priority, _ in self._lanes), default=than)
+        if lowest <= than:
+            return None
+        tails = (lane[-1] for key, lane in self._lanes.items() if key[0] == lowest)
+        return max(tails, key=lambda entry: entry[0])[1]
+
+    def seconds_before(self, job: Job, times: ServiceTime) -> float:
+        """Predictor seconds of the runs that go before `job` would, were it added now."""
+        seconds = 0.0
+        for (priority, key), lane in self._lanes.items():
+            if priority > job.priority:
+                continue
+            rows = sum(waiting.rows for _, waiting in lane)
+            joins = (priority, key) == (job.priority, job.key)
+            # In its own lane it shares the last run, unless that one is full already.
+            runs = (rows + job.rows - 1) // self._max_rows if joins else -(-rows // self._max_rows)
+            seconds += runs * times.expected(key)
+        return seconds
+
+    def _forget_if_empty(self, lane: Lane) -> None:
+        if not self._lanes[lane]:
+            del self._lanes[lane]

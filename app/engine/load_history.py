@@ -1,0 +1,79 @@
+"""What became of each attempt to load a version: the source of the repository index."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+
+from app.engine.model import ServedModel
+from app.engine.status import ModelStatus
+from app.errors import PaddlepoolError
+
+Key = tuple[str, int | None]
+"""Name and version; None stands for a model without any published version."""
+
+
+class LoadHistory:
+    """Thread-safe. Remembers for each version whether it is being loaded and why it last failed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loading: set[Key] = set()
+        self._failures: dict[Key, str] = {}
+
+    @contextlib.contextmanager
+    def attempt(self, name: str, version: int | None) -> Iterator[None]:
+        """LOADING inside; afterwards a failure keeps its reason, and success forgets it."""
+        key = (name, version)
+        with self._lock:
+            self._loading.add(key)
+        reason = ""
+        try:
+            yield
+        except PaddlepoolError as error:
+            reason = error.message
+            raise
+        except BaseException:
+            reason = "internal error, see the log"
+            raise
+        finally:
+            with self._lock:
+                self._loading.discard(key)
+                self._failures.pop(key, None)
+                if reason:
+                    self._failures[key] = reason
+
+    def knows(self, name: str, version: int) -> bool:
+        """Whether this version is being loaded or has failed to load."""
+        with self._lock:
+            return (name, version) in self._loading or (name, version) in self._failures
+
+    def index(
+        self, serving: Iterable[ServedModel], published: Mapping[str, Iterable[int]]
+    ) -> tuple[ModelStatus, ...]:
+        """One row for each version on disk or in memory, by name, newest version first."""
+        with self._lock:
+            loading, failures = set(self._loading), dict(self._failures)
+        served: dict[Key, ServedModel] = {(each.name, each.version): each for each in serving}
+        on_disk: set[Key] = {(name, each) for name in published for each in published[name]}
+        return tuple(
+            _status(key, served.get(key), key in loading, failures.get(key))
+            for key in sorted(
+                {*served, *loading, *failures, *on_disk}, key=lambda key: (key[0], -(key[1] or 0))
+            )
+        )
+
+
+def _status(key: Key, model: ServedModel | None, loading: bool, failure: str | None) -> ModelStatus:
+    name, version = key
+    if model is None:
+        if loading:
+            return ModelStatus(name=name, version=version, state="LOADING", reason="")
+        reason = failure or "not loaded"
+        return ModelStatus(name=name, version=version, state="UNAVAILABLE", reason=reason)
+    if not model.ready():
+        reason = "its predictors are not running"
+        return ModelStatus(name=name, version=version, state="UNAVAILABLE", reason=reason)
+    reason = f"serves on; loading it again failed: {failure}" if failure else ""
+    return ModelStatus(name=name, version=version, state="READY", reason=reason)

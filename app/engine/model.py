@@ -1,0 +1,171 @@
+"""A served model version: checks what comes in, hands it to a group, and counts its leases."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+
+from app.engine.group import Group, Surroundings, wait_until_open
+from app.engine.job import Job
+from app.engine.ports import InferResult, Pipeline, ServedModelInfo
+from app.engine.repository import ModelFiles
+from app.engine.selftest import read_selftest
+from app.engine.status import GroupStatus
+from app.engine.tensors import Tensors, TensorSpec, shape_key
+from app.engine.warmup import warmup_inputs
+from app.errors import InvalidParameter, InvalidTensor
+
+
+class ServedModel:
+    """Verified files with predictors behind them; **Invariant**: never changed once built.
+
+    A reload builds another one and swaps it in the registry; requests keep this one through
+    their leases, and it is closed when the last of them ends.
+    """
+
+    def __init__(self, files: ModelFiles, *, around: Surroundings) -> None:
+        """Raises ManifestError and ConfigError; no process is started yet."""
+        manifest = files.manifest
+        self.name = files.name
+        self.version = files.version
+        self.directory: Path = files.directory
+        self.info: ServedModelInfo = files.info()
+        self.config = files.config
+        self.manifest = manifest
+        self.inputs: tuple[TensorSpec, ...] = manifest.inputs
+        self.outputs: tuple[TensorSpec, ...] = manifest.outputs
+        self.pipeline: Pipeline | None = None
+        self._clock = around.clock
+        batching = files.config.dynamic_batching
+        self._batched = all(
+            spec.shape[:1] == (-1,) for spec in (*manifest.inputs, *manifest.outputs)
+        )
+        if not self._batched:  # a fixed first axis cannot be shared, so each job runs alone
+            batching = batching.model_copy(update={"max_batch_size": 1})
+        self._max_rows = batching.max_batch_size
+        selftest = read_selftest(files.directory, manifest.inputs, manifest.outputs)
+        warmups = warmup_inputs(files.config, manifest.inputs)
+        self._groups = {
+            group.name: Group(
+                group,
+                model=files.name,
+                version=files.version,
+                spec=files.spec(group),
+                batching=batching,
+                selftest=selftest.within(group.tolerance),
+                warmups=warmups,
+                around=around,
+            )
+            for group in files.config.instance_group
+        }
+        self._leases = 0
+        self._lease_ended = threading.Condition()
+
+    def start(self) -> None:
+        """Open the groups that always run; blocks until each instance is tested and warm.
+
+        Raises ConfigError or BackendError when one refuses the model.
+        """
+        groups = [group for group in self._groups.values() if group.config.start == "always"]
+        wait_until_open([opened for group in groups for opened in group.start()])
+
+    def start_group(self, name: str) -> None:
+        """Open a group that starts on demand; blocks. Raises InvalidParameter, BackendError."""
+        wait_until_open(self._group(name).start())
+
+    def submit(
+        self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
+    ) -> Future[InferResult]:
+        """Check the tensors and queue them; `deadline` is absolute, `priority` 0 is normal.
+
+        A larger priority is less urgent: such a job waits until no other does, and is the first
+        to be dropped. Raises InvalidParameter (group), InvalidTensor, Overloaded,
+        DeadlineExceeded and ModelNotReady at once. The future gives the result or
+        DeadlineExceeded, WorkerCrashed, BackendError, ModelOutputInvalid, Overloaded (dropped);
+        cancelling it takes the job out of the queue.
+        """
+        chosen = self._group(self.config.default_group if group is None else group)
+        rows = self._checked_rows(inputs)
+        job = Job(
+            inputs=inputs,
+            rows=rows,
+            key=shape_key(inputs),
+            priority=priority,
+            deadline=deadline,
+            enqueued=self._clock(),
+        )
+        chosen.submit(job)
+        return job.future
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        return tuple(group.status() for group in self._groups.values())
+
+    def ready(self) -> bool:
+        """Whether the default group takes jobs."""
+        return self._groups[self.config.default_group].ready()
+
+    def acquire(self) -> None:
+        with self._lease_ended:
+            self._leases += 1
+
+    def release(self) -> None:
+        with self._lease_ended:
+            self._leases -= 1
+            self._lease_ended.notify_all()
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until no request holds this version; False when some still do after `timeout` s."""
+        with self._lease_ended:
+            return self._lease_ended.wait_for(lambda: self._leases == 0, timeout)
+
+    def close(self) -> None:
+        """End every predictor. What is still queued fails with ModelNotReady."""
+        for group in self._groups.values():
+            group.close()
+        if self.pipeline is not None:
+            self.pipeline.close()
+
+    def _group(self, name: str) -> Group:
+        try:
+            return self._groups[name]
+        except KeyError:
+            raise InvalidParameter(
+                f"the model has no such instance group, it has {', '.join(self._groups)}",
+                limit=", ".join(self._groups),
+            ) from None
+
+    def _checked_rows(self, inputs: Tensors) -> int:
+        """The rows of a job whose tensors fit this model. Raises InvalidTensor."""
+        expected = {spec.name for spec in self.inputs}
+        if set(inputs) != expected:
+            raise InvalidTensor(
+                f"the model takes the inputs {', '.join(sorted(expected))}; "
+                f"received {len(inputs)} of which {len(expected & set(inputs))} fit",
+                limit=len(expected),
+                received=len(inputs),
+            )
+        for spec in self.inputs:
+            array = inputs[spec.name]
+            if not spec.admits(array) or array.size == 0:
+                raise InvalidTensor(
+                    f"input {spec.name!r} must be {spec.dtype} {list(spec.shape)}, "
+                    f"received {array.dtype.name} {list(array.shape)}"
+                )
+            if array.dtype.kind == "f" and bool(np.isnan(array).any()):
+                raise InvalidTensor(f"input {spec.name!r} contains NaN")
+        if not self._batched:
+            return 1
+        sizes = {name: array.shape[0] for name, array in inputs.items()}
+        rows = int(next(iter(sizes.values())))
+        if len(set(sizes.values())) != 1:
+            raise InvalidTensor(f"inputs differ in their first axis: {sizes}")
+        if rows > self._max_rows:
+            raise InvalidTensor(
+                f"{rows} rows in one job, limit {self._max_rows} (max_batch_size)",
+                limit=self._max_rows,
+                received=rows,
+            )
+        return rows

@@ -1,0 +1,143 @@
+"""What the engine asks of the outside: predictors, pipelines and observers, and their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from app.engine.tensors import Tensors, TensorSpec
+
+Clock = Callable[[], float]
+"""Monotonic seconds. Deadlines everywhere in the engine are absolute values of this clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorSpec:
+    """All a backend needs to open one predictor; crosses the process boundary as JSON."""
+
+    directory: Path
+    program: str
+    params: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    backend: str
+    threads: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    network: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModelInfo:
+    """What a pipeline may know of the model version it is built for.
+
+    `directory` is the verified version directory (tokenizer.json and the like); `pipeline` and
+    `parameters` are those of config.toml.
+    """
+
+    name: str
+    version: int
+    directory: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    pipeline: str | None = None
+
+
+class Predictor(Protocol):
+    """One loaded model that runs one batch at a time; owned by one thread."""
+
+    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        """Run one batch; outputs are owned by the caller.
+
+        Raises DeadlineExceeded after `timeout` seconds (the predictor is then dead), WorkerCrashed
+        when its process died, BackendError when the framework refused the batch.
+        """
+
+    def failure(self) -> str | None:
+        """Why it can run no further batch ("crashed", "killed", "stopped"), or None. Cheap."""
+
+    def resident_bytes(self) -> int: ...
+
+    def abort(self) -> None:
+        """End the process at once, from any thread: a run in progress raises WorkerCrashed."""
+
+    def close(self) -> None: ...
+
+
+class PredictorFactory(Protocol):
+    """Opens a predictor in a child process; raises BackendError when the model cannot load."""
+
+    def __call__(self, spec: PredictorSpec) -> Predictor: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferResult:
+    """What one job gets back. Times are in seconds; `batch_rows` is the batch it shared."""
+
+    outputs: Tensors
+    model: str
+    version: int
+    group: str
+    queue_seconds: float
+    infer_seconds: float
+    batch_rows: int
+
+
+REJECTIONS = ("queue_full", "deadline", "not_ready", "shed", "expired", "cancelled")
+"""Why a job never ran. Refused by submit(): the first three. Taken from the queue: a low-priority
+job shed for a normal one, a deadline that passed, a client that went away."""
+
+RESTARTS = ("crashed", "killed", "stopped", "timeout", "memory", "failed")
+"""Why a predictor process was replaced; "failed" means that the new one could not be opened."""
+
+
+class EngineObserver(Protocol):
+    """Told of what happens in the engine; must not block or raise.
+
+    The reasons of `rejected` are REJECTIONS, those of `restarted` RESTARTS.
+    """
+
+    def batch_done(
+        self, *, model: str, version: int, group: str, rows: int, seconds: float
+    ) -> None: ...
+
+    def restarted(self, *, model: str, group: str, reason: str) -> None: ...
+
+    def rejected(self, *, model: str, reason: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request after decode and preprocess: the engine jobs to run, and what finish() needs.
+
+    `stages` are seconds by stage name. `release` frees what `state` holds and is called exactly
+    once, whatever happens.
+    """
+
+    jobs: tuple[Tensors, ...]
+    state: Any
+    stages: Mapping[str, float]
+    release: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A request after postprocess and encode; `value` is the task's own result type."""
+
+    value: Any
+    stages: Mapping[str, float]
+
+
+class Pipeline(Protocol):
+    """One task on one model version: turns a payload into engine jobs and outputs into a reply."""
+
+    def prepare(self, payload: Any, *, deadline: float) -> Future[Prepared]: ...
+
+    def finish(
+        self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
+    ) -> Future[Finished]: ...
+
+    def close(self) -> None: ...

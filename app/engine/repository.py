@@ -1,0 +1,126 @@
+"""The model repository on disk: which models and versions exist, read without trusting them."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.engine.config import MODEL_NAME, InstanceGroup, ModelConfig, load_config
+from app.engine.manifest import MANIFEST, Manifest, read_manifest, verify_files
+from app.engine.ports import PredictorSpec, ServedModelInfo
+from app.engine.selftest import SELFTEST
+from app.errors import ConfigError, ManifestError, ModelNotFound
+
+VERSION = re.compile(r"[1-9][0-9]{0,8}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """One version, read and verified: nothing in it differed from its manifest."""
+
+    name: str
+    version: int
+    directory: Path
+    config: ModelConfig
+    manifest: Manifest
+
+    def spec(self, group: InstanceGroup) -> PredictorSpec:
+        """What a backend needs to open one predictor of `group`."""
+        return PredictorSpec(
+            directory=self.directory,
+            program=self.manifest.program,
+            params=self.manifest.params,
+            inputs=self.manifest.inputs,
+            outputs=self.manifest.outputs,
+            backend=group.backend,
+            threads=group.threads,
+            options=group.options,
+            network=self.manifest.network,
+        )
+
+    def info(self) -> ServedModelInfo:
+        """What a pipeline may know of this version."""
+        return ServedModelInfo(
+            name=self.name,
+            version=self.version,
+            directory=self.directory,
+            inputs=self.manifest.inputs,
+            outputs=self.manifest.outputs,
+            parameters=self.config.parameters,
+            pipeline=self.config.pipeline,
+        )
+
+
+class ModelRepository:
+    """Directories `<root>/<name>/<version>/`. **Invariant**: nothing outside `root` is opened.
+
+    Only plain directories count: links, versions with leading zeros, staging directories and
+    whatever else lies about are passed over. A version exists once its manifest does, and the
+    manifest is written last.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def names(self) -> tuple[str, ...]:
+        """All models, sorted. Raises ConfigError when the repository itself cannot be read."""
+        try:
+            entries = list(self.root.iterdir())
+        except OSError as error:
+            raise ConfigError(
+                f"the model repository cannot be read: {error.strerror or error}"
+            ) from error
+        return tuple(
+            sorted(
+                entry.name
+                for entry in entries
+                if MODEL_NAME.fullmatch(entry.name) and _is_directory(entry)
+            )
+        )
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """Published versions, newest first. Raises ModelNotFound."""
+        directory = self._model_directory(name)
+        return tuple(
+            sorted(
+                (
+                    int(entry.name)
+                    for entry in directory.iterdir()
+                    if VERSION.fullmatch(entry.name)
+                    and _is_directory(entry)
+                    and os.path.lexists(entry / MANIFEST)
+                ),
+                reverse=True,
+            )
+        )
+
+    def config(self, name: str) -> ModelConfig:
+        """The model's config.toml. Raises ModelNotFound and ConfigError."""
+        return load_config(self._model_directory(name) / "config.toml")
+
+    def read(self, name: str, version: int) -> ModelFiles:
+        """Read and verify one version. Raises ModelNotFound, ConfigError and ManifestError."""
+        model = self._model_directory(name)
+        directory = model / str(version)
+        if not VERSION.fullmatch(str(version)) or not _is_directory(directory):
+            raise ModelNotFound(f"model {name!r} has no version {version}", received=version)
+        config = load_config(model / "config.toml")
+        manifest = read_manifest(directory)
+        verify_files(directory, manifest)
+        if SELFTEST not in manifest.files:
+            raise ManifestError(f"{name}/{version}: {SELFTEST} is not listed in files")
+        return ModelFiles(
+            name=name, version=version, directory=directory, config=config, manifest=manifest
+        )
+
+    def _model_directory(self, name: str) -> Path:
+        directory = self.root / name if MODEL_NAME.fullmatch(name) else None
+        if directory is None or not _is_directory(directory):
+            raise ModelNotFound("no model of this name is in the repository")
+        return directory
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

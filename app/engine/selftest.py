@@ -1,0 +1,87 @@
+"""selftest.npz: the golden input and output that prove a predictor computes what it should."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from app.engine.ports import Predictor
+from app.engine.tensors import Array, Tensors, TensorSpec
+from app.errors import BackendError, ManifestError
+
+SELFTEST = "selftest.npz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTest:
+    """One input, the output it must give, and the largest absolute difference allowed."""
+
+    inputs: Tensors
+    outputs: Tensors
+    tolerance: float
+
+    def within(self, tolerance: float | None) -> SelfTest:
+        """The same test with another tolerance; None keeps this one's."""
+        return self if tolerance is None else replace(self, tolerance=tolerance)
+
+    def check(self, predictor: Predictor, *, timeout: float) -> None:
+        """Run it once. Raises BackendError where an output is missing, misshapen or wrong."""
+        found = predictor.run(self.inputs, timeout=timeout)
+        for name, expected in self.outputs.items():
+            array = found.get(name)
+            if array is None or array.shape != expected.shape:
+                shape = "no output" if array is None else f"shape {list(array.shape)}"
+                raise BackendError(
+                    f"self-test: output {name!r} should have shape {list(expected.shape)}, "
+                    f"received {shape}"
+                )
+            difference = np.abs(array.astype(np.float64) - expected.astype(np.float64))
+            worst = float(difference.max(initial=0.0))
+            # `not <=` rather than `>`: a NaN must fail.
+            if not worst <= self.tolerance:
+                raise BackendError(
+                    f"self-test: output {name!r} differs by {worst:.3g} from the expected values, "
+                    f"limit {self.tolerance:.3g}",
+                    limit=self.tolerance,
+                    received=worst,
+                )
+
+
+def read_selftest(
+    directory: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
+) -> SelfTest:
+    """Read a version's self-test. Raises ManifestError where it does not fit the specs."""
+    label = f"{directory.parent.name}/{directory.name}/{SELFTEST}"
+    try:
+        with np.load(directory / SELFTEST, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise ManifestError(f"{label} cannot be read as arrays") from error
+    tolerance = arrays.get("tolerance")
+    if tolerance is None or tolerance.ndim != 0 or not 0 < float(tolerance) < np.inf:
+        raise ManifestError(f"{label}: tolerance must be one positive number")
+    return SelfTest(
+        inputs=_fitting(arrays, "input", inputs, label),
+        outputs=_fitting(arrays, "output", outputs, label),
+        tolerance=float(tolerance),
+    )
+
+
+def _fitting(
+    arrays: Mapping[str, Array], kind: str, specs: tuple[TensorSpec, ...], label: str
+) -> Tensors:
+    found: dict[str, Array] = {}
+    for spec in specs:
+        array = arrays.get(f"{kind}.{spec.name}")
+        if array is None or not spec.admits(array) or not array.size:
+            received = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+            raise ManifestError(
+                f"{label}: {kind}.{spec.name} should be {spec.dtype} {list(spec.shape)}, "
+                f"received {received}"
+            )
+        found[spec.name] = array
+    return found

@@ -1,0 +1,37 @@
+"""What the engine tells about itself: plain values, safe to keep and to show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["LOADING", "READY", "UNAVAILABLE"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus:
+    """One instance group now. `live` of `count` instances take batches; queue sizes are in jobs."""
+
+    name: str
+    backend: str
+    threads: int
+    count: int
+    live: int
+    queue_depth: int
+    queue_limit: int
+    inflight: int
+    restarts: int
+    resident_bytes: int
+    started: bool
+    ready: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStatus:
+    """One version in the index; `version` is None for a model without any published version."""
+
+    name: str
+    version: int | None
+    state: State
+    reason: str

@@ -1,0 +1,45 @@
+"""Named arrays, and the description a model gives of those it takes and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DTYPES: tuple[str, ...] = (
+    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
+)  # fmt: skip
+
+Array = NDArray[np.generic]
+Tensors = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output: `shape` has -1 where the size is free; the first axis is the batch."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def admits(self, array: Array) -> bool:
+        return (
+            array.dtype.name == self.dtype
+            and array.ndim == len(self.shape)
+            and all(want in (-1, got) for want, got in zip(self.shape, array.shape, strict=True))
+        )
+
+
+def rows(tensors: Tensors) -> int:
+    """The batch size: the length of the first axis, which all tensors of one job share."""
+    sizes = {array.shape[0] for array in tensors.values()}
+    if len(sizes) != 1:
+        raise ValueError(f"tensors of one job have different batch sizes {sorted(sizes)}")
+    return int(sizes.pop())
+
+
+def shape_key(tensors: Tensors) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    """What two jobs must share to run in one batch: names, dtypes and all axes but the first."""
+    return tuple((name, a.dtype.name, a.shape[1:]) for name, a in sorted(tensors.items()))

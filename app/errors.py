@@ -1,0 +1,212 @@
+"""Every way Paddlepool can refuse or fail, in domain words.
+
+    PaddlepoolError
+    ├── InputError                      the client's request is at fault
+    │   ├── FileMissing
+    │   ├── FileTooLarge
+    │   ├── UnsupportedMediaType
+    │   ├── UnsupportedEncoding
+    │   ├── ImageUnreadable
+    │   ├── ResolutionTooHigh
+    │   ├── TooManyScans
+    │   ├── InvalidParameter
+    │   ├── TextEmpty
+    │   ├── TextTooLong
+    │   ├── TooManyInputs
+    │   ├── InvalidTensor
+    │   └── OutputTooLarge
+    ├── Unauthorized
+    ├── ModelNotFound
+    ├── ModelNotReady
+    ├── Overloaded
+    ├── RateLimited
+    ├── DeadlineExceeded
+    ├── WorkerCrashed
+    ├── ModelOutputInvalid
+    └── OperatorError                   the installation is at fault; never reaches a client
+        ├── ConfigError
+        ├── ManifestError
+        ├── ExportError
+        ├── DownloadError
+        └── BackendError
+
+The table from these classes to HTTP status codes is `app.api.errors`; nothing here knows HTTP.
+A message names what was received, what was expected and the limit. It never repeats the
+client's input and never carries the text of a foreign exception.
+"""
+
+from __future__ import annotations
+
+
+class PaddlepoolError(Exception):
+    """Root of the tree. `limit` and `received` are plain numbers or words fit to show a client."""
+
+    code = "internal_error"
+    title = "Internal error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: int | float | str | None = None,
+        received: int | float | str | None = None,
+        errors: tuple[dict[str, str], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.limit = limit
+        self.received = received
+        self.errors = errors
+
+
+class InputError(PaddlepoolError):
+    code = "invalid_input"
+    title = "Invalid input"
+
+
+class FileMissing(InputError):
+    code = "file_missing"
+    title = "No picture in the request"
+
+
+class FileTooLarge(InputError):
+    code = "file_too_large"
+    title = "Request body too large"
+
+
+class UnsupportedMediaType(InputError):
+    code = "unsupported_media_type"
+    title = "Unsupported media type"
+
+
+class UnsupportedEncoding(InputError):
+    code = "unsupported_encoding"
+    title = "Compressed request bodies are not accepted"
+
+
+class ImageUnreadable(InputError):
+    code = "image_unreadable"
+    title = "The picture cannot be read"
+
+
+class ResolutionTooHigh(InputError):
+    code = "resolution_too_high"
+    title = "The picture has too many pixels"
+
+
+class TooManyScans(InputError):
+    code = "too_many_scans"
+    title = "The JPEG has too many scans"
+
+
+class InvalidParameter(InputError):
+    code = "invalid_parameter"
+    title = "Invalid parameter"
+
+
+class TextEmpty(InputError):
+    code = "text_empty"
+    title = "The text is empty"
+
+
+class TextTooLong(InputError):
+    code = "text_too_long"
+    title = "The text is too long"
+
+
+class TooManyInputs(InputError):
+    code = "too_many_inputs"
+    title = "Too many inputs"
+
+
+class InvalidTensor(InputError):
+    code = "invalid_tensor"
+    title = "Invalid tensor"
+
+
+class OutputTooLarge(InputError):
+    code = "output_too_large"
+    title = "The requested output is too large"
+
+
+class Unauthorized(PaddlepoolError):
+    code = "unauthorized"
+    title = "Unauthorized"
+
+
+class ModelNotFound(PaddlepoolError):
+    code = "model_not_found"
+    title = "Model not found"
+
+
+class ModelNotReady(PaddlepoolError):
+    code = "model_not_ready"
+    title = "Model not ready"
+
+
+class Overloaded(PaddlepoolError):
+    """`retry_after` is in seconds; the HTTP layer rounds it up to an integer of at least 1."""
+
+    code = "overloaded"
+    title = "Overloaded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: float,
+        limit: int | float | str | None = None,
+        received: int | float | str | None = None,
+    ) -> None:
+        super().__init__(message, limit=limit, received=received)
+        self.retry_after = retry_after
+
+
+class RateLimited(PaddlepoolError):
+    code = "rate_limited"
+    title = "Rate limited"
+
+
+class DeadlineExceeded(PaddlepoolError):
+    code = "deadline_exceeded"
+    title = "Deadline exceeded"
+
+
+class WorkerCrashed(PaddlepoolError):
+    code = "worker_crashed"
+    title = "The worker process died"
+
+
+class ModelOutputInvalid(PaddlepoolError):
+    code = "model_output_invalid"
+    title = "The model's output is not a number"
+
+
+class OperatorError(PaddlepoolError):
+    code = "operator_error"
+    title = "Installation error"
+
+
+class ConfigError(OperatorError):
+    code = "config_error"
+    title = "Invalid configuration"
+
+
+class ManifestError(OperatorError):
+    code = "manifest_error"
+    title = "The model's files do not match their manifest"
+
+
+class ExportError(OperatorError):
+    code = "export_error"
+    title = "The model cannot be exported"
+
+
+class DownloadError(OperatorError):
+    code = "download_error"
+    title = "The download failed"
+
+
+class BackendError(OperatorError):
+    code = "backend_error"
+    title = "The backend refused the model"

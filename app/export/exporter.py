@@ -1,0 +1,79 @@
+"""One served model version from a recipe: traced, tested, described, published."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import paddle
+
+from app.engine.config import MODEL_NAME
+from app.errors import ExportError
+from app.export.manifest import ORIGINS, Provenance, write_manifest
+from app.export.program import Store, save_program
+from app.export.publish import next_version, staged_version
+from app.export.recipe import Recipe
+from app.export.selftest import capture_selftest
+from app.export.u2net_weights import check_state
+from app.networks import build
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the operator says of the weights; the file's sha256 is added when it is read."""
+
+    origin: str
+    source: str
+    licence: str
+    preview: bool = False
+
+
+def export_version(
+    recipe: Recipe,
+    *,
+    repository: Path,
+    name: str,
+    origin: Origin,
+    store: Store = "float32",
+    version: int | None = None,
+) -> Path:
+    """Builds and publishes a version (the next one unless given) and returns its directory.
+
+    A model that has no config.toml yet gets the measured default for its network. Raises
+    ExportError; whatever fails, no half-built version is left where the server looks.
+    """
+    if not MODEL_NAME.fullmatch(name):
+        raise ExportError(f"model name {name!r} must match {MODEL_NAME.pattern}")
+    if origin.origin not in ORIGINS:
+        raise ExportError(f"origin {origin.origin!r} must be one of {', '.join(ORIGINS)}")
+    model = repository / name
+    network = build(recipe.network, recipe.options)
+    expected = {key: tuple(value.shape) for key, value in network.state_dict().items()}
+    check_state(recipe.state, expected, what=f"weights for {recipe.network}")
+    network.set_state_dict({key: paddle.to_tensor(value) for key, value in recipe.state.items()})
+    number = version if version is not None else next_version(model)
+    with staged_version(model, number) as directory:
+        save_program(network, inputs=recipe.inputs, directory=directory, store=store)
+        if recipe.check:
+            recipe.check(directory)
+        if recipe.write_extras:
+            recipe.write_extras(directory)
+        capture_selftest(
+            directory, inputs=recipe.inputs, outputs=recipe.outputs, feeds=recipe.feeds
+        )
+        write_manifest(
+            directory,
+            network=recipe.network,
+            options=recipe.options,
+            inputs=recipe.inputs,
+            outputs=recipe.outputs,
+            weights=Provenance(
+                origin=origin.origin,
+                preview=origin.preview,
+                source=origin.source,
+                licence=origin.licence,
+                sha256=recipe.weights_sha256,
+            ),
+        )
+        config = model / "config.toml"
+        if not config.exists():
+            config.write_text(recipe.config, "utf-8")
+    return model / str(number)

@@ -1,0 +1,98 @@
+"""A dynamic-graph network traced with named inputs and saved as a static PIR program."""
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import paddle
+from paddle import nn
+from paddle.static import InputSpec
+
+from app.errors import ExportError
+
+Store: TypeAlias = Literal["float32", "float16"]
+
+PROGRAM, PARAMS = "inference.json", "inference.pdiparams"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output of a served model; -1 marks a dimension that varies."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def save_program(
+    network: nn.Layer, *, inputs: Sequence[TensorSpec], directory: Path, store: Store
+) -> None:
+    """Writes `inference.json` and `inference.pdiparams` into `directory`; consumes `network`.
+
+    With `store="float16"` the parameters are rounded to half precision and the program casts them
+    back. Paddle Inference folds those casts when it loads the program, so a run costs the same.
+    Parameters keep their structured names, by which the dynamic graph is rebuilt.
+    """
+    network.eval()
+    for path, layer in network.named_sublayers(include_self=True):
+        for name, parameter in list(layer._parameters.items()):
+            if parameter is None:
+                continue
+            if store == "float16":
+                parameter = _halve(layer, name)
+            parameter.name = f"{path}.{name}" if path else name
+        if store == "float16":
+            layer.register_forward_pre_hook(_widen)
+    specs = [InputSpec(spec.shape, spec.dtype, spec.name) for spec in inputs]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Paddle warns about its own deprecated calls
+        static = paddle.jit.to_static(network, input_spec=specs, full_graph=True)
+        paddle.jit.save(static, str(directory / PROGRAM.removesuffix(".json")))
+    _drop_labels(directory / PROGRAM)
+
+
+def _drop_labels(path: Path) -> None:
+    """Removes each operator's label, which numbers the layers this process has ever traced.
+
+    Nothing reads it, and without it equal networks are equal bytes.
+    """
+    program = json.loads(path.read_text("utf-8"))
+    for operator in program["program"]["regions"][0]["blocks"][0]["ops"]:
+        if operator["#"] != "p":  # parameters keep another kind of attribute list
+            operator["A"] = [entry for entry in operator["A"] if entry["N"] != "struct_name"]
+    path.write_text(json.dumps(program, separators=(",", ":"), ensure_ascii=False), "utf-8")
+
+
+_HALF = "_half"
+
+
+def _halve(layer: nn.Layer, name: str) -> Any:
+    full = layer._parameters.pop(name)
+    half = layer.create_parameter(full.shape, dtype="float16")
+    half.set_value(full.astype("float16"))
+    if not bool(paddle.isfinite(half).all()):
+        raise ExportError(f"{name} does not fit float16 (limit 65504); use --store float32")
+    layer.add_parameter(name + _HALF, half)
+    return half
+
+
+def _widen(layer: nn.Layer, inputs: Any) -> None:  # noqa: ARG001 - Paddle passes both
+    for name, parameter in layer._parameters.items():
+        if name.endswith(_HALF):
+            # Past Layer.__setattr__, which would register the traced value as a parameter.
+            object.__setattr__(layer, name.removesuffix(_HALF), parameter.astype("float32"))
+
+
+def load_parameters(directory: Path) -> dict[str, Any]:
+    """The float32 parameters of a saved program by structured name, ready for `set_state_dict`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = paddle.jit.load(str(directory / PROGRAM.removesuffix(".json")))
+    # Loading appends an index to every parameter's name.
+    return {
+        parameter.name.rpartition("_")[0]: parameter.astype("float32")
+        for parameter in program.parameters()
+    }

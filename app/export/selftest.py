@@ -1,0 +1,69 @@
+"""The golden input and output that a version is tested against when it is loaded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from paddle import inference
+
+from app.errors import ExportError
+from app.export.program import PARAMS, PROGRAM, TensorSpec
+
+TOLERANCE = 1e-3  # ten times what oneDNN and native differ by; a damaged weight is far beyond it
+GRID = 4096.0  # golden outputs are kept to 1/4096, so that they compress; far below the tolerance
+
+
+def run_program(
+    directory: Path, feeds: Sequence[NDArray[Any]], *, onednn: bool
+) -> list[NDArray[Any]]:
+    """The outputs of the saved program for inputs in the program's order, one thread."""
+    config = inference.Config(str(directory / PROGRAM), str(directory / PARAMS))
+    config.disable_gpu()
+    config.disable_glog_info()
+    config.set_cpu_math_library_num_threads(1)
+    config.enable_mkldnn() if onednn else config.disable_mkldnn()
+    predictor = inference.create_predictor(config)
+    for name, array in zip(predictor.get_input_names(), feeds, strict=True):
+        handle = predictor.get_input_handle(name)
+        handle.reshape(array.shape)
+        handle.copy_from_cpu(array)
+    predictor.run()
+    return [
+        predictor.get_output_handle(name).copy_to_cpu() for name in predictor.get_output_names()
+    ]
+
+
+def capture_selftest(
+    directory: Path,
+    *,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    feeds: dict[str, NDArray[Any]],
+) -> None:
+    """Runs the saved program on `feeds` and writes `selftest.npz`.
+
+    Raises ExportError when an output is not finite, or when oneDNN and the native kernels disagree
+    by more than the tolerance: such a version would fail its own test.
+    """
+    arrays = [np.ascontiguousarray(feeds[spec.name]) for spec in inputs]
+    native = run_program(directory, arrays, onednn=False)
+    fused = run_program(directory, arrays, onednn=True)
+    golden = dict(zip((spec.name for spec in outputs), native, strict=True))
+    for (name, value), other in zip(golden.items(), fused, strict=True):
+        if not np.isfinite(value).all():
+            raise ExportError(f"output {name} of the exported program is not finite")
+        drift = float(np.abs(value - other).max())
+        if not drift <= TOLERANCE:
+            raise ExportError(
+                f"output {name}: oneDNN differs by {drift:.1e}, limit {TOLERANCE:.0e}"
+            )
+    rounded = {name: np.round(value * GRID) / GRID for name, value in golden.items()}
+    np.savez_compressed(
+        directory / "selftest.npz",
+        allow_pickle=False,
+        tolerance=np.float64(TOLERANCE),
+        **{f"input.{spec.name}": array for spec, array in zip(inputs, arrays, strict=True)},
+        **{f"output.{name}": value for name, value in rounded.items()},
+    )

@@ -1,0 +1,247 @@
+"""The Prometheus families of the server: one value, built once and passed in."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+
+from app.dataplane import STAGES
+from app.engine.ports import REJECTIONS, RESTARTS
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+UNMATCHED, UNKNOWN, OTHER = "unmatched", "unknown", "OTHER"
+
+
+def geometric(first: float, last: float, steps: int) -> tuple[float, ...]:
+    """Bucket bounds from `first` to `last`, each the same factor above the one before."""
+    factor = (last / first) ** (1 / steps)
+    return tuple(float(f"{first * factor**step:.4g}") for step in range(steps + 1))
+
+
+SECONDS = geometric(0.001, 10.0, 32)  # factor 1.33: a quantile read from it is right to 15 %
+ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupGauges:
+    """One instance group at the moment of a scrape."""
+
+    predictor: str
+    default: bool
+    queue_depth: int
+    queue_limit: int
+    inflight: int
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelGauges:
+    """One model version at the moment of a scrape."""
+
+    model: str
+    version: int
+    ready: bool
+    groups: tuple[GroupGauges, ...] = ()
+
+
+class Metrics:
+    """Observer of the engine, the data plane and the HTTP layer.
+
+    **Invariant**: labels come from closed sets. Routes and models are made known with
+    `expect_route` and `expect_model`; whatever else a client sends is counted as `unmatched`,
+    `unknown` or `OTHER`, so that no request can add a time series.
+    """
+
+    def __init__(self, *, build: Mapping[str, str]) -> None:
+        # A second series for each counter, which only OpenMetrics has a use for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no type here
+        self.registry = CollectorRegistry()
+        self._routes: set[str] = set()
+        self._models: set[str] = set()
+        self._request = self._histogram(
+            "paddlepool_request_duration_seconds",
+            "Time from a request's headers to the end of its reply.",
+            ("route", "method", "status"),
+        )
+        self._stage = self._histogram(
+            "paddlepool_stage_duration_seconds",
+            "Time of each stage of an answered request.",
+            ("model", "predictor", "stage"),
+        )
+        self._infer = self._histogram(
+            "paddlepool_predictor_infer_seconds",
+            "Time of one predictor run.",
+            ("model", "version", "predictor", "batch_size"),
+        )
+        self._rows = Histogram(
+            "paddlepool_batch_rows",
+            "Rows in one predictor run.",
+            ("model", "predictor"),
+            buckets=ROWS,
+            registry=self.registry,
+        )
+        self._padding = Counter(
+            "paddlepool_padding_tokens_total",
+            "Tokens of padding that texts were given to fill their length bucket.",
+            ("model", "predictor"),
+            registry=self.registry,
+        )
+        self._rejected = Counter(
+            "paddlepool_requests_rejected_total",
+            "Requests refused or dropped by the engine.",
+            ("model", "reason"),
+            registry=self.registry,
+        )
+        self._restarts = Counter(
+            "paddlepool_predictor_restarts_total",
+            "Predictor processes that were replaced.",
+            ("model", "predictor", "reason"),
+            registry=self.registry,
+        )
+        self._gauges = _Gauges(build)
+        self.registry.register(self._gauges)
+        ProcessCollector(registry=self.registry)
+        for method in (*METHODS, OTHER):
+            for status in ("404", "405"):
+                self._request.labels(UNMATCHED, method, status)
+        for reason in REJECTIONS:
+            self._rejected.labels(UNKNOWN, reason)
+
+    def _histogram(self, name: str, text: str, labels: tuple[str, ...]) -> Histogram:
+        return Histogram(name, text, labels, buckets=SECONDS, registry=self.registry)
+
+    def watch(self, read: Callable[[], Iterable[ModelGauges]]) -> None:
+        """Have the gauges read from the engine at each scrape."""
+        self._gauges.read = read
+
+    def expect_route(self, route: str, methods: Iterable[str], statuses: Iterable[int]) -> None:
+        """Make a route template a label, with the statuses its operation documents."""
+        self._routes.add(route)
+        for method in methods:
+            for status in statuses:
+                self._request.labels(route, _method(method), str(status))
+
+    def expect_model(self, model: str, groups: Iterable[str]) -> None:
+        """Make a model and its instance groups labels."""
+        self._models.add(model)
+        for reason in REJECTIONS:
+            self._rejected.labels(model, reason)
+        for group in groups:
+            self._rows.labels(model, group)
+            self._padding.labels(model, group)
+            for stage in STAGES:
+                self._stage.labels(model, group, stage)
+            for reason in RESTARTS:
+                self._restarts.labels(model, group, reason)
+
+    def request_done(self, *, route: str | None, method: str, status: int, seconds: float) -> None:
+        """One HTTP reply; `route` is the template that matched, None where none did."""
+        known = route if route in self._routes and status != 405 else UNMATCHED
+        self._request.labels(known, _method(method), str(status)).observe(seconds)
+
+    def stages_done(self, *, model: str, group: str, stages: Mapping[str, float]) -> None:
+        for stage, seconds in stages.items():
+            self._stage.labels(self._model(model), group, stage).observe(seconds)
+
+    def batch_done(
+        self, *, model: str, version: int, group: str, rows: int, seconds: float
+    ) -> None:
+        self._infer.labels(self._model(model), str(version), group, str(rows)).observe(seconds)
+        self._rows.labels(self._model(model), group).observe(rows)
+
+    def restarted(self, *, model: str, group: str, reason: str) -> None:
+        self._restarts.labels(self._model(model), group, reason).inc()
+
+    def rejected(self, *, model: str, reason: str) -> None:
+        self._rejected.labels(self._model(model), reason).inc()
+
+    def padded(self, *, model: str, group: str, tokens: int) -> None:
+        """Tokens of padding a request's texts were given to fill their buckets."""
+        self._padding.labels(self._model(model), group).inc(tokens)
+
+    def _model(self, model: str) -> str:
+        return model if model in self._models else UNKNOWN
+
+    def render(self) -> bytes:
+        """The exposition text, version 0.0.4."""
+        return generate_latest(self.registry)
+
+
+def _method(method: str) -> str:
+    return method if method in METHODS else OTHER
+
+
+class _Gauges:
+    """What is true now rather than counted: read from the engine when Prometheus asks."""
+
+    def __init__(self, build: Mapping[str, str]) -> None:
+        self.read: Callable[[], Iterable[ModelGauges]] = tuple
+        self._build = build
+
+    def collect(self) -> Iterator[Metric]:
+        build = InfoMetricFamily("paddlepool_build", "What this server is built from.")
+        build.add_metric((), dict(self._build))
+        yield build
+        queue = GaugeMetricFamily(
+            "paddlepool_queue_depth", "Jobs waiting.", labels=("model", "predictor")
+        )
+        inflight = GaugeMetricFamily(
+            "paddlepool_inflight_requests",
+            "Jobs inside a predictor.",
+            labels=("model", "predictor"),
+        )
+        limit = GaugeMetricFamily(
+            "paddlepool_queue_limit", "Most jobs that may wait.", labels=("model", "predictor")
+        )
+        default = GaugeMetricFamily(
+            "paddlepool_predictor_default",
+            "1 for the group that answers requests which name none: ratios are taken to it.",
+            labels=("model", "predictor"),
+        )
+        ready = GaugeMetricFamily(
+            "paddlepool_model_ready",
+            "1 when the model version answers requests.",
+            labels=("model", "version"),
+        )
+        resident = GaugeMetricFamily(
+            "paddlepool_predictor_resident_bytes",
+            "Resident memory of the group's predictor processes.",
+            labels=("model", "version", "predictor"),
+        )
+        # Two versions of a model have one series here: which one waits does not matter.
+        waiting: Counts[tuple[str, str]] = Counts()
+        running: Counts[tuple[str, str]] = Counts()
+        room: Counts[tuple[str, str]] = Counts()
+        defaults: dict[tuple[str, str], bool] = {}
+        for model in self.read():
+            version = str(model.version)
+            ready.add_metric((model.model, version), float(model.ready))
+            for group in model.groups:
+                waiting[model.model, group.predictor] += group.queue_depth
+                running[model.model, group.predictor] += group.inflight
+                room[model.model, group.predictor] += group.queue_limit
+                defaults[model.model, group.predictor] = group.default
+                resident.add_metric((model.model, version, group.predictor), group.resident_bytes)
+        for family, values in (
+            (queue, waiting),
+            (inflight, running),
+            (limit, room),
+            (default, defaults),
+        ):
+            for labels, value in values.items():
+                family.add_metric(labels, value)
+        yield from (queue, inflight, limit, default, ready, resident)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()

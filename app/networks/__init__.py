@@ -1,0 +1,33 @@
+"""Dynamic-graph networks by name, as the `network` table of a manifest records them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from paddle import nn
+
+from app.errors import ExportError
+from app.networks.bert import BertClassifier, BertConfig
+from app.networks.mnist import LinearDigits
+from app.networks.u2net import U2NET, U2NETP, U2NetMask
+
+NAMES = ("bert", "mnist", "u2net", "u2netp")
+
+
+def build(name: str, options: Mapping[str, Any]) -> nn.Layer:
+    """The network in the form in which it is served, with untrained weights.
+
+    Raises ExportError for an unknown name or options that the network does not take.
+    """
+    try:
+        match name:
+            case "u2netp":
+                return U2NetMask(U2NETP, **options)
+            case "u2net":
+                return U2NetMask(U2NET, **options)
+            case "bert":
+                return BertClassifier(BertConfig(**options))
+            case "mnist":
+                return LinearDigits(**options)
+    except TypeError as error:
+        raise ExportError(f"network {name!r} does not take these options: {error}") from error
+    raise ExportError(f"unknown network {name!r}; known: {', '.join(NAMES)}")

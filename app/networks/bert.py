@@ -1,0 +1,97 @@
+"""BERT for sequence classification, equal to Hugging Face's BertForSequenceClassification.
+
+Post-layer-norm encoder, absolute positions, exact (erf) GELU, tanh pooler. The embedding of token
+type 0 is added to the position embeddings once, at import, because serving sends one segment.
+One fused product for query, key and value, and the softmax scale inside the query's weights, were
+tried and measured no faster (Paddle 3.2.2, oneDNN, 1 thread, 16 to 512 tokens).
+"""
+
+from dataclasses import dataclass
+
+import paddle
+import paddle.nn.functional as F
+from paddle import Tensor, nn
+
+MASKED = -1e9  # added to a padded position's score: exp() of it is exactly 0 in float32
+
+
+@dataclass(frozen=True, slots=True)
+class BertConfig:
+    """Shape of the network; the field names are those of Hugging Face's config.json."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int
+    num_labels: int
+    layer_norm_eps: float = 1e-12
+
+
+class SelfAttention(nn.Layer):
+    """Multi-head attention over [N,L,hidden]; `bias` [N,1,1,L] is added to the scores."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.heads = config.num_attention_heads
+        self.width = hidden // self.heads
+        self.query = nn.Linear(hidden, hidden)
+        self.key = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, hidden)
+        self.output = nn.Linear(hidden, hidden)
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        # 0 copies the dimension from the input, so batch and length stay dynamic.
+        return x.reshape([0, 0, self.heads, self.width]).transpose([0, 2, 1, 3])
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        query, key, value = (
+            self._split_heads(self.query(x)),
+            self._split_heads(self.key(x)),
+            self._split_heads(self.value(x)),
+        )
+        scores = paddle.matmul(query, key, transpose_y=True) * self.width**-0.5
+        mixed = paddle.matmul(F.softmax(scores + bias, axis=-1), value)
+        merged = mixed.transpose([0, 2, 1, 3]).reshape([0, 0, self.heads * self.width])
+        return self.output(merged)
+
+
+class EncoderLayer(nn.Layer):
+    """Attention and feed-forward, each followed by residual addition and layer norm."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        hidden, eps = config.hidden_size, config.layer_norm_eps
+        self.attention = SelfAttention(config)
+        self.attention_norm = nn.LayerNorm(hidden, epsilon=eps)
+        self.intermediate = nn.Linear(hidden, config.intermediate_size)
+        self.output = nn.Linear(config.intermediate_size, hidden)
+        self.output_norm = nn.LayerNorm(hidden, epsilon=eps)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        x = self.attention_norm(x + self.attention(x, bias))
+        return self.output_norm(x + self.output(F.gelu(self.intermediate(x))))
+
+
+class BertClassifier(nn.Layer):
+    """int64 `input_ids`, `attention_mask` [N,L] (1 = real token) to float32 logits [N,labels]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, hidden)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, hidden)
+        self.embeddings_norm = nn.LayerNorm(hidden, epsilon=config.layer_norm_eps)
+        self.layers = nn.LayerList([EncoderLayer(config) for _ in range(config.num_hidden_layers)])
+        self.pooler = nn.Linear(hidden, hidden)
+        self.classifier = nn.Linear(hidden, config.num_labels)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        positions = self.position_embeddings(paddle.arange(paddle.shape(input_ids)[1]))
+        x = self.embeddings_norm(self.word_embeddings(input_ids) + positions)
+        bias = (1.0 - attention_mask.astype("float32")).unsqueeze([1, 2]) * MASKED
+        for layer in self.layers:
+            x = layer(x, bias)
+        return self.classifier(F.tanh(self.pooler(x[:, 0])))

@@ -1,0 +1,38 @@
+"""The task of `POST /segment`: a picture in; its cut-out, mask or composite out.
+
+`request` says what a client may ask for, `matte` is the arithmetic on masks, `stages` runs it in
+codec processes, `pipeline` connects those to the engine, `router` is the endpoint.
+Nothing is imported until a model or the server asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from app.engine.ports import Pipeline, ServedModelInfo
+    from app.pipelines.segment.comparing import MaskComparison
+    from app.workers import Workers
+
+
+def build(info: ServedModelInfo, workers: Workers) -> Pipeline:
+    """The pipeline of one model version; raises ConfigError when the model cannot do the task."""
+    from app.pipelines.segment.pipeline import open_pipeline
+
+    return open_pipeline(info, codecs=workers.codec)
+
+
+def endpoints() -> APIRouter:
+    """The endpoint of this task."""
+    from app.pipelines.segment.router import build_router
+
+    return build_router()
+
+
+def comparison(info: ServedModelInfo) -> MaskComparison:
+    """Inputs for `paddlepool compare`, and how far two predictors' outputs agree."""
+    from app.pipelines.segment.comparing import MaskComparison
+
+    return MaskComparison(info)

@@ -1,0 +1,54 @@
+"""What a comparison of predictors needs of this task: inputs from pictures, agreement of masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from app.codecs.decode import decode
+from app.codecs.limits import PictureLimits
+from app.engine.ports import ServedModelInfo
+from app.engine.tensors import Tensors
+from app.errors import ConfigError
+from app.pipelines.segment import matte
+from app.pipelines.segment.parameters import read_parameters
+
+WHITE = (255, 255, 255, 255)
+
+
+class MaskComparison:
+    """Samples are (name, tensors); agreement is the intersection over union of two masks."""
+
+    agreement_name = "mask IoU"
+
+    def __init__(self, info: ServedModelInfo) -> None:
+        self._parameters = read_parameters(info)
+        self._input, self._output = info.inputs[0].name, info.outputs[0].name
+
+    def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
+        """One of each picture. Raises ConfigError for an unreadable file, InputError as serving."""
+        return [(file.name, {self._input: self._tensor(file)}) for file in files]
+
+    def default_samples(self) -> list[tuple[str, Tensors]]:
+        """None: every picture costs the same, so the self-test's will do."""
+        return []
+
+    def agreement(self, found: Tensors, expected: Tensors) -> float:
+        """1 where both masks call the same pixels foreground, both none included."""
+        ours = matte.normalise(np.asarray(found[self._output], np.float32)) >= 0.5
+        theirs = matte.normalise(np.asarray(expected[self._output], np.float32)) >= 0.5
+        union = int((ours | theirs).sum())
+        return float((ours & theirs).sum() / union) if union else 1.0
+
+    def _tensor(self, file: Path) -> matte.Floats:
+        try:
+            body = file.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+        pixels = decode(body, PictureLimits())
+        if pixels.shape[2] == 4:
+            pixels = matte.composite(pixels, pixels[..., 3], WHITE)
+        wanted = self._parameters
+        return matte.network_input(pixels, wanted.size, wanted.mean, wanted.std)

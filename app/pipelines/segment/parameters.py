@@ -1,0 +1,56 @@
+"""The `[parameters]` of a matting model's config.toml, checked against what the model takes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.engine.ports import ServedModelInfo
+from app.errors import ConfigError
+
+Triple = tuple[float, float, float]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Parameters(BaseModel):
+    """How a picture becomes the network's input: side in pixels, then per-channel mean and std."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: int = Field(default=320, ge=16, le=4096)
+    mean: Triple = (0.485, 0.456, 0.406)
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
+
+
+def read_parameters(info: ServedModelInfo) -> Parameters:
+    """Raises ConfigError where the parameters are wrong or the model's tensors do not fit them."""
+    try:
+        parameters = Parameters.model_validate(dict(info.parameters))
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(map(str, ('parameters', *fault['loc'])))}: {fault['msg']}"
+            for fault in error.errors()
+        )
+        raise ConfigError(f"{info.name}: {faults}") from error
+    wanted = (3, parameters.size, parameters.size)
+    if (
+        len(info.inputs) != 1
+        or info.inputs[0].dtype != "float32"
+        or len(info.inputs[0].shape) != 4
+        or any(
+            has not in (-1, want)
+            for has, want in zip(info.inputs[0].shape[1:], wanted, strict=True)
+        )
+    ):
+        raise ConfigError(
+            f"{info.name} takes {', '.join(f'{s.name} {s.dtype}{s.shape}' for s in info.inputs)}; "
+            f"the segment task feeds one float32 tensor (pictures, 3, {wanted[1]}, {wanted[2]})"
+        )
+    mask = info.outputs[0]
+    if len(mask.shape) != 4 or mask.shape[1] not in (-1, 1):
+        raise ConfigError(
+            f"{info.name} returns {mask.name} {mask.dtype}{mask.shape} first; the segment task "
+            "expects a mask (pictures, 1, height, width)"
+        )
+    return parameters

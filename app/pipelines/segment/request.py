@@ -1,0 +1,132 @@
+"""What a client may ask of `/segment`, and what it gets: options checked, with defaults applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.errors import InvalidParameter
+from app.pipelines.segment.colours import Colour, read_colour
+
+OUTPUTS = ("cutout", "mask", "composite")
+FORMATS = ("png", "webp", "jpg")
+SIZES = ("full", "preview")
+REFINES = ("none", "guided")
+BOOLEANS = ("true", "false")
+PREVIEW_PIXELS = 250_000
+MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "jpg": "image/jpeg"}
+OPTIONS = ("output", "format", "size", "bg_color", "crop", "refine", "threshold")
+ROUTING = ("model", "predictor", "timeout_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRequest:
+    """One picture and what to make of it; `threshold` None leaves the mask soft."""
+
+    body: bytes
+    output: str = "cutout"
+    format: str = "png"
+    size: str = "full"
+    bg_color: Colour = (255, 255, 255, 255)
+    crop: bool = False
+    refine: str = "guided"
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """Where the foreground lies in the upright picture, in pixels; all 0 when there is none."""
+
+    top: int
+    left: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentResult:
+    """The encoded picture. `width` and `height` are its own; `box` is in the uncropped picture.
+
+    `confidence` is the mean over the mask of |2p - 1|: 1 where the network is sure, 0 where not.
+    """
+
+    image: bytes
+    format: str
+    output: str
+    width: int
+    height: int
+    box: Box
+    confidence: float
+
+
+def read_options(
+    body: bytes, options: Mapping[str, str], *, preferred_format: str | None = None
+) -> SegmentRequest:
+    """Check the options by name; `preferred_format` is the Accept header's, used without `format`.
+
+    Raises InvalidParameter naming the option and its accepted values.
+    """
+    output = _choice(options, "output", OUTPUTS, "cutout")
+    # JPEG has no alpha and blurs a mask's edge, so only a composite may be one.
+    formats = FORMATS if output == "composite" else FORMATS[:2]
+    preferred = preferred_format or "png"
+    if preferred not in formats:
+        preferred = "png"
+    file_format = _choice(options, "format", formats, preferred, when=f"for output={output}")
+    background = _colour(options.get("bg_color"), output)
+    if file_format == "jpg" and background[3] < 255:
+        raise InvalidParameter(
+            "bg_color is translucent, which format=jpg cannot hold; use format=png or format=webp",
+            limit="png, webp",
+        )
+    return SegmentRequest(
+        body=body,
+        output=output,
+        format=file_format,
+        size=_choice(options, "size", SIZES, "full"),
+        bg_color=background,
+        crop=_choice(options, "crop", BOOLEANS, "false") == "true",
+        refine=_choice(options, "refine", REFINES, "none" if output == "mask" else "guided"),
+        threshold=_threshold(options.get("threshold")),
+    )
+
+
+def _choice(
+    options: Mapping[str, str], name: str, accepted: tuple[str, ...], default: str, when: str = ""
+) -> str:
+    value = options.get(name)
+    if value is None:
+        return default
+    if value not in accepted:
+        listed = ", ".join(accepted)
+        raise InvalidParameter(f"{name} must be one of {listed}{when and ' ' + when}", limit=listed)
+    return value
+
+
+def _threshold(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise InvalidParameter("threshold must be a number from 0 to 1", limit="0 to 1") from None
+    if not 0.0 <= value <= 1.0:  # also refuses nan
+        raise InvalidParameter(
+            f"threshold must be from 0 to 1, received {value}", limit="0 to 1", received=str(value)
+        )
+    return value
+
+
+def _colour(text: str | None, output: str) -> Colour:
+    if text is None:
+        return (255, 255, 255, 255)
+    if output != "composite":
+        raise InvalidParameter("bg_color needs output=composite", limit="composite")
+    colour = read_colour(text)
+    if colour is None:
+        raise InvalidParameter(
+            "bg_color must be #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS colour name "
+            "(in a query, # is written %23)",
+            limit="#rgb, #rgba, #rrggbb, #rrggbbaa, CSS name",
+        )
+    return colour

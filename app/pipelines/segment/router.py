@@ -1,0 +1,206 @@
+"""POST /segment: the request and reply forms, and nothing of what happens between them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from app.api.replies import answer_headers, split_model, timeout_seconds
+from app.api.services import ServicesDep
+from app.api.uploads import read_upload
+from app.dataplane import Answer
+from app.errors import InvalidParameter
+from app.pipelines.segment.accept import read_accept
+from app.pipelines.segment.request import (
+    FORMATS,
+    MEDIA_TYPES,
+    OPTIONS,
+    OUTPUTS,
+    REFINES,
+    ROUTING,
+    SIZES,
+    SegmentResult,
+    read_options,
+)
+
+
+class ForegroundBox(BaseModel):
+    """Where the foreground lies in the upright, uncropped picture; all 0 when there is none."""
+
+    top: int
+    left: int
+    width: int
+    height: int
+
+
+class SegmentReply(BaseModel):
+    """The reply to `Accept: application/json`."""
+
+    width: int = Field(description="Width of the result in pixels.")
+    height: int = Field(description="Height of the result in pixels.")
+    foreground_box: ForegroundBox
+    confidence: float = Field(
+        ge=0, le=1, description="Mean of |2p - 1| over the mask: 1 where the network is sure."
+    )
+    format: str = Field(description="The encoding of `image`: png, webp or jpg.")
+    image: str = Field(description="The result, base64.")
+    timings: dict[str, float] = Field(description="Milliseconds by stage.")
+    model: str = Field(description="`name@version`")
+    predictor: str = Field(description="The instance group that answered.")
+
+
+def build_router() -> APIRouter:
+    router = APIRouter(tags=["segment"])
+    router.add_api_route(
+        "/segment",
+        segment_image,
+        methods=["POST"],
+        operation_id="segmentImage",
+        summary="Cut the foreground out of a picture",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "The picture, or JSON when `Accept` asks for it.",
+                "content": {
+                    **{
+                        kind: {"schema": {"type": "string", "format": "binary"}}
+                        for kind in MEDIA_TYPES.values()
+                    },
+                    "application/json": {"schema": SegmentReply.model_json_schema()},
+                },
+            }
+        },
+        openapi_extra={"parameters": _parameters(), "requestBody": _request_body()},
+    )
+    return router
+
+
+async def segment_image(request: Request, services: ServicesDep) -> Response:
+    """Takes a JPEG, PNG, WebP, GIF (first frame) or BMP, as a form's file or as the body.
+
+    Every parameter may stand in the query or in the form.
+    """
+    settings = services.settings
+    upload = await read_upload(
+        request, known=(*OPTIONS, *ROUTING), max_fields=settings.form_max_fields
+    )
+    given = upload.parameters
+    as_json, preferred = read_accept(request.headers.get("accept", ""))
+    payload = read_options(upload.body, given, preferred_format=preferred)
+    name, version = split_model(given.get("model"))
+    answer = await services.dataplane.run(
+        "segment",
+        payload,
+        model=name,
+        version=version,
+        group=given.get("predictor"),
+        timeout=timeout_seconds(_integer(given.get("timeout_ms")), settings),
+    )
+    return _as_json(answer) if as_json else _as_picture(answer)
+
+
+def _as_picture(answer: Answer) -> Response:
+    result: SegmentResult = answer.value
+    return Response(
+        result.image,
+        media_type=MEDIA_TYPES[result.format],
+        headers=_headers(answer)
+        | {"Content-Disposition": f'inline; filename="{result.output}.{result.format}"'},
+    )
+
+
+def _as_json(answer: Answer) -> Response:
+    result: SegmentResult = answer.value
+    box = result.box
+    reply = {
+        "width": result.width,
+        "height": result.height,
+        "foreground_box": {
+            "top": box.top,
+            "left": box.left,
+            "width": box.width,
+            "height": box.height,
+        },
+        "confidence": round(result.confidence, 6),
+        "format": result.format,
+        "image": base64.b64encode(result.image).decode("ascii"),
+        "timings": {stage: round(seconds * 1000, 3) for stage, seconds in answer.stages.items()},
+        "model": f"{answer.model}@{answer.version}",
+        "predictor": answer.group,
+    }
+    return Response(
+        json.dumps(reply, separators=(",", ":")),
+        media_type="application/json",
+        headers=_headers(answer),
+    )
+
+
+def _headers(answer: Answer) -> dict[str, str]:
+    result: SegmentResult = answer.value
+    return answer_headers(answer) | {
+        "X-Width": str(result.width),
+        "X-Height": str(result.height),
+        "X-Foreground-Top": str(result.box.top),
+        "X-Foreground-Left": str(result.box.left),
+        "X-Foreground-Width": str(result.box.width),
+        "X-Foreground-Height": str(result.box.height),
+        "Vary": "Accept",
+    }
+
+
+def _integer(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise InvalidParameter("timeout_ms must be a whole number of milliseconds")
+    return int(text)
+
+
+_SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
+    "output": ({"enum": list(OUTPUTS), "default": "cutout"}, "What to make of the picture."),
+    "format": (
+        {"enum": list(FORMATS)},
+        "Encoding; jpg for composite only. Left out: what Accept prefers, else png.",
+    ),
+    "size": ({"enum": list(SIZES), "default": "full"}, "`preview` is at most 0.25 MP."),
+    "bg_color": (
+        {"type": "string"},
+        "For composite: #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS name; white if left out.",
+    ),
+    "crop": ({"type": "boolean", "default": False}, "Crop to the foreground box."),
+    "refine": (
+        {"enum": list(REFINES)},
+        "`guided` makes the mask follow the picture's edges; the default is none for mask.",
+    ),
+    "threshold": (
+        {"type": "number", "minimum": 0, "maximum": 1},
+        "Makes the mask binary: opaque from this value on.",
+    ),
+    "model": ({"type": "string", "maxLength": 64}, "`name` or `name@version`."),
+    "predictor": ({"type": "string", "maxLength": 32}, "Instance group of the model."),
+    "timeout_ms": ({"type": "integer", "minimum": 1}, "Deadline; `/info` names the limit."),
+}
+
+
+def _parameters() -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "query", "required": False, "schema": schema, "description": text}
+        for name, (schema, text) in _SCHEMAS.items()
+    ]
+
+
+def _request_body() -> dict[str, Any]:
+    fields = {name: schema | {"description": text} for name, (schema, text) in _SCHEMAS.items()}
+    file = {"type": "string", "format": "binary", "description": "The picture; or `image_file`."}
+    form = {"type": "object", "required": ["file"], "properties": {"file": file, **fields}}
+    return {
+        "required": True,
+        "content": {
+            "multipart/form-data": {"schema": form},
+            "image/*": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }

@@ -1,0 +1,147 @@
+"""The two calls that `/segment` makes into a codec process; the picture waits between them.
+
+Both follow `app.codecs.sandbox.Function`. Times are returned in seconds by stage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+
+from app.codecs.decode import decode
+from app.codecs.encode import check_output, encode
+from app.codecs.limits import PictureLimits
+from app.codecs.picture import Pixels, read_pixels, write_pixels
+from app.engine.tensors import Tensors
+from app.errors import ModelOutputInvalid
+from app.pipelines.segment import matte
+from app.pipelines.segment.guided import guided_alpha
+from app.pipelines.segment.request import PREVIEW_PIXELS
+
+Result = tuple[Mapping[str, Any], Tensors]
+Box = tuple[int, int, int, int]
+_WHITE = (255, 255, 255, 255)
+
+
+def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Decode `body` into the picture's memory and make the network's input from it.
+
+    meta: limits, size ("full" or "preview"), network {size, mean, std}, output, refine, format.
+    """
+    started = time.perf_counter()
+    limits = PictureLimits(**meta["limits"])
+    pixels = decode(arrays["body"].tobytes(), limits)
+    network = meta["network"]
+    decoded = time.perf_counter()
+    # The network sees the whole picture, and its transparency as white.
+    whole = pixels
+    if meta["size"] == "preview":
+        pixels = _shrink(pixels)
+    height, width, channels = pixels.shape
+    # Refused before the network runs, not after.
+    check_output(width, height, format=meta["format"], grey=meta["output"] == "mask", limits=limits)
+    tensor = matte.network_input(_flatten(whole), network["size"], network["mean"], network["std"])
+    if _needs_pixels(meta, channels):
+        write_pixels(descriptors[0], pixels)
+    done = time.perf_counter()
+    seconds = {"decode": decoded - started, "preprocess": done - decoded}
+    return {"shape": [height, width, channels], "seconds": seconds}, {"input": tensor}
+
+
+def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Turn the network's mask (1, 1, h, w) into the encoded result.
+
+    meta: shape of the picture, output, format, bg_color, crop, refine, threshold.
+    Raises ModelOutputInvalid when the mask is not finite.
+    """
+    started = time.perf_counter()
+    mask = np.asarray(arrays["mask"], np.float32)[0, 0]
+    if not np.isfinite(mask).all():
+        raise ModelOutputInvalid("the model returned a mask that is not a number everywhere")
+    result, box = _compose(_pixels(meta, descriptors[0]), mask, meta)
+    composed = time.perf_counter()
+    file = encode(result, format=meta["format"])
+    done = time.perf_counter()
+    return {
+        "width": result.shape[1],
+        "height": result.shape[0],
+        "box": box,
+        "confidence": matte.confidence(mask),
+        "seconds": {"postprocess": composed - started, "encode": done - composed},
+    }, {"image": file}
+
+
+def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Run every path once on a small picture, so that no request pays for a first call."""
+    del meta, arrays, descriptors
+    pixels = np.tile(np.arange(64, dtype=np.uint8)[:, None, None], (1, 64, 3))
+    limits = PictureLimits()
+    for kind in ("png", "webp", "jpg"):
+        decode(encode(pixels, format=kind).tobytes(), limits)
+    matte.network_input(pixels, 32, (0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
+    mask = np.linspace(0.0, 1.0, 1024, dtype=np.float32).reshape(32, 32)
+    alpha = guided_alpha(pixels, mask)
+    matte.box_of(alpha)
+    encode(matte.cutout(pixels, alpha), format="png")
+    encode(matte.composite(pixels, matte.plain_alpha(mask, 64, 64), _WHITE), format="jpg")
+    encode(alpha, format="png")
+    return {}, {}
+
+
+def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
+    """A plain mask of an opaque picture is made from its size alone: 3 MB a megapixel less."""
+    return meta["output"] != "mask" or meta["refine"] != "none" or channels == 4
+
+
+def _pixels(meta: Mapping[str, Any], descriptor: int) -> Pixels:
+    height, width, channels = meta["shape"]
+    if _needs_pixels(meta, channels):
+        return read_pixels(descriptor, (height, width, channels))
+    return np.broadcast_to(np.uint8(0), (height, width, channels))
+
+
+def _flatten(pixels: Pixels) -> Pixels:
+    if pixels.shape[2] == 3:
+        return pixels
+    return matte.composite(pixels, pixels[..., 3], _WHITE)
+
+
+def _shrink(pixels: Pixels) -> Pixels:
+    height, width = pixels.shape[:2]
+    scale = (PREVIEW_PIXELS / (height * width)) ** 0.5
+    if scale >= 1.0:
+        return pixels
+    size = (max(1, int(width * scale)), max(1, int(height * scale)))
+    small: Pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    return small
+
+
+def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixels:
+    height, width, channels = pixels.shape
+    if meta["refine"] == "guided":
+        alpha = guided_alpha(pixels, mask)
+    else:
+        alpha = matte.plain_alpha(mask, width, height)
+    if meta["threshold"] is not None:
+        alpha = np.where(alpha >= meta["threshold"] * 255.0, np.uint8(255), np.uint8(0))
+    if channels == 4:
+        alpha = cv2.multiply(alpha, np.ascontiguousarray(pixels[..., 3]), scale=1 / 255.0)
+    return alpha
+
+
+def _compose(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> tuple[Pixels, Box]:
+    """The result's pixels and the foreground box; the picture itself is let go on return."""
+    alpha = _alpha(pixels, matte.normalise(mask), meta)
+    top, left, width, height = box = matte.box_of(alpha)
+    if meta["crop"] and width:
+        area = (slice(top, top + height), slice(left, left + width))
+        alpha, pixels = np.ascontiguousarray(alpha[area]), pixels[area]
+    if meta["output"] == "mask":
+        return alpha, box
+    if meta["output"] == "composite":
+        return matte.composite(pixels, alpha, meta["bg_color"]), box
+    return matte.cutout(pixels, alpha), box

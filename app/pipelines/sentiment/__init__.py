@@ -1,0 +1,37 @@
+"""The task of `POST /sentiment`: texts in, labels with scores out.
+
+`texts` says which texts are accepted, `pipeline` turns them into engine jobs and scores,
+`router` is the endpoint. Nothing is imported until a model or the server asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from app.engine.ports import Pipeline, ServedModelInfo
+    from app.pipelines.sentiment.comparing import LabelComparison
+    from app.workers import Workers
+
+
+def build(info: ServedModelInfo, workers: Workers) -> Pipeline:
+    """The pipeline of one model version; raises ConfigError when the model cannot do the task."""
+    from app.pipelines.sentiment.pipeline import open_pipeline
+
+    return open_pipeline(info, executor=workers.text)
+
+
+def endpoints() -> APIRouter:
+    """The endpoint of this task."""
+    from app.pipelines.sentiment.router import build_router
+
+    return build_router()
+
+
+def comparison(info: ServedModelInfo) -> LabelComparison:
+    """Inputs for `paddlepool compare`, and how far two predictors' outputs agree."""
+    from app.pipelines.sentiment.comparing import LabelComparison
+
+    return LabelComparison(info)

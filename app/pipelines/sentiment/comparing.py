@@ -1,0 +1,64 @@
+"""What a comparison of predictors needs of this task: inputs from texts, agreement of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from app.engine.ports import ServedModelInfo
+from app.engine.tensors import Tensors
+from app.errors import ConfigError
+from app.pipelines.sentiment.parameters import read_parameters
+from app.pipelines.sentiment.texts import TextLimits, check_texts
+from app.pipelines.sentiment.tokens import open_tokenizer, tokenise
+
+SENTENCE = "今天加班到很晚才回家，楼下的小店居然还亮着灯，老板笑着问我要不要来一碗热汤面。"
+CHARACTERS = (6, 12, 20, 28, 40, 56, 80, 120)
+"""Lengths of the texts that are compared by default: as posts are, most of them short."""
+
+
+class LabelComparison:
+    """Samples are (name, tensors); agreement is the share of texts that get the same label."""
+
+    agreement_name = "label agreement"
+
+    def __init__(self, info: ServedModelInfo) -> None:
+        self._parameters = read_parameters(info)
+        self._tokenizer = open_tokenizer(
+            info.directory / "tokenizer.json", max_tokens=self._parameters.max_tokens
+        )
+
+    def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
+        """One of each line that is not empty. Raises ConfigError, or InputError as serving does."""
+        texts: list[str] = []
+        for file in files:
+            try:
+                lines = file.read_text("utf-8").splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{file} cannot be read as UTF-8 text") from error
+            texts += [line for line in lines if line.strip()]
+        return self._tokenised(texts)
+
+    def default_samples(self) -> list[tuple[str, Tensors]]:
+        """A spread of lengths, since what a text costs is its length."""
+        longest = SENTENCE * (max(CHARACTERS) // len(SENTENCE) + 1)
+        return self._tokenised([longest[:length] for length in CHARACTERS])
+
+    def agreement(self, found: Tensors, expected: Tensors) -> float:
+        [ours], [theirs] = found.values(), expected.values()
+        return float(np.mean(ours.argmax(axis=-1) == theirs.argmax(axis=-1)))
+
+    def _tokenised(self, texts: Sequence[str]) -> list[tuple[str, Tensors]]:
+        check_texts(texts, limits=TextLimits(texts=len(texts)))
+        tokenised = tokenise(
+            texts,
+            self._tokenizer,
+            lengths=self._parameters.lengths(),
+            pad_id=self._parameters.pad_id,
+        )
+        return [
+            (f"text {number} ({text.tokens} tokens)", text.tensors)
+            for number, text in enumerate(tokenised, 1)
+        ]

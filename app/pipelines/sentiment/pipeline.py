@@ -1,0 +1,169 @@
+"""Texts to engine jobs and logits to scored labels, for one model version.
+
+Each text is padded to the smallest length bucket that holds it and becomes a job of its own, so
+that the dynamic batcher joins texts of equal bucket across requests. Fixed padding to the maximum
+would cost up to 20 times the work; free lengths would make oneDNN's memory grow without end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from app.engine.ports import Clock, Finished, Prepared, ServedModelInfo
+from app.engine.tensors import Array, Tensors
+from app.errors import DeadlineExceeded, ModelOutputInvalid, Overloaded
+from app.pipelines.sentiment.parameters import Parameters, read_parameters
+from app.pipelines.sentiment.scores import Score, rank, softmax
+from app.pipelines.sentiment.tokens import Tokenised, open_tokenizer, tokenise
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_PENDING = 64
+"""Requests that may wait for the tokenizer; the longest request takes it under 0.1 s."""
+
+SHORT_CHARACTERS = 256
+"""Up to so many characters in all are tokenised in the caller's thread: 0.1 to 0.3 ms of work,
+where a change of threads and back costs as much, and more on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextScores:
+    """One text's labels, best first, and what tokenising it came to (see Tokenised)."""
+
+    scores: tuple[Score, ...]
+    tokens: int
+    truncated: bool
+    padding: int
+
+
+class SentimentPipeline:
+    """Pipeline port over one tokenizer; a payload is a sequence of texts check_texts accepted."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        parameters: Parameters,
+        *,
+        executor: Executor,
+        max_pending: int = MAX_PENDING,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._parameters = parameters
+        self._lengths = parameters.lengths()
+        self._executor = executor
+        self._max_pending = max_pending
+        self._pending = 0
+        self._lock = threading.Lock()
+        self._clock = clock
+
+    def prepare(self, payload: Sequence[str], *, deadline: float) -> Future[Prepared]:
+        """One job per text, in order.
+
+        Raises Overloaded at once when `max_pending` requests wait already; the future raises
+        TextEmpty and DeadlineExceeded.
+        """
+        if sum(map(len, payload)) <= SHORT_CHARACTERS:
+            return _at_once(self._prepare, payload, deadline)
+        with self._lock:
+            if self._pending >= self._max_pending:
+                raise Overloaded(
+                    f"{self._pending} requests wait for the tokenizer, as many as may",
+                    retry_after=1.0,
+                    limit=self._max_pending,
+                    received=self._pending,
+                )
+            self._pending += 1
+        try:
+            future = self._executor.submit(self._prepare, payload, deadline)
+        except BaseException:
+            self._left(None)
+            raise
+        future.add_done_callback(self._left)
+        return future
+
+    def finish(
+        self,
+        prepared: Prepared,
+        outputs: Sequence[Tensors],
+        *,
+        deadline: float,  # noqa: ARG002 - of the port; this cannot take long enough to miss one
+    ) -> Future[Finished]:
+        """A tuple of TextScores, one per text; the future raises ModelOutputInvalid.
+
+        Runs in the caller's thread: some hundred numbers cost less than a change of threads.
+        """
+        return _at_once(self._finish, prepared.state, outputs)
+
+    def close(self) -> None:
+        """Ends nothing: the executor is the server's."""
+
+    def _left(self, _: object) -> None:
+        with self._lock:
+            self._pending -= 1
+
+    def _prepare(self, texts: Sequence[str], deadline: float) -> Prepared:
+        if self._clock() >= deadline:
+            raise DeadlineExceeded("the deadline passed before the text was tokenised")
+        begin = time.perf_counter()
+        tokenised = tokenise(
+            texts, self._tokenizer, lengths=self._lengths, pad_id=self._parameters.pad_id
+        )
+        return Prepared(
+            jobs=tuple(text.tensors for text in tokenised),
+            state=tokenised,
+            stages={"preprocess": time.perf_counter() - begin},
+        )
+
+    def _finish(self, texts: Sequence[Tokenised], outputs: Sequence[Tensors]) -> Finished:
+        begin = time.perf_counter()
+        logits = np.concatenate([_logits(output) for output in outputs])
+        expected = (len(texts), len(self._parameters.labels))
+        if logits.shape != expected:
+            raise ModelOutputInvalid(
+                f"the model returned scores of shape {list(logits.shape)}, "
+                f"expected {list(expected)}"
+            )
+        ranked = rank(
+            softmax(logits),
+            labels=self._parameters.labels,
+            labels_zh=self._parameters.labels_zh,
+        )
+        value = tuple(
+            TextScores(
+                scores=scores, tokens=text.tokens, truncated=text.truncated, padding=text.padding
+            )
+            for scores, text in zip(ranked, texts, strict=True)
+        )
+        return Finished(value=value, stages={"postprocess": time.perf_counter() - begin})
+
+
+def open_pipeline(info: ServedModelInfo, *, executor: Executor) -> SentimentPipeline:
+    """Reads the version directory's tokenizer.json; raises ConfigError when it does not fit."""
+    parameters = read_parameters(info)
+    tokenizer = open_tokenizer(info.directory / "tokenizer.json", max_tokens=parameters.max_tokens)
+    return SentimentPipeline(tokenizer, parameters, executor=executor)
+
+
+def _at_once(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """The finished future of work done here and now."""
+    future: Future[T] = Future()
+    try:
+        future.set_result(work(*args, **kwargs))
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
+def _logits(output: Tensors) -> Array:
+    [logits] = output.values()
+    return logits

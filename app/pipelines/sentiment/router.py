@@ -1,0 +1,155 @@
+"""POST /sentiment: the request and reply forms, and nothing of what happens between them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.replies import (
+    ModelParameter,
+    PredictorParameter,
+    TimeoutParameter,
+    answer_headers,
+    split_model,
+    timeout_seconds,
+)
+from app.api.services import ServicesDep
+from app.errors import InvalidParameter
+from app.pipelines.sentiment.pipeline import TextScores
+from app.pipelines.sentiment.texts import TextLimits, check_texts
+
+T = TypeVar("T")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SentimentParameters(_Strict):
+    """How to answer. The last three may stand in the query instead, not in both."""
+
+    top_k: int | None = Field(
+        default=None, ge=1, le=1000, description="At most this many labels a text, best first."
+    )
+    tokens: bool = Field(default=False, description="Tell how many tokens the model read.")
+    truncated: bool = Field(default=False, description="Tell whether the model read it all.")
+    model: str | None = Field(default=None, max_length=64)
+    predictor: str | None = Field(default=None, max_length=32)
+    timeout_ms: int | None = Field(default=None, ge=1)
+
+
+class SentimentRequest(_Strict):
+    """Either `text`, or `inputs` as Hugging Face's text-classification takes them."""
+
+    text: str | None = Field(default=None, examples=["今天收到了大学的录取通知书，太开心了！"])
+    # fail_fast: a list of 100,000 numbers must not cost 100,000 error messages.
+    inputs: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    parameters: SentimentParameters = SentimentParameters()
+
+
+class LabelScore(BaseModel):
+    label: str
+    label_zh: str | None = None
+    score: float = Field(ge=0, le=1)
+
+
+class TextResult(BaseModel):
+    """The form of one text's scores when `tokens` or `truncated` is asked for."""
+
+    scores: list[LabelScore]
+    tokens: int | None = None
+    truncated: bool | None = None
+
+
+Reply = list[LabelScore] | list[list[LabelScore]] | TextResult | list[TextResult]
+
+
+def build_router() -> APIRouter:
+    router = APIRouter(tags=["sentiment"])
+    router.add_api_route(
+        "/sentiment",
+        classify_sentiment,
+        methods=["POST"],
+        operation_id="classifySentiment",
+        summary="Emotions of one or more texts, with scores",
+        response_class=Response,
+        responses={
+            200: {
+                "model": Reply,
+                "description": "Best label first: a list for a string, a list of them for a list.",
+            }
+        },
+    )
+    return router
+
+
+async def classify_sentiment(
+    body: SentimentRequest,
+    services: ServicesDep,
+    model: ModelParameter = None,
+    predictor: PredictorParameter = None,
+    timeout_ms: TimeoutParameter = None,
+) -> Response:
+    """Classifies `text` or `inputs`. A string gets one list of labels, a list one per input."""
+    settings, asked = services.settings, body.parameters
+    texts, single = _texts(body)
+    check_texts(
+        texts,
+        limits=TextLimits(characters=settings.text_max_characters, texts=settings.text_max_inputs),
+    )
+    name, version = split_model(_either("model", model, asked.model))
+    answer = await services.dataplane.run(
+        "sentiment",
+        texts,
+        model=name,
+        version=version,
+        group=_either("predictor", predictor, asked.predictor),
+        timeout=timeout_seconds(_either("timeout_ms", timeout_ms, asked.timeout_ms), settings),
+    )
+    results: tuple[TextScores, ...] = answer.value
+    services.metrics.padded(
+        model=answer.model, group=answer.group, tokens=sum(result.padding for result in results)
+    )
+    replies = [_render(result, asked) for result in results]
+    return Response(
+        json.dumps(replies[0] if single else replies, ensure_ascii=False, separators=(",", ":")),
+        media_type="application/json",
+        headers=answer_headers(answer)
+        | {"X-Truncated": "true" if any(result.truncated for result in results) else "false"},
+    )
+
+
+def _texts(body: SentimentRequest) -> tuple[list[str], bool]:
+    """The texts, and whether the reply is one list and not a list of lists."""
+    if (body.text is None) == (body.inputs is None):
+        raise InvalidParameter(
+            "expected exactly one of text and inputs, received "
+            + ("neither" if body.text is None else "both")
+        )
+    given = body.text if body.text is not None else body.inputs
+    return ([given], True) if isinstance(given, str) else (list(given or ()), False)
+
+
+def _either(name: str, in_query: T | None, in_body: T | None) -> T | None:
+    if in_query is not None and in_body is not None:
+        raise InvalidParameter(f"{name} is given both in the query and in parameters")
+    return in_query if in_query is not None else in_body
+
+
+def _render(result: TextScores, asked: SentimentParameters) -> Any:
+    scores = [
+        {"label": s.label}
+        | ({} if s.label_zh is None else {"label_zh": s.label_zh})
+        | {"score": round(s.score, 7)}
+        for s in result.scores[: asked.top_k]
+    ]
+    if not (asked.tokens or asked.truncated):
+        return scores
+    return (
+        {"scores": scores}
+        | ({"tokens": result.tokens} if asked.tokens else {})
+        | ({"truncated": result.truncated} if asked.truncated else {})
+    )

@@ -1,0 +1,75 @@
+"""Texts to the int64 tensors of a BERT, each padded to its length bucket."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from app.engine.tensors import Tensors
+from app.errors import ConfigError
+from app.pipelines.sentiment.texts import nothing_to_read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenised:
+    """One text as int64 [1, bucket] tensors.
+
+    `tokens` counts those the model reads, its two markers included; `truncated` says that the text
+    had more; `padding` is how many were added to fill the bucket.
+    """
+
+    tensors: Tensors
+    tokens: int
+    truncated: bool
+    padding: int
+
+
+def open_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
+    """The tokenizer of a version directory, cutting at `max_tokens`; raises ConfigError."""
+    # One request's texts are read by one thread of ours: the library's own threads would fight
+    # with the predictors for the cores, and it warns when they exist and the process forks.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the Rust binding raises bare Exception
+        raise ConfigError(f"{path.name} of {path.parent.parent.name} is not a tokenizer") from error
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_tokens)
+    return tokenizer
+
+
+def tokenise(
+    texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int], pad_id: int
+) -> tuple[Tokenised, ...]:
+    """Each text in the smallest of the rising `lengths` that holds its tokens.
+
+    Raises TextEmpty for a text of which the tokenizer keeps nothing.
+    """
+    markers = tokenizer.num_special_tokens_to_add(False)
+    # Unlike encode(), encode_batch_fast() gives up the interpreter lock while it works.
+    encodings = tokenizer.encode_batch_fast(list(texts))
+    tokenised = []
+    for position, encoding in enumerate(encodings, 1):
+        ids = encoding.ids
+        if len(ids) <= markers:
+            raise nothing_to_read(position, len(texts), received=len(texts[position - 1]))
+        length = lengths[bisect_left(lengths, len(ids))]
+        input_ids = np.full((1, length), pad_id, np.int64)
+        attention_mask = np.zeros((1, length), np.int64)
+        input_ids[0, : len(ids)] = ids
+        attention_mask[0, : len(ids)] = 1
+        tokenised.append(
+            Tokenised(
+                tensors={"input_ids": input_ids, "attention_mask": attention_mask},
+                tokens=len(ids),
+                truncated=bool(encoding.overflowing),
+                padding=length - len(ids),
+            )
+        )
+    return tuple(tokenised)

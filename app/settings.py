@@ -1,0 +1,210 @@
+"""Every setting of the server, with its default and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+PREFIX = "PADDLEPOOL_"
+KIB, MIB = 1024, 1024 * 1024
+
+Bytes = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class Settings(BaseSettings):
+    """Read from the environment, `PADDLEPOOL_` and the field's name in capitals.
+
+    Lists are written with commas: `PADDLEPOOL_CORS_ORIGINS=https://a.example,https://b.example`.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(
+        8000, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and logs it."
+    )
+    model_repository: Path = Field(
+        Path("model_repo"), description="Directory that holds one directory for each model."
+    )
+    default_models: Annotated[dict[str, str], NoDecode] = Field(
+        {},
+        description="Model that answers a task when a request names none, as `segment=u2netp`;"
+        " a task left out uses the first model, by name, whose config.toml names that task.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe log lines that are written."
+    )
+
+    segment_max_bytes: Bytes = Field(
+        12 * MIB, description="Largest request body of /segment, in bytes."
+    )
+    sentiment_max_bytes: Bytes = Field(
+        256 * KIB, description="Largest request body of /sentiment, in bytes."
+    )
+    infer_max_bytes: Bytes = Field(
+        64 * MIB, description="Largest request body of /v2/models/…/infer, in bytes."
+    )
+    infer_json_max_bytes: Bytes = Field(
+        8 * MIB,
+        description="Largest JSON part of such a body, in bytes; raw tensors come on top.",
+    )
+    body_max_bytes: Bytes = Field(
+        16 * KIB, description="Largest request body of every other endpoint, in bytes."
+    )
+    image_max_pixels: int = Field(
+        50_000_000, ge=1, description="Most pixels of an uploaded picture, read from its header."
+    )
+    image_max_side: int = Field(
+        16_384, ge=1, le=65_535, description="Longest side of an uploaded picture, in pixels."
+    )
+    jpeg_max_scans: int = Field(
+        100, ge=1, description="Most scans of a JPEG; more are a decompression bomb."
+    )
+    png_max_pixels: int = Field(
+        25_000_000, ge=1, description="Most pixels of a PNG cut-out that is sent back."
+    )
+    text_max_characters: int = Field(
+        2_000, ge=1, le=1_000_000, description="Most characters of one text, before tokenising."
+    )
+    text_max_inputs: int = Field(
+        32, ge=1, le=1_024, description="Most texts in one request to /sentiment."
+    )
+    form_max_fields: int = Field(
+        16, ge=1, le=1_000, description="Most fields of a multipart form besides its file."
+    )
+    timeout_default_ms: int = Field(
+        10_000, ge=1, description="Deadline of a request that names none, in milliseconds."
+    )
+    timeout_max_ms: int = Field(
+        30_000, ge=1, description="Longest deadline a request may name, in milliseconds."
+    )
+
+    header_timeout_seconds: Seconds = Field(
+        10.0, description="Time a client has to send a request's headers, else 408."
+    )
+    header_max_bytes: Bytes = Field(
+        32 * KIB, description="Most bytes of a request line and its headers, else 431."
+    )
+    receive_timeout_seconds: Seconds = Field(
+        30.0, description="Time a client has to send a whole request, else 408."
+    )
+    keep_alive_seconds: Seconds = Field(
+        5.0, description="Time an idle connection is kept open for the next request."
+    )
+    send_stall_seconds: Seconds = Field(
+        30.0,
+        description="Time in which a client must take 64 KiB of its reply, else it is cut off.",
+    )
+    backlog: int = Field(
+        2048, ge=1, le=65_535, description="Connections the system may queue before accept."
+    )
+    max_connections: int = Field(
+        1_000, ge=1, description="Open connections beyond which requests get 503; a backstop only."
+    )
+    drain_delay_seconds: float = Field(
+        5.0,
+        ge=0,
+        le=600,
+        description="After SIGTERM, time to go on serving while readiness already answers 503.",
+    )
+    drain_timeout_seconds: Seconds = Field(
+        20.0, description="After the drain delay, time for requests in flight to finish."
+    )
+
+    codec_processes: int = Field(
+        2, ge=1, le=64, description="Processes that decode and encode pictures."
+    )
+    codec_memory_bytes: int = Field(
+        1_536 * MIB, ge=256 * MIB, description="Address space of one codec process, in bytes."
+    )
+    codec_timeout_seconds: Seconds = Field(
+        5.0, description="Longest time one picture may take to decode or encode."
+    )
+    codec_queue_size: int = Field(
+        32, ge=1, le=10_000, description="Pictures that may wait to be opened, else 503."
+    )
+    picture_memory_bytes: int = Field(
+        1_024 * MIB, ge=64 * MIB, description="Memory that decoded pictures may hold at one time."
+    )
+    text_threads: int = Field(2, ge=1, le=64, description="Threads that tokenise texts.")
+
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        (), description="Keys of which a request must carry one; none means open to all."
+    )
+    api_keys_file: Path | None = Field(
+        None, description="File with further keys, one on each line; read at start."
+    )
+    admin_key: SecretStr | None = Field(
+        None, description="Key for everything under /v2/repository, which is off without one."
+    )
+    health_needs_key: bool = Field(
+        False, description="Whether health and readiness endpoints ask for a key, too."
+    )
+    metrics_needs_key: bool = Field(False, description="Whether /metrics asks for a key, too.")
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Web origins that may call the server from a browser; none by default."
+    )
+
+    @field_validator("api_keys", "cors_origins", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(item.strip() for item in value.split(",") if item.strip())
+        return value
+
+    @field_validator("default_models", mode="before")
+    @classmethod
+    def _split_pairs(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        pairs = [item.partition("=") for item in value.split(",") if item.strip()]
+        if any(not (task.strip() and model.strip()) for task, _, model in pairs):
+            raise ValueError("expected TASK=MODEL pairs separated by commas")
+        return {task.strip(): model.strip() for task, _, model in pairs}
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_are_explicit(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if not origin.startswith(("http://", "https://")) or origin.count("/") != 2:
+                raise ValueError("each origin is scheme://host[:port]; a wildcard is not accepted")
+        return value
+
+    @field_validator("timeout_max_ms")
+    @classmethod
+    def _default_fits(cls, value: int, info: Any) -> int:
+        default = info.data.get("timeout_default_ms", 0)
+        if default > value:
+            raise ValueError(f"must be at least timeout_default_ms, which is {default}")
+        return value
+
+    def keys(self) -> tuple[bytes, ...]:
+        """All API keys, from the setting and the file. Raises OSError when the file is unread."""
+        keys = [key.get_secret_value() for key in self.api_keys]
+        if self.api_keys_file is not None:
+            keys += self.api_keys_file.read_text("utf-8").split()
+        return tuple(key.encode() for key in keys)
+
+
+def explain(error: ValidationError) -> str:
+    """One line that names each wrong setting by its variable, what it must be and what it is.
+
+    Keys are not repeated.
+    """
+    faults = []
+    for fault in error.errors(include_url=False):
+        name = str(fault["loc"][0]) if fault["loc"] else "settings"
+        received = "" if "key" in name else f", received {str(fault['input'])[:80]!r}"
+        faults.append(f"{PREFIX}{name.upper()}: {fault['msg']}{received}")
+    return "; ".join(faults)
+
+
+def unknown_variables(names: Iterable[str]) -> tuple[str, ...]:
+    """Environment variables that look like settings and are none: most often a typing error."""
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    return tuple(sorted(name for name in names if name.startswith(PREFIX) and name not in known))

@@ -1,0 +1,94 @@
+"""Ask a running Prometheus every question of the dashboard, and fail where an answer is empty."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DASHBOARD = Path(__file__).resolve().parent / "grafana" / "dashboards" / "paddlepool.json"
+# What Grafana puts in place of its variables when everything is chosen: "All" is `.*`, and the
+# rate interval is four times the data source's scrape interval.
+BUILT_IN = {"$__rate_interval": "40s", "$__interval": "10s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One target of one panel, with Grafana's variables filled in."""
+
+    panel: str
+    expression: str
+
+
+def questions(dashboard: dict[str, Any]) -> Iterator[Question]:
+    """Every expression of every panel, rows' panels included."""
+    variables = {f"${each['name']}": each["allValue"] for each in dashboard["templating"]["list"]}
+    pending = list(dashboard["panels"])
+    while pending:
+        panel = pending.pop(0)
+        pending = panel.get("panels", []) + pending
+        for target in panel.get("targets", []):
+            expression = target["expr"]
+            for name, value in {**BUILT_IN, **variables}.items():
+                expression = expression.replace(name, value)
+            yield Question(panel["title"], expression)
+
+
+def ask(prometheus: str, path: str, **parameters: str) -> Any:
+    """One call of Prometheus' HTTP API. Raises ValueError with its message when it refuses."""
+    url = f"{prometheus.rstrip('/')}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+    try:
+        with urllib.request.urlopen(url, timeout=10) as reply:
+            return json.load(reply)["data"]
+    except urllib.error.HTTPError as error:
+        raise ValueError(json.load(error)["error"]) from error
+
+
+def count_series(prometheus: str, expression: str) -> int:
+    """Series with a finite value. NaN is what a quantile of no observations gives: empty, too."""
+    values = (
+        float(each["value"][1]) for each in ask(prometheus, "query", query=expression)["result"]
+    )
+    return sum(math.isfinite(value) for value in values)
+
+
+def main(arguments: list[str]) -> int:
+    """Returns 0 when no question goes unanswered, 1 otherwise, 2 without a Prometheus."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prometheus", default="http://127.0.0.1:9090")
+    parser.add_argument("--dashboard", type=Path, default=DASHBOARD)
+    parser.add_argument(
+        "--may-be-empty", action="append", default=[], metavar="TITLE", help="a panel to excuse"
+    )
+    args = parser.parse_args(arguments)
+    dashboard = json.loads(args.dashboard.read_text("utf-8"))
+    titles = {question.panel for question in questions(dashboard)}
+    if unknown := sorted(set(args.may_be_empty) - titles):
+        parser.error(f"no panel is called {', '.join(unknown)}")
+    faults = 0
+    for question in questions(dashboard):
+        try:
+            found = count_series(args.prometheus, question.expression)
+            note = f"{found:4} series" if found else "      EMPTY"
+        except ValueError as error:
+            found, note = 0, f"    REFUSED {error}"
+        except urllib.error.URLError as error:
+            print(f"no answer from {args.prometheus}: {error.reason}", file=sys.stderr)
+            return 2
+        excused = not found and question.panel in args.may_be_empty and "EMPTY" in note
+        faults += not found and not excused
+        print(f"{note}{' (excused)' if excused else ''}  {question.panel}: {question.expression}")
+    print(f"{faults} of {len(list(questions(dashboard)))} expressions without an answer")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,298 @@
+"""Write dashboards/paddlepool.json: what the Grafana dashboard shows, panel by panel."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from panels import Json, lines, number, panel, placed, quantiles, variable
+
+TARGET = Path(__file__).resolve().parent / "dashboards" / "paddlepool.json"
+
+SERVER = 'job="paddlepool", instance=~"$instance"'
+MODEL = SERVER + ', model=~"$model"'
+GROUP = MODEL + ', predictor=~"$predictor"'
+RECORDED = 'job="paddlepool", model=~"$model", predictor=~"$predictor"'
+INFER = "job_model_predictor:paddlepool_predictor_infer_seconds"
+REQUESTS = "paddlepool_request_duration_seconds"
+GOOD_AT_ONE = [(None, "red"), (1, "green")]
+GOOD_AT_ZERO = [(None, "green"), (1, "red")]
+
+
+def service() -> list[Json]:
+    rate = f"{REQUESTS}_count{{{SERVER}}}[$__rate_interval]"
+    failed = f'{REQUESTS}_count{{{SERVER}, status=~"5..", status!="503"}}[$__rate_interval]'
+    return [
+        number(
+            "Model ready",
+            [(f"max by (instance, model) (paddlepool_model_ready{{{MODEL}}})", "{{model}}")],
+            width=9,
+            text="1: a version of the model answers. 0: none does; the log says why.",
+            thresholds=GOOD_AT_ONE,
+        ),
+        number(
+            "Restarts in the last hour",
+            [(f"sum(increase(paddlepool_predictor_restarts_total{{{MODEL}}}[1h]))", "restarts")],
+            width=5,
+            text="Predictor processes replaced, for whatever reason.",
+            thresholds=GOOD_AT_ZERO,
+        ),
+        number(
+            "Build",
+            [(f"paddlepool_build_info{{{SERVER}}}", "{{version}} on Paddle {{paddle}}")],
+            width=10,
+            text="Paddlepool's version and Paddle's.",
+            text_mode="name",
+        ),
+        lines(
+            "Request rate",
+            [(f"sum by (route) (rate({rate})) > 0", "{{route}}")],
+            width=8,
+            unit="reqps",
+            text="Requests a second by route, refusals included.",
+        ),
+        lines(
+            "Replies by status",
+            [(f"sum by (status) (rate({rate})) > 0", "{{status}}")],
+            width=8,
+            unit="reqps",
+            stacked=True,
+            text="503 is load shed on purpose, 422 an input the server cannot use.",
+        ),
+        lines(
+            "Error share",
+            [
+                (
+                    f"(sum by (route) (rate({failed})) or 0 * sum by (route) (rate({rate}))) "
+                    f"/ (sum by (route) (rate({rate})) > 0)",
+                    "{{route}}",
+                )
+            ],
+            width=8,
+            unit="percentunit",
+            text="Server errors without 503, as a share of the requests of the route.",
+        ),
+        lines(
+            "Duration of answered requests",
+            quantiles(REQUESTS, f'{SERVER}, route=~"/segment|/sentiment", status="200"', "route"),
+            width=12,
+            unit="s",
+            text="Headers in to last byte out, refusals left out.",
+        ),
+        lines(
+            "Mean time per stage",
+            [
+                (
+                    "sum by (model, stage) "
+                    f"(rate(paddlepool_stage_duration_seconds_sum{{{GROUP}}}[$__rate_interval])) / "
+                    "sum by (model, stage) "
+                    f"(rate(paddlepool_stage_duration_seconds_count{{{GROUP}}}[$__rate_interval]))",
+                    "{{model}} {{stage}}",
+                )
+            ],
+            width=12,
+            unit="s",
+            stacked=True,
+            text="Where the time of an answered request goes.",
+        ),
+    ]
+
+
+def predictors() -> list[Json]:
+    side_by_side = [
+        lines(
+            f"Predictor run, {quantile}",
+            [(f"{INFER}:{quantile}{{{RECORDED}}}", "{{model}} {{predictor}}")],
+            width=8,
+            unit="s",
+            text="One run of a predictor, one line for each group: the comparison itself.",
+        )
+        for quantile in ("p50", "p95", "p99")
+    ]
+    ratios = [
+        lines(
+            f"Ratio to the default group, {quantile}",
+            [(f"{INFER}:{quantile}_ratio_to_default{{{RECORDED}}}", "{{model}} {{predictor}}")],
+            width=8,
+            text="Above 1: slower than the group that answers when a request names none.",
+        )
+        for quantile in ("p50", "p95", "p99")
+    ]
+    return [
+        *side_by_side,
+        *ratios,
+        panel(
+            "heatmap",
+            "Predictor runs: $predictor",
+            [
+                (
+                    "sum by (le) (increase(paddlepool_predictor_infer_seconds_bucket"
+                    f"{{{GROUP}}}[$__rate_interval]))",
+                    "{{le}}",
+                )
+            ],
+            width=12,
+            text="How many runs took how long, for one group in each panel.",
+            repeat="predictor",
+            options={
+                "calculate": False,
+                "yAxis": {"unit": "s", "axisPlacement": "left"},
+                "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},
+                "cellGap": 1,
+                "tooltip": {"mode": "single", "yHistogram": True},
+            },
+        ),
+        lines(
+            "Runs a second",
+            [(f"{INFER}:rate2m{{{RECORDED}}}", "{{model}} {{predictor}}")],
+            width=8,
+            unit="ops",
+            text="Batches, not requests.",
+        ),
+        lines(
+            "Mean batch",
+            [
+                (
+                    "sum by (model, predictor) "
+                    f"(rate(paddlepool_batch_rows_sum{{{GROUP}}}[$__rate_interval])) / "
+                    "sum by (model, predictor) "
+                    f"(rate(paddlepool_batch_rows_count{{{GROUP}}}[$__rate_interval]))",
+                    "{{model}} {{predictor}}",
+                )
+            ],
+            width=8,
+            text="Rows in one run: 1 means that batching found nothing to join.",
+        ),
+        lines(
+            "Padding",
+            [
+                (
+                    "sum by (model, predictor) "
+                    f"(rate(paddlepool_padding_tokens_total{{{GROUP}}}[$__rate_interval]))",
+                    "{{model}} {{predictor}}",
+                )
+            ],
+            width=8,
+            text="Tokens a second that were added only to fill a length bucket.",
+        ),
+        number(
+            "Effective",
+            [
+                (
+                    f"min by (model, predictor) (paddlepool_predictor_effective{{{GROUP}}})",
+                    "{{model}} {{predictor}}",
+                )
+            ],
+            width=12,
+            text="0: this configuration was measured and changes nothing against its base group.",
+            thresholds=GOOD_AT_ONE,
+        ),
+        lines(
+            "Drift from the default group, p99",
+            [quantiles("paddlepool_predictor_output_drift", GROUP, "model, predictor")[2]],
+            width=12,
+            height=5,
+            text="Largest absolute difference of a shadowed request's output.",
+        ),
+    ]
+
+
+def load() -> list[Json]:
+    return [
+        lines(
+            "Queue depth",
+            [
+                (f"paddlepool_queue_depth{{{GROUP}}}", "{{model}} {{predictor}}"),
+                (f"paddlepool_queue_limit{{{GROUP}}}", "{{model}} {{predictor}} limit"),
+            ],
+            width=8,
+            text="Jobs waiting, and how many may wait before the next is refused.",
+        ),
+        lines(
+            "In a predictor",
+            [(f"paddlepool_inflight_requests{{{GROUP}}}", "{{model}} {{predictor}}")],
+            width=8,
+            text="Jobs inside a run at the moment of the scrape.",
+        ),
+        lines(
+            "Rejections",
+            [
+                (
+                    "sum by (model, reason) "
+                    f"(rate(paddlepool_requests_rejected_total{{{MODEL}}}[$__rate_interval]))",
+                    "{{model}} {{reason}}",
+                )
+            ],
+            width=8,
+            unit="reqps",
+            text="Jobs that never ran, by reason.",
+        ),
+        lines(
+            "Memory of the predictors",
+            [(f"paddlepool_predictor_resident_bytes{{{GROUP}}}", "{{model}} {{predictor}}")],
+            width=8,
+            unit="bytes",
+            stacked=True,
+            text="Resident memory of each group's processes together.",
+        ),
+        lines(
+            "Memory of the server",
+            [
+                (f"process_resident_memory_bytes{{{SERVER}}}", "resident {{instance}}"),
+            ],
+            width=8,
+            unit="bytes",
+            text="The HTTP process alone, without predictors and decoders.",
+        ),
+        lines(
+            "Restarts",
+            [
+                (
+                    "sum by (model, predictor, reason) "
+                    f"(increase(paddlepool_predictor_restarts_total{{{GROUP}}}[$__rate_interval]))",
+                    "{{model}} {{predictor}} {{reason}}",
+                )
+            ],
+            width=8,
+            text="Predictor processes replaced in each step, by reason.",
+        ),
+    ]
+
+
+def dashboard() -> Json:
+    sections = [("Service", service()), ("Predictor groups", predictors()), ("Load", load())]
+    return {
+        "uid": "paddlepool",
+        "title": "Paddlepool",
+        "description": "Requests, predictor groups side by side, queues, memory and restarts.",
+        "tags": ["paddlepool"],
+        "schemaVersion": 41,
+        "editable": False,
+        "graphTooltip": 1,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "timezone": "browser",
+        "templating": {
+            "list": [
+                variable("instance", 'label_values(up{job="paddlepool"}, instance)'),
+                variable("model", "label_values(paddlepool_model_ready, model)"),
+                variable(
+                    "predictor",
+                    'label_values(paddlepool_queue_depth{model=~"$model"}, predictor)',
+                ),
+            ]
+        },
+        "annotations": {"list": []},
+        "links": [],
+        "panels": placed(sections),
+    }
+
+
+def text() -> str:
+    return json.dumps(dashboard(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(text())
+    sys.exit(0)

@@ -1,0 +1,127 @@
+"""The shapes that the dashboard is made of: panels, variables, and where each panel goes."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+DATASOURCE = {"type": "prometheus", "uid": "paddlepool-prometheus"}
+WIDTH = 24
+
+Json = dict[str, Any]
+Target = tuple[str, str]
+"""A PromQL expression and its legend."""
+
+
+def quantiles(family: str, labels: str, by: str) -> list[Target]:
+    """p50, p95 and p99 of a histogram, one line for each value of the labels `by`."""
+    legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
+    return [
+        (
+            f"histogram_quantile({q}, sum by ({by}, le) "
+            f"(rate({family}_bucket{{{labels}}}[$__rate_interval])))",
+            f"{legend} p{round(100 * q)}",
+        )
+        for q in (0.5, 0.95, 0.99)
+    ]
+
+
+def panel(
+    kind: str, title: str, targets: list[Target], *, width: int, text: str, **more: Any
+) -> Json:
+    """One panel; `more` may hold unit, options, custom (field options), repeat, thresholds."""
+    defaults: Json = {"unit": more.get("unit", "short"), "custom": more.get("custom", {})}
+    if kind != "heatmap":
+        defaults["min"] = 0
+    if "thresholds" in more:
+        steps = [{"color": colour, "value": value} for value, colour in more["thresholds"]]
+        defaults["thresholds"] = {"mode": "absolute", "steps": steps}
+    built: Json = {
+        "type": kind,
+        "title": title,
+        "description": text,
+        "datasource": DATASOURCE,
+        "gridPos": {"w": width, "h": more.get("height", 8), "x": 0, "y": 0},
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": more.get("options", {}),
+        "targets": [
+            {
+                "refId": chr(ord("A") + number),
+                "datasource": DATASOURCE,
+                "expr": expression,
+                "legendFormat": legend,
+                "range": not more.get("instant", False),
+                "instant": bool(more.get("instant", False)),
+                "format": "heatmap" if kind == "heatmap" else "time_series",
+            }
+            for number, (expression, legend) in enumerate(targets)
+        ],
+    }
+    if "repeat" in more:
+        built |= {"repeat": more["repeat"], "repeatDirection": "h", "maxPerRow": 4}
+    return built
+
+
+def lines(title: str, targets: list[Target], *, width: int, text: str, **more: Any) -> Json:
+    stacked = more.pop("stacked", False)
+    custom: Json = {"lineWidth": 1, "fillOpacity": 30 if stacked else 5, "showPoints": "never"}
+    custom["stacking"] = {"mode": "normal" if stacked else "none", "group": "A"}
+    options = {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    return panel(
+        "timeseries", title, targets, width=width, text=text, custom=custom, options=options, **more
+    )
+
+
+def number(title: str, targets: list[Target], *, width: int, text: str, **more: Any) -> Json:
+    options: Json = {
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "textMode": more.pop("text_mode", "value_and_name"),
+        "colorMode": "background",
+        "graphMode": "none",
+    }
+    return panel(
+        "stat",
+        title,
+        targets,
+        width=width,
+        text=text,
+        options=options,
+        instant=True,
+        height=5,
+        **more,
+    )
+
+
+def variable(name: str, query: str) -> Json:
+    return {
+        "type": "query",
+        "name": name,
+        "datasource": DATASOURCE,
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "includeAll": True,
+        "multi": True,
+        "allValue": ".*",
+        "current": {"text": ["All"], "value": ["$__all"]},
+        "sort": 1,
+    }
+
+
+def placed(sections: list[tuple[str, list[Json]]]) -> list[Json]:
+    """All panels with their numbers and places: left to right, a new line when one is full."""
+    numbers, panels, top = count(1), [], 0
+    for title, members in sections:
+        row = {"type": "row", "title": title, "id": next(numbers), "collapsed": False, "panels": []}
+        panels.append(row | {"gridPos": {"w": WIDTH, "h": 1, "x": 0, "y": top}})
+        top, left, tallest = top + 1, 0, 0
+        for member in members:
+            place = member["gridPos"]
+            if left + place["w"] > WIDTH:
+                top, left, tallest = top + tallest, 0, 0
+            panels.append(member | {"id": next(numbers), "gridPos": place | {"x": left, "y": top}})
+            left, tallest = left + place["w"], max(tallest, place["h"])
+        top += tallest
+    return panels

@@ -1,0 +1,174 @@
+"""A real server process on a free local port, raw keep-alive connections to it, and its memory."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer: wall seconds from the first byte sent to the last byte received."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    seconds: float
+
+    def stages(self) -> dict[str, float]:
+        """Server-Timing in seconds by stage."""
+        found = re.findall(r"(\w+);dur=([\d.]+)", self.headers.get("server-timing", ""))
+        return {name: float(milliseconds) / 1000 for name, milliseconds in found}
+
+
+class Connection:
+    """One keep-alive connection that sends requests prepared as bytes: the client costs little."""
+
+    def __init__(self, port: int, *, timeout: float = 60.0) -> None:
+        self._socket = socket.create_connection((HOST, port), timeout=timeout)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, request: bytes) -> Reply:
+        begin = time.perf_counter()
+        self._socket.sendall(request)
+        received = bytearray()
+        while (split := received.find(b"\r\n\r\n")) < 0:
+            received += self._some()
+        lines = received[:split].decode("latin-1").split("\r\n")
+        headers = {
+            name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines[1:])
+        }
+        missing = split + 4 + int(headers.get("content-length", 0)) - len(received)
+        while missing > 0:
+            received += (chunk := self._some())
+            missing -= len(chunk)
+        seconds = time.perf_counter() - begin
+        return Reply(int(lines[0].split()[1]), headers, bytes(received[split + 4 :]), seconds)
+
+    def _some(self) -> bytes:
+        chunk = self._socket.recv(1 << 18)
+        if not chunk:
+            raise ConnectionError("the server closed the connection within a reply")
+        return chunk
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def request(method: str, path: str, body: bytes = b"", *, content_type: str = "") -> bytes:
+    """An HTTP/1.1 request as bytes."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
+    if body:
+        head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+    return head.encode("ascii") + b"\r\n" + body
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers; `seconds_to_ready` from the start of the process."""
+
+    port: int
+    pid: int
+    seconds_to_ready: float
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of all its processes: `rss` counts shared pages in each, `pss` once."""
+        pids = [self.pid, *_descendants(self.pid)]
+        return {
+            "processes": len(pids),
+            "rss": sum(_rollup(pid, "Rss") for pid in pids),
+            "pss": sum(_rollup(pid, "Pss") for pid in pids),
+        }
+
+
+@contextlib.contextmanager
+def running_server(
+    repository: Path, *, environment: Mapping[str, str] | None = None, timeout: float = 120.0
+) -> Iterator[Server]:
+    """`paddlepool serve` over a model repository; ended when the block ends.
+
+    Raises RuntimeError, with the end of its log, when it is not ready within `timeout` seconds.
+    """
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = probe.getsockname()[1]
+    settings = {
+        "PADDLEPOOL_HOST": HOST,
+        "PADDLEPOOL_PORT": str(port),
+        "PADDLEPOOL_MODEL_REPOSITORY": str(repository.resolve()),
+        "PADDLEPOOL_DRAIN_DELAY_SECONDS": "0",
+    }
+    begin = time.perf_counter()
+    with (
+        tempfile.TemporaryFile() as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "app.cli", "serve"],
+            cwd=ROOT,
+            env=os.environ | settings | dict(environment or {}),
+            stdout=log,
+            stderr=log,
+        ) as process,
+    ):
+        try:
+            while not _ready(port):
+                ended = process.poll() is not None
+                if ended or time.perf_counter() - begin > timeout:
+                    log.seek(0)
+                    lines = log.read().decode(errors="replace").splitlines()
+                    tail = "\n".join(line for line in lines if "paddlepool.access" not in line)
+                    reason = "ended" if ended else f"was not ready within {timeout:.0f} s"
+                    raise RuntimeError(f"the server {reason}:\n{tail[-2000:]}")
+                time.sleep(0.05)
+            yield Server(port, process.pid, time.perf_counter() - begin)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _ready(port: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == 200
+    return False
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                stat = (entry / "stat").read_text("ascii", errors="replace")
+                children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(
+                    int(entry.name)
+                )
+    found, queue = [], [pid]
+    while queue:
+        queue += children.get(queue.pop(), [])
+        found += [child for child in queue if child not in found]
+    return found
+
+
+def _rollup(pid: int, name: str) -> int:
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii")
+        if match := re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE):
+            return int(match[1]) * 1024
+    return 0

@@ -1,0 +1,12 @@
+"""A client of the application over fakes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.api.fakes import Client, make_app
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(make_app())

@@ -1,0 +1,215 @@
+"""The application over a registry without predictors, and a client that needs no event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx
+from fastapi import APIRouter, FastAPI
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.application import build_application
+from app.api.services import Lifecycle, Services
+from app.dataplane import DataPlane
+from app.engine.budget import ThreadBudget
+from app.engine.config import InstanceGroup, ModelConfig
+from app.engine.manifest import FileEntry, Manifest
+from app.engine.registry import ModelRegistry
+from app.engine.status import GroupStatus, ModelStatus
+from app.engine.tensors import TensorSpec
+from app.errors import ModelNotFound
+from app.metrics import Metrics
+from app.settings import Settings
+
+CONFIG = ModelConfig(
+    pipeline="echo",
+    default_group="one",
+    instance_group=(InstanceGroup(name="one", backend="fake"),),
+    parameters={"labels": ["sad", "happy"], "labels_zh": ["悲伤", "快乐"]},
+)
+MANIFEST = Manifest(
+    format=1,
+    program="inference.json",
+    params="inference.pdiparams",
+    files={"inference.json": FileEntry(3, "a" * 64), "inference.pdiparams": FileEntry(5, "b" * 64)},
+    inputs=(TensorSpec("x", "float32", (-1, 3)),),
+    outputs=(TensorSpec("y", "float32", (-1, 2)),),
+    network=None,
+    weights={"origin": "random", "preview": True, "licence": "Apache-2.0"},
+    built_with={"paddle": "3.2.2"},
+)
+GROUP = GroupStatus(
+    name="one",
+    backend="fake",
+    threads=1,
+    count=2,
+    live=2,
+    queue_depth=3,
+    queue_limit=32,
+    inflight=1,
+    restarts=0,
+    resident_bytes=1000,
+    started=True,
+    ready=True,
+    reason="",
+)
+
+
+@dataclass
+class FakeModel:
+    name: str = "m1"
+    version: int = 1
+    config: ModelConfig = CONFIG
+    manifest: Manifest = MANIFEST
+    is_ready: bool = True
+    pipeline: None = None
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self.manifest.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self.manifest.outputs
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        return (GROUP,)
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+
+@dataclass
+class FakeRegistry:
+    """Serves what `models` holds; `failed` are versions that could not be loaded."""
+
+    models: list[FakeModel] = field(default_factory=lambda: [FakeModel()])
+    failed: list[ModelStatus] = field(default_factory=list)
+
+    def served(self) -> tuple[FakeModel, ...]:
+        return tuple(self.models)
+
+    def wanted(self) -> tuple[str, ...]:
+        return tuple(sorted({item.name for item in (*self.models, *self.failed)}))
+
+    def index(self) -> tuple[ModelStatus, ...]:
+        ready = [
+            ModelStatus(name=model.name, version=model.version, state="READY", reason="")
+            for model in self.models
+        ]
+        return (*ready, *self.failed)
+
+    def ready(self, name: str | None = None) -> bool:
+        del name
+        return not self.failed and all(model.ready() for model in self.models)
+
+    @contextlib.contextmanager
+    def lease(self, name: str, version: int | None = None) -> Iterator[FakeModel]:
+        for model in self.models:
+            if model.name == name and version in (None, model.version):
+                yield model
+                return
+        raise ModelNotFound("no model of this name and version is served")
+
+    def budget(self) -> ThreadBudget:
+        return ThreadBudget(threads=2, cores=4.0)
+
+
+class EchoRequest(BaseModel):
+    """What the task of these tests takes: a text and two numbers with limits."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    text: str
+    top_k: int = Field(default=1, ge=1, le=6)
+    weight: float = Field(default=0.0, allow_inf_nan=False)
+
+
+def echo_router() -> APIRouter:
+    """Answers with the length of the text, so that no reply can repeat it."""
+    router = APIRouter()
+
+    async def echo(body: EchoRequest, number: int = 0) -> dict[str, int]:
+        return {"characters": len(body.text), "number": number}
+
+    router.add_api_route("/sentiment", echo, methods=["POST"])
+    return router
+
+
+def make_services(
+    settings: Settings | None = None, registry: FakeRegistry | None = None
+) -> Services:
+    metrics = Metrics(build={"version": "0"})
+    metrics.expect_model("m1", ["one"])
+    real = cast(ModelRegistry, registry or FakeRegistry())
+    return Services(
+        settings=settings or Settings(),
+        registry=real,
+        dataplane=DataPlane(real, observer=metrics, default_models={}),
+        metrics=metrics,
+        lifecycle=Lifecycle(),
+        default_models={"echo": "m1"},
+        operations=ThreadPoolExecutor(1),
+    )
+
+
+@contextlib.asynccontextmanager
+async def no_lifespan(app: FastAPI) -> AsyncIterator[None]:
+    del app
+    yield
+
+
+def make_app(
+    *routers: APIRouter,
+    settings: Settings | None = None,
+    registry: FakeRegistry | None = None,
+    services: Services | None = None,
+) -> FastAPI:
+    return build_application(
+        services or make_services(settings, registry),
+        tasks=[echo_router(), *routers],
+        lifespan=no_lifespan,
+    )
+
+
+class Client:
+    """Sends requests to an application in this process."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.app = app
+
+    def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return self.send_all([(method, path, options)])[0]
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.send("GET", path, **options)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.send("POST", path, **options)
+
+    def send_all(
+        self, requests: Sequence[tuple[str, str, Mapping[str, Any]]]
+    ) -> list[httpx.Response]:
+        async def run() -> list[httpx.Response]:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return [await client.request(m, path, **options) for m, path, options in requests]
+
+        return asyncio.run(run())
+
+
+def assert_problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The one shape of an error; returns it."""
+    assert response.status_code == status, response.text[:500]
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
+    assert set(problem) >= {"type", "title", "status", "detail", "instance", "code", "request_id"}
+    assert problem["status"] == status
+    assert problem["code"] == code
+    assert problem["request_id"] == response.headers["x-request-id"]
+    assert problem["type"] == f"/docs/errors#{code}"
+    return cast(dict[str, Any], problem)

@@ -1,0 +1,105 @@
+"""The API's own documentation: local, complete, and true to the routes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from typing import Any
+
+import pytest
+
+from app.api.application import build_application
+from app.api.docs import STATIC
+from app.api.problems import ANY_STATUSES, TASK_STATUSES
+from app.main import PIPELINES, task_routers
+from tests.api.fakes import Client, make_services, no_lifespan
+
+
+@pytest.fixture
+def product() -> Client:
+    """The real routers over fakes."""
+    return Client(
+        build_application(make_services(), tasks=task_routers(PIPELINES), lifespan=no_lifespan)
+    )
+
+
+@pytest.fixture
+def schema(product: Client) -> dict[str, Any]:
+    return dict(product.get("/openapi.json").json())
+
+
+def operations(schema: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (method, path, operation)
+        for path, methods in schema["paths"].items()
+        for method, operation in methods.items()
+    ]
+
+
+def test_operation_ids_are_stable(schema: dict[str, Any]) -> None:
+    """Generated clients name their functions by them."""
+    ids = {operation["operationId"]: path for _, path, operation in operations(schema)}
+    assert ids["segmentImage"] == "/segment"
+    assert ids["classifySentiment"] == "/sentiment"
+    assert len(ids) == len(operations(schema))
+    assert all(re.fullmatch("[a-z][A-Za-z]+", name) for name in ids), ids
+
+
+def test_every_error_status_is_documented_with_its_model(schema: dict[str, Any]) -> None:
+    """H7: a status that is not in the document is a broken promise."""
+    for _, path, operation in operations(schema):
+        wanted = {*ANY_STATUSES, *(TASK_STATUSES if path in ("/segment", "/sentiment") else ())}
+        errors = {int(status) for status in operation["responses"] if status[0] in "45"}
+        assert wanted <= errors, path
+        for status in errors:
+            [[media_type, content]] = operation["responses"][str(status)]["content"].items()
+            model = "ProtocolError" if path.startswith("/v2") else "Problem"
+            assert content["schema"]["$ref"].endswith(f"/{model}"), (path, status)
+            assert media_type == (
+                "application/json" if model == "ProtocolError" else "application/problem+json"
+            )
+
+
+def test_every_reference_leads_somewhere(schema: dict[str, Any]) -> None:
+    """So that a generator can read it."""
+    references = set(re.findall(r'"[$]ref": "([^"]+)"', json.dumps(schema)))
+    assert references
+    assert references <= {
+        f"#/components/schemas/{name}" for name in schema["components"]["schemas"]
+    }
+
+
+def test_docs_load_nothing_from_elsewhere(product: Client) -> None:
+    """Every address in the page is ours, answers, and the policy forbids any other."""
+    page = product.get("/docs")
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "unsafe-eval" not in page.headers["content-security-policy"]
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert len(addresses) >= 3
+    for address in addresses:
+        assert address.startswith("/docs/")
+        response = product.get(address)
+        assert response.status_code == 200
+        assert response.content
+    assert "http" not in (STATIC / "docs.js").read_text()
+    assert product.get("/docs/nothing.js").status_code == 404
+    assert product.get("/docs/..%2Fdocs.html").status_code == 404
+
+
+def test_assets_are_sent_compressed_to_those_who_can_read_it(product: Client) -> None:
+    """And as they are to everyone else."""
+    path = "/docs/swagger-ui.css"
+    packed = product.get(path, headers={"Accept-Encoding": "gzip"})
+    plain = product.get(path, headers={"Accept-Encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    expected = gzip.decompress((STATIC / "swagger-ui.css.gz").read_bytes())
+    assert plain.content == packed.content == expected
+
+
+def test_the_page_of_errors_has_every_type(product: Client) -> None:
+    """The `type` of a problem points to its row."""
+    problem = product.get("/nothing").json()
+    path, _, anchor = problem["type"].partition("#")
+    assert f'id="{anchor}"' in product.get(path).text

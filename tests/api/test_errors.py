@@ -1,0 +1,190 @@
+"""Errors over HTTP: one table, one shape, and never a word of what the client sent."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import re
+from pathlib import Path
+
+import pytest
+from fastapi import APIRouter
+
+from app import errors
+from app.api.docs import error_codes
+from app.api.errors import STATUS
+from app.errors import (
+    BackendError,
+    ModelNotReady,
+    Overloaded,
+    PaddlepoolError,
+    TextTooLong,
+    Unauthorized,
+)
+from tests.api.fakes import Client, assert_problem, make_app
+
+PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+SECRET = "correct horse battery staple"
+JSON = {"Content-Type": "application/json"}
+
+
+def raising(error: Exception, path: str = "/fails") -> Client:
+    router = APIRouter()
+
+    async def fails() -> None:
+        raise error
+
+    router.add_api_route(path, fails)
+    return Client(make_app(router))
+
+
+def test_table_and_tree_are_equal_sets() -> None:
+    """Every class of app.errors has a status, and the table has no other."""
+    tree = {
+        item
+        for _, item in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(item, PaddlepoolError)
+    }
+    assert tree == set(STATUS)
+
+
+def test_every_code_is_documented() -> None:
+    """docs/errors.md has a row for each code a client can receive: code, status, title."""
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| ([^|]+?) \|", PAGE.read_text("utf-8"), re.M)
+    assert sorted((code, int(status), title) for code, status, title in rows) == error_codes()
+
+
+def test_a_domain_error_names_limit_and_received() -> None:
+    """The members of RFC 9457 and ours."""
+    error = TextTooLong("text 1 of 1 has 9 characters; the limit is 5", limit=5, received=9)
+    problem = assert_problem(raising(error).get("/fails"), 422, "text_too_long")
+    assert problem["title"] == TextTooLong.title
+    assert problem["detail"] == "text 1 of 1 has 9 characters; the limit is 5"
+    assert (problem["limit"], problem["received"]) == (5, 9)
+    assert problem["instance"] == "/fails"
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (Overloaded("full", retry_after=0.01), "1"),
+        (Overloaded("full", retry_after=2.1), "3"),
+        (ModelNotReady("loading"), "2"),
+    ],
+    ids=["at-least-one", "rounded-up", "loading"],
+)
+def test_503_says_when_to_try_again(error: PaddlepoolError, seconds: str) -> None:
+    """Retry-After is an integer of seconds."""
+    response = raising(error).get("/fails")
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == seconds
+
+
+def test_401_names_the_scheme() -> None:
+    """As HTTP asks of every 401."""
+    response = raising(Unauthorized("no key")).get("/fails")
+    assert_problem(response, 401, "unauthorized")
+    assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BackendError(f"cannot open /secret/{SECRET}"), ValueError(SECRET), KeyError(SECRET)],
+    ids=["operator", "value", "key"],
+)
+def test_what_went_wrong_inside_stays_inside(error: Exception) -> None:
+    """500 says nothing of the exception."""
+    response = raising(error).get("/fails")
+    assert_problem(response, 500, "internal_error")
+    assert SECRET not in response.text
+
+
+def test_the_log_of_a_bug_says_where_but_not_what(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception's text may quote the client; its class and place cannot."""
+    with caplog.at_level(logging.ERROR, "paddlepool.error"):
+        response = raising(ValueError(SECRET)).get("/fails")
+    [record] = [record for record in caplog.records if record.name == "paddlepool.error"]
+    assert record.__dict__["error"] == "ValueError"
+    assert record.__dict__["request_id"] == response.headers["x-request-id"]
+    assert record.__dict__["where"][-1].startswith("fails:")
+    assert SECRET not in str(record.__dict__)
+
+
+def test_errors_under_v2_have_the_shape_of_its_protocol() -> None:
+    """{"error": …} and nothing else."""
+    response = raising(TextTooLong("too long", limit=5), "/v2/fails").get("/v2/fails")
+    assert response.status_code == 422
+    assert response.json() == {"error": "too long"}
+    missing = Client(make_app()).get("/v2/nothing")
+    assert missing.status_code == 404
+    assert list(missing.json()) == ["error"]
+
+
+def test_unknown_paths_and_methods_are_problems_too(client: Client) -> None:
+    """404 and 405 have the same shape as every error."""
+    assert_problem(client.get("/nothing"), 404, "not_found")
+    response = client.get("/sentiment")
+    assert_problem(response, 405, "method_not_allowed")
+    assert response.headers["allow"] == "POST"
+
+
+HOSTILE = {
+    "nan": (b'{"text": "x", "weight": NaN}', 422, "invalid_parameter"),
+    "infinity": (b'{"text": "x", "weight": -Infinity}', 422, "invalid_parameter"),
+    "1e400": (b'{"text": "x", "weight": 1e400}', 422, "invalid_parameter"),
+    "nan-integer": (b'{"text": "x", "top_k": NaN}', 422, "invalid_parameter"),
+    "too-large": (b'{"text": "x", "top_k": 7}', 422, "invalid_parameter"),
+    "wrong-type": (b'{"text": ["' + SECRET.encode() + b'"]}', 422, "invalid_parameter"),
+    "unknown-field": (b'{"text": "x", "' + SECRET.encode() + b'": 1}', 422, "invalid_parameter"),
+    "missing": (b"{}", 422, "invalid_parameter"),
+    "empty": (b"", 422, "invalid_parameter"),
+    "null": (b"null", 422, "invalid_parameter"),
+    "array": (b'["' + SECRET.encode() + b'"]', 422, "invalid_parameter"),
+    "not-json": (b'{"text": "' + SECRET.encode(), 422, "invalid_json"),
+    "not-utf8": (b'{"text": "\xff' + SECRET.encode() + b'"}', 422, "invalid_json"),
+    "deep": (b"[" * 100_000, 400, "invalid_request"),
+    "long-integer": (b'{"text": "x", "top_k": ' + b"1" * 5_000 + b"}", 400, "invalid_request"),
+    "10-megabytes": (b'{"text": "' + b"x" * 10_000_000 + b'"}', 413, "file_too_large"),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "code"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_body_is_refused_without_an_echo(body: bytes, status: int, code: str) -> None:
+    """Never 500, never a reply that repeats or grows with the input."""
+    response = Client(make_app()).post("/sentiment", content=body, headers=JSON)
+    assert_problem(response, status, code)
+    assert SECRET not in response.text
+    assert len(response.content) < 1_000
+
+
+def test_a_wrong_field_is_named_with_its_limit(client: Client) -> None:
+    """Each one, and the first in the detail."""
+    response = client.post("/sentiment", json={"text": "x", "top_k": 7, "weight": "a"})
+    problem = assert_problem(response, 422, "invalid_parameter")
+    assert [fault["field"] for fault in problem["errors"]] == ["body.top_k", "body.weight"]
+    assert "less than or equal to 6" in problem["detail"]
+    assert (problem["limit"], problem["received"]) == (6, 7)
+
+
+def test_a_wrong_query_parameter_is_named(client: Client) -> None:
+    """Numbers are told back; words might be a client's text and are not."""
+    response = client.post("/sentiment?number=many", json={"text": "x"})
+    problem = assert_problem(response, 422, "invalid_parameter")
+    assert problem["errors"][0]["field"] == "query.number"
+    assert "many" not in response.text
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
+def test_json_under_another_content_type_is_415(client: Client, kind: str | None) -> None:
+    """A form in a browser can send it from any page; that must not work."""
+    headers = {} if kind is None else {"Content-Type": kind}
+    response = client.post("/sentiment", content=json.dumps({"text": "x"}), headers=headers)
+    assert_problem(response, 415, "unsupported_media_type")
+
+
+def test_a_path_that_no_encoding_knows_is_answered(client: Client) -> None:
+    """Whatever is in it, the reply is ASCII."""
+    response = client.get("/%ff%00<script>alert(1)</script>")
+    assert_problem(response, 404, "not_found")
+    assert "<script>" not in response.text

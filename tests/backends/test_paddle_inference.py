@@ -1,0 +1,361 @@
+"""The real predictor on a tiny graph: right, verified, replaced when struck, flat in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.backends.process import ProcessBackend, ProcessPredictor
+from app.engine.ports import PredictorSpec
+from app.engine.registry import ModelRegistry
+from app.engine.repository import ModelFiles, ModelRepository
+from app.engine.tensors import Tensors, TensorSpec
+from app.errors import BackendError, ConfigError, ManifestError, PaddlepoolError, WorkerCrashed
+from tests.engine.fakes import PATIENCE, RecordingObserver
+from tests.model_files import write_manifest
+from tests.tiny_specs import SPECS
+
+pytestmark = pytest.mark.paddle
+
+WHOLE_PACKAGE = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+import paddle.inference as inference
+directory, source, target = sys.argv[1:]
+config = inference.Config(f"{directory}/inference.json", f"{directory}/inference.pdiparams")
+config.disable_gpu()
+config.disable_glog_info()
+predictor = inference.create_predictor(config)
+predictor.get_input_handle("image").copy_from_cpu(np.load(source))
+predictor.run()
+outputs = [predictor.get_output_handle(n).copy_to_cpu() for n in predictor.get_output_names()]
+np.savez(target, *outputs)
+"""
+
+
+LEGACY_EXPORT = """
+import sys
+import paddle
+from paddle.static import InputSpec
+network = paddle.nn.Linear(4, 2)
+network.weight.set_value(paddle.ones([4, 2]))
+network.bias.set_value(paddle.to_tensor([0.0, 1.0]))
+network.eval()
+spec = [InputSpec([None, 4], "float32", "x")]
+paddle.jit.save(network, sys.argv[1] + "/inference", input_spec=spec)
+"""
+
+
+def spec_of(files: ModelFiles, **changes: Any) -> PredictorSpec:
+    fields = {
+        "directory": files.directory,
+        "program": files.manifest.program,
+        "params": files.manifest.params,
+        "inputs": files.manifest.inputs,
+        "outputs": files.manifest.outputs,
+        "backend": "paddle_inference",
+        "threads": 1,
+    }
+    return PredictorSpec(**(fields | changes))
+
+
+@pytest.fixture(scope="module")
+def files(tiny_model_repository: Path) -> ModelFiles:
+    return ModelRepository(tiny_model_repository).read("tiny", 1)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["onednn", "native"])
+def predictor(files: ModelFiles, request: pytest.FixtureRequest) -> Iterator[ProcessPredictor]:
+    predictor = ProcessBackend()(spec_of(files, options={"onednn": request.param}))
+    assert isinstance(predictor, ProcessPredictor)
+    yield predictor
+    predictor.close()
+
+
+def image(rows: int, *, height: int = 8, width: int = 8) -> Tensors:
+    random = np.random.default_rng(rows * 1000 + height * 10 + width)
+    return {"image": random.normal(size=(rows, 3, height, width)).astype(np.float32)}
+
+
+def test_it_computes_what_the_whole_package_computes(
+    predictor: ProcessPredictor, files: ModelFiles, tmp_path: Path
+) -> None:
+    """Loading only the extension module changes no number beyond float rounding."""
+    inputs = image(3)
+    source, target = tmp_path / "input.npy", tmp_path / "output.npz"
+    np.save(source, inputs["image"])
+    subprocess.run(
+        [sys.executable, "-c", WHOLE_PACKAGE, str(files.directory), str(source), str(target)],
+        check=True,
+        capture_output=True,
+    )
+    with np.load(target) as expected:
+        found = predictor.run(inputs, timeout=PATIENCE)
+        assert list(found) == ["scores", "mean"]
+        np.testing.assert_allclose(found["scores"], expected["arr_0"], atol=1e-5)
+        np.testing.assert_allclose(found["mean"], expected["arr_1"], atol=1e-5)
+
+
+def test_the_python_package_of_the_framework_stays_out(predictor: ProcessPredictor) -> None:
+    """No module of `paddle` above the extension is mapped or counted: memory tells."""
+    predictor.run(image(1), timeout=PATIENCE)
+    assert predictor.resident_bytes() < 290 << 20
+
+
+def test_a_batch_equals_its_singles(predictor: ProcessPredictor) -> None:
+    """Four rows at once give what each gives alone."""
+    together = image(4)
+    outputs = predictor.run(together, timeout=PATIENCE)
+    for row in range(4):
+        alone = predictor.run({"image": together["image"][row : row + 1]}, timeout=PATIENCE)
+        np.testing.assert_allclose(alone["scores"][0], outputs["scores"][row], atol=1e-5)
+
+
+def test_memory_stays_flat_over_variable_shapes(predictor: ProcessPredictor) -> None:
+    """600 runs of 48 shapes after as many for warming up: less than 8 MiB more."""
+    shapes = [(rows, 8 + step, 40 - step) for rows in (1, 2, 3) for step in range(16)]
+
+    def run_all(times: int) -> int:
+        for _ in range(times):
+            for rows, height, width in shapes:
+                predictor.run(image(rows, height=height, width=width), timeout=PATIENCE)
+        return predictor.resident_bytes()
+
+    settled = run_all(4)
+    assert run_all(12) - settled < 8 << 20
+
+
+def test_what_the_framework_refuses_leaves_the_process_alive(predictor: ProcessPredictor) -> None:
+    """A wrong number of channels is a BackendError without Paddle's text; the next run works."""
+    with pytest.raises(BackendError) as refused:
+        predictor.run({"image": np.zeros((1, 5, 8, 8), np.float32)}, timeout=PATIENCE)
+    assert "InvalidArgument" not in refused.value.message
+    assert predictor.run(image(1), timeout=PATIENCE)["scores"].shape == (1, 2)
+
+
+def test_a_legacy_program_is_served(tmp_path: Path) -> None:
+    """A model in the format before PIR (.pdmodel) loads like any other."""
+    subprocess.run(
+        [sys.executable, "-c", LEGACY_EXPORT, str(tmp_path)],
+        check=True,
+        capture_output=True,
+        env=os.environ | {"FLAGS_enable_pir_api": "0"},
+    )
+    predictor = ProcessBackend()(
+        PredictorSpec(
+            directory=tmp_path,
+            program="inference.pdmodel",
+            params="inference.pdiparams",
+            inputs=(TensorSpec("x", "float32", (-1, 4)),),
+            outputs=(TensorSpec("y", "float32", (-1, 2)),),
+            backend="paddle_inference",
+            threads=1,
+        )
+    )
+    outputs = predictor.run({"x": np.ones((3, 4), np.float32)}, timeout=PATIENCE)
+    predictor.close()
+    np.testing.assert_allclose(outputs["y"], [[4, 5]] * 3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        pytest.param({"options": {"mkldnn": True}}, ConfigError, "no option 'mkldnn'", id="option"),
+        pytest.param({"options": {"onednn": 1}}, ConfigError, "must be a bool", id="type"),
+        pytest.param(
+            {"inputs": (TensorSpec("picture", "float32", (-1, 3, 8, 8)),)},
+            BackendError,
+            "takes .*image.*manifest says .*picture",
+            id="input name",
+        ),
+        pytest.param({"outputs": SPECS[1][:1]}, BackendError, "gives 2 outputs", id="output count"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    files: ModelFiles, changes: dict[str, Any], error: type[PaddlepoolError], message: str
+) -> None:
+    """Wrong options and a program that differs from its manifest never become a predictor."""
+    with pytest.raises(error, match=message):
+        ProcessBackend()(spec_of(files, **changes))
+
+
+@pytest.fixture
+def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
+    """A copy of the repository that the test may damage."""
+    return Path(shutil.copytree(tiny_model_repository, tmp_path / "repository"))
+
+
+@pytest.fixture
+def observer() -> RecordingObserver:
+    return RecordingObserver()
+
+
+@pytest.fixture
+def registry(
+    repository: Path, observer: RecordingObserver, predictors: Callable[[], set[int]]
+) -> Iterator[ModelRegistry]:
+    registry = ModelRegistry(
+        ModelRepository(repository),
+        open_predictor=ProcessBackend(),
+        build_pipeline=lambda info: None,
+        observer=observer,
+    )
+    yield registry
+    registry.close()
+
+
+def ask(registry: ModelRegistry, group: str | None = None) -> np.ndarray[Any, Any]:
+    with registry.lease("tiny") as model:
+        future = model.submit(image(1), deadline=time.monotonic() + PATIENCE, group=group)
+        scores = future.result(timeout=PATIENCE).outputs["scores"]
+    assert scores.shape == (1, 2)
+    return np.asarray(scores)
+
+
+def test_both_groups_answer_the_same(registry: ModelRegistry) -> None:
+    """oneDNN and native agree to 1e-5; native starts with its first request."""
+    registry.load_all()
+    assert registry.ready()
+    np.testing.assert_allclose(ask(registry), ask(registry, "native"), atol=1e-5)
+
+
+def _listed_again(version: Path) -> None:
+    write_manifest(version, SPECS)
+
+
+def _other_weights(version: Path) -> None:
+    shutil.copy(version.parents[1] / "other.pdiparams", version / "inference.pdiparams")
+
+
+def _zeros(version: Path) -> None:
+    params = version / "inference.pdiparams"
+    data = bytearray(params.read_bytes())
+    data[-64:] = bytes(64)
+    params.write_bytes(data)
+
+
+def _cut(share: float) -> Any:
+    def cut(version: Path) -> None:
+        params = version / "inference.pdiparams"
+        params.write_bytes(params.read_bytes()[: int(params.stat().st_size * share)])
+
+    return cut
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(_other_weights, id="other weights"),
+        pytest.param(_zeros, id="zeros in the weights"),
+        pytest.param(_cut(0.99), id="cut at 99 %"),
+        pytest.param(_cut(0.5), id="cut at 50 %"),
+        pytest.param(lambda v: (v / "inference.pdiparams").write_bytes(b""), id="empty weights"),
+        pytest.param(lambda v: (v / "inference.json").write_text("{}"), id="empty program"),
+        pytest.param(lambda v: (v / "inference.json").write_bytes(b"\0" * 99), id="no program"),
+    ],
+)
+def test_damage_with_the_right_hashes_is_caught_by_loading_or_the_self_test(
+    registry: ModelRegistry, repository: Path, damage: Any
+) -> None:
+    """Paddle itself loads some of these and answers with garbage; version 1 serves on."""
+    version = Path(shutil.copytree(repository / "tiny" / "1", repository / "tiny" / "2"))
+    damage(version)
+    _listed_again(version)
+    registry.load("tiny", 1)
+    with pytest.raises((BackendError, ManifestError)):
+        registry.load("tiny")
+    states = {status.version: status.state for status in registry.index()}
+    assert states == {1: "READY", 2: "UNAVAILABLE"}
+    ask(registry)
+
+
+def test_a_missing_part_of_the_manifest_format_is_spelled_out(
+    registry: ModelRegistry, repository: Path
+) -> None:
+    """A manifest without its inputs names the key, so that an exporter's author can mend it."""
+    path = repository / "tiny" / "1" / "manifest.json"
+    manifest = json.loads(path.read_text("utf-8"))
+    del manifest["inputs"]
+    path.write_text(json.dumps(manifest), "utf-8")
+    with pytest.raises(ManifestError, match="inputs: Field required"):
+        registry.load("tiny")
+
+
+def test_no_request_is_lost_across_reloads(
+    registry: ModelRegistry, observer: RecordingObserver
+) -> None:
+    """Four clients ask without a pause while the real model is reloaded four times."""
+    registry.load_all()
+    stop = threading.Event()
+    answered: list[int] = []
+
+    def client() -> None:
+        while not stop.is_set():
+            ask(registry)
+            answered.append(1)
+
+    threads = [threading.Thread(target=client) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(4):
+            registry.load("tiny")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert len(answered) >= 100
+    assert sum(batch["rows"] for batch in observer.batches) == len(answered)
+    assert observer.restarts == []
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP], ids=str)
+def test_a_struck_predictor_is_back_within_five_seconds(
+    registry: ModelRegistry,
+    observer: RecordingObserver,
+    predictors: Callable[[], set[int]],
+    sent: signal.Signals,
+) -> None:
+    """The only process of the model is struck under load: one request lost, ready again ≤ 5 s."""
+    registry.load_all()
+    ask(registry)
+    [child] = predictors()
+    lost: list[PaddlepoolError] = []
+    stop = threading.Event()
+
+    def client() -> None:
+        while not stop.is_set():
+            try:
+                ask(registry)
+            except PaddlepoolError as error:
+                lost.append(error)
+
+    thread = threading.Thread(target=client)
+    thread.start()
+    try:
+        os.kill(child, sent)
+        struck = time.monotonic()
+        observer.wait_for(lambda: len(observer.restarts) == 1)
+        while not registry.ready():
+            stop.wait(0.01)
+        back = time.monotonic() - struck
+        ask(registry)
+    finally:
+        stop.set()
+        thread.join(PATIENCE)
+    assert back < 5.0
+    assert len(lost) <= 1
+    assert all(isinstance(error, WorkerCrashed) for error in lost)

@@ -1,0 +1,271 @@
+"""Predictors in child processes that really die, hang and stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.backends.process import ProcessBackend, ProcessPredictor
+from app.engine.ports import PredictorSpec
+from app.engine.registry import ModelRegistry
+from app.engine.repository import ModelRepository
+from app.errors import BackendError, ConfigError, DeadlineExceeded, WorkerCrashed
+from tests.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
+from tests.engine.fakes import PATIENCE, RecordingObserver, row, write_double
+from tests.model_files import PAIRS
+
+BACKENDS = {"fake": "tests.backends.targets:open_double"}
+
+
+def spec(**changes: Any) -> PredictorSpec:
+    return PredictorSpec(
+        **{
+            "directory": Path(),
+            "program": "p",
+            "params": "w",
+            "inputs": PAIRS[0],
+            "outputs": PAIRS[1],
+            "backend": "fake",
+            "threads": 1,
+        }
+        | changes
+    )
+
+
+@pytest.fixture
+def predictor() -> Iterator[ProcessPredictor]:
+    predictor = ProcessBackend(BACKENDS)(spec())
+    assert isinstance(predictor, ProcessPredictor)
+    yield predictor
+    predictor.close()
+
+
+def test_a_predictor_answers_by_output_name(predictor: ProcessPredictor) -> None:
+    """Outputs come back under the manifest's names and belong to the caller."""
+    first = predictor.run(row(1, 2), timeout=PATIENCE)["y"]
+    second = predictor.run(row(3, 4), timeout=PATIENCE)["y"]
+    assert (first.tolist(), second.tolist()) == ([[2, 4]], [[6, 8]])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 0), (1, 1 << 21), (7, 5)], ids=str)
+def test_arrays_of_every_size_cross(predictor: ProcessPredictor, shape: tuple[int, int]) -> None:
+    """Nothing, a few bytes and 8 MiB arrive unchanged."""
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) % 7
+    assert np.array_equal(predictor.run({"x": x}, timeout=PATIENCE)["y"], 2 * x)
+
+
+def test_a_crash_is_named(predictor: ProcessPredictor) -> None:
+    """A native crash raises WorkerCrashed and the predictor knows that it is dead."""
+    with pytest.raises(WorkerCrashed, match="crashed"):
+        predictor.run(row(CRASH), timeout=PATIENCE)
+    assert predictor.failure() == "crashed"
+    assert predictor.resident_bytes() == 0
+
+
+def test_a_hang_ends_at_the_timeout(predictor: ProcessPredictor) -> None:
+    """The process is killed, not waited for."""
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        predictor.run(row(HANG), timeout=0.3)
+    assert 0.3 <= time.monotonic() - began < 1.0
+    assert predictor.failure() == "timeout"
+
+
+def test_a_stopped_process_counts_as_dead(predictor: ProcessPredictor) -> None:
+    """It is noticed long before the timeout, because nothing in it will ever answer."""
+    began = time.monotonic()
+    with pytest.raises(WorkerCrashed, match="stopped"):
+        predictor.run(row(STOP), timeout=30.0)
+    assert time.monotonic() - began < 4.0
+    assert predictor.failure() == "stopped"
+
+
+def test_a_refusal_leaves_the_process_alive(predictor: ProcessPredictor) -> None:
+    """The framework's text stays in the log; the next run is served by the same process."""
+    with pytest.raises(BackendError) as refused:
+        predictor.run(row(REFUSE), timeout=PATIENCE)
+    assert "secret" not in refused.value.message
+    assert predictor.failure() is None
+    assert predictor.run(row(1), timeout=PATIENCE)["y"] == 2
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"), [(signal.SIGKILL, "killed"), (signal.SIGSTOP, "stopped")]
+)
+def test_an_idle_failure_is_seen(
+    predictor: ProcessPredictor, sent: signal.Signals, expected: str
+) -> None:
+    """failure() tells without a run that this predictor will not answer."""
+    assert predictor.failure() is None
+    os.kill(predictor.pid, sent)
+    # Both signals act at once, but the kernel reports them when it has delivered them.
+    os.waitid(os.P_PID, predictor.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+    assert predictor.failure() == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        pytest.param({"backend": "torch"}, ConfigError, "'torch' is unknown", id="backend"),
+        pytest.param({"options": {"x": 1}}, ConfigError, "has no option 'x'", id="option"),
+        pytest.param({"options": {"die": 1}}, ConfigError, "'die' must be a bool", id="type"),
+        pytest.param({"options": {"refuse": True}}, BackendError, "is refused", id="refusal"),
+        pytest.param({"options": {"die": True}}, BackendError, "ended while it loaded", id="death"),
+    ],
+)
+def test_what_cannot_be_opened_says_why(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """An unknown backend or option is a ConfigError, a model that does not load a BackendError."""
+    with pytest.raises(error, match=message):
+        ProcessBackend(BACKENDS)(spec(**changes))
+
+
+def test_every_thread_of_a_predictor_gives_way(predictor: ProcessPredictor) -> None:
+    """Predictors are five steps nicer than the event loop, in all their threads."""
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    threads = [int(task.name) for task in Path(f"/proc/{predictor.pid}/task").iterdir()]
+    assert len(threads) >= 2
+    assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(19, mine + 5)}
+
+
+@pytest.fixture
+def observer() -> RecordingObserver:
+    return RecordingObserver()
+
+
+@pytest.fixture
+def registry(
+    tmp_path: Path, observer: RecordingObserver, predictors: Callable[[], set[int]]
+) -> Iterator[ModelRegistry]:
+    """Model `double` on two real processes, batches of one."""
+    write_double(tmp_path, count=2, batch=1)
+    registry = ModelRegistry(
+        ModelRepository(tmp_path),
+        open_predictor=ProcessBackend(BACKENDS),
+        build_pipeline=lambda info: None,
+        observer=observer,
+    )
+    registry.load_all()
+    yield registry
+    registry.close()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP], ids=str)
+def test_a_signal_under_load_costs_one_request(
+    registry: ModelRegistry,
+    observer: RecordingObserver,
+    predictors: Callable[[], set[int]],
+    sent: signal.Signals,
+) -> None:
+    """Four clients, two predictors, one struck: one request lost at most, both back in 5 s."""
+    stop = threading.Event()
+
+    def client() -> tuple[int, list[BaseException]]:
+        good, lost = 0, []
+        while not stop.is_set():
+            with registry.lease("double") as model:
+                future = model.submit(row(SPIN), deadline=time.monotonic() + PATIENCE)
+                error = future.exception(timeout=PATIENCE)
+            if error is None:
+                good += 1
+            else:
+                lost.append(error)
+        return good, lost
+
+    before = predictors()
+    with ThreadPoolExecutor(4) as clients:
+        running = [clients.submit(client) for _ in range(4)]
+        try:
+            while len(observer.batches) < 20:
+                stop.wait(0.01)
+            os.kill(min(before), sent)
+            struck = time.monotonic()
+            observer.wait_for(lambda: len(observer.restarts) == 1)
+            while registry.served()[0].groups()[0].live < 2:
+                stop.wait(0.01)
+            recovered = time.monotonic() - struck
+        finally:
+            stop.set()
+        outcomes = [each.result(timeout=PATIENCE) for each in running]
+    lost = [error for _, errors in outcomes for error in errors]
+    assert len(lost) <= 1
+    assert all(isinstance(error, WorkerCrashed) for error in lost)
+    assert sum(good for good, _ in outcomes) > 20
+    assert recovered < 5.0
+    after = predictors()
+    assert len(after) == 2
+    assert len(after & before) == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"), [(signal.SIGKILL, "killed"), (signal.SIGSTOP, "stopped")], ids=str
+)
+def test_an_idle_predictor_is_replaced_before_anyone_asks(
+    registry: ModelRegistry,
+    observer: RecordingObserver,
+    predictors: Callable[[], set[int]],
+    sent: signal.Signals,
+    reason: str,
+) -> None:
+    """Struck while it waits, it is noticed and replaced without a request being lost."""
+    struck = min(predictors())
+    os.kill(struck, sent)
+    began = time.monotonic()
+    observer.wait_for(lambda: observer.restarts == [reason])
+    while registry.served()[0].groups()[0].live < 2:
+        threading.Event().wait(0.01)
+    assert time.monotonic() - began < 5.0
+    assert struck not in predictors()
+
+
+def test_crashing_requests_amid_good_ones_harm_no_other(registry: ModelRegistry) -> None:
+    """Three crashes among 150 requests: those three fail and no other."""
+
+    def ask(value: float) -> BaseException | None:
+        with registry.lease("double") as model:
+            future = model.submit(row(value), deadline=time.monotonic() + PATIENCE)
+            return future.exception(timeout=PATIENCE)
+
+    values = [CRASH if number % 50 == 25 else SPIN for number in range(150)]
+    with ThreadPoolExecutor(4) as clients:
+        outcomes = list(clients.map(ask, values))
+    failed = [value for value, error in zip(values, outcomes, strict=True) if error]
+    assert failed == [CRASH] * 3
+
+
+def test_a_hanging_request_is_answered_at_its_deadline(
+    registry: ModelRegistry, observer: RecordingObserver
+) -> None:
+    """504 at the deadline ± 0.2 s; the worker is killed at deadline + 2 s and back within 3 s."""
+    began = time.monotonic()
+    with registry.lease("double") as model:
+        future = model.submit(row(HANG), deadline=began + 0.5)
+        assert isinstance(future.exception(timeout=PATIENCE), DeadlineExceeded)
+        answered = time.monotonic() - began
+        observer.wait_for(lambda: observer.restarts == ["timeout"])
+        killed = time.monotonic() - began
+        while model.groups()[0].live < 2:
+            threading.Event().wait(0.01)
+        back = time.monotonic() - began
+    assert answered == pytest.approx(0.5, abs=0.2)
+    assert killed == pytest.approx(2.5, abs=0.5)
+    assert back < 5.5
+
+
+def test_closing_the_registry_leaves_no_process(
+    registry: ModelRegistry, predictors: Callable[[], set[int]]
+) -> None:
+    """After close() there is no child, not even a zombie."""
+    assert len(predictors()) == 2
+    registry.close()
+    assert predictors() == set()

@@ -1,0 +1,56 @@
+"""Functions for a codec process that misbehave on purpose; loaded there by their names."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.engine.tensors import Tensors
+from app.errors import InvalidParameter
+
+Result = tuple[Mapping[str, Any], Tensors]
+
+
+def echo(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    for descriptor in descriptors:
+        os.write(descriptor, b"written by the child")
+    return {"meta": dict(meta), "pid": os.getpid()}, dict(arrays)
+
+
+def crash(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    ctypes.string_at(0)
+    raise AssertionError("unreachable")
+
+
+def hang(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    while True:
+        pass
+
+
+def hold(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Say that it began, then wait until the file named `gate` is there."""
+    Path(meta["began"]).touch()
+    while not Path(meta["gate"]).exists():
+        time.sleep(0.005)
+    return {}, {}
+
+
+def explode(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    return {}, {"huge": np.ones(4 << 30, np.uint8)}
+
+
+def refuse(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    raise InvalidParameter("refused on purpose", limit=3, received=4)
+
+
+def limits(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    import resource
+
+    names = ("RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_FSIZE")
+    return {name: resource.getrlimit(getattr(resource, name))[1] for name in names}, {}

@@ -1,0 +1,98 @@
+"""Pictures made for tests: every format, mode and orientation, and the bombs."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def corners(width: int = 48, height: int = 32) -> Image.Image:
+    """Four flat quarters: red, green over blue, white; no two turns or flips look alike."""
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[: height // 2, : width // 2] = (220, 20, 20)
+    pixels[: height // 2, width // 2 :] = (20, 200, 20)
+    pixels[height // 2 :, : width // 2] = (20, 20, 220)
+    pixels[height // 2 :, width // 2 :] = 255
+    return Image.fromarray(pixels)
+
+
+def photo(width: int = 64, height: int = 48) -> Image.Image:
+    """A bright disc on a dark gradient: something to cut out, with texture."""
+    rows, columns = np.mgrid[:height, :width].astype(np.float32)
+    inside = np.hypot(rows - height / 2, columns - width / 2) < min(width, height) / 3
+    noise = np.random.default_rng(7).integers(0, 24, (height, width, 3))
+    ground = np.stack([rows / height * 90, columns / width * 90, rows * 0 + 40], 2)
+    return Image.fromarray((np.where(inside[..., None], 210, ground) + noise).astype(np.uint8))
+
+
+def turned(orientation: int, kind: str) -> bytes:
+    """`corners()` stored turned, with the EXIF tag that turns it back."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    undo = {
+        1: None,
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,  # shown after a quarter turn clockwise
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }[orientation]
+    stored = corners() if undo is None else corners().transpose(undo)
+    options = {"quality": 95} if kind != "PNG" else {}
+    return encoded(stored, kind, exif=exif, **options)
+
+
+def chunk(name: bytes, data: bytes, *, length: int | None = None) -> bytes:
+    return (
+        struct.pack(">I", len(data) if length is None else length)
+        + name
+        + data
+        + struct.pack(">I", zlib.crc32(name + data))
+    )
+
+
+def png(width: int, height: int, *chunks: bytes) -> bytes:
+    """A PNG of one-bit grey with this header and these chunks after it."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + chunk(b"IEND", b"")
+
+
+def lying_png(name: bytes, length: int) -> bytes:
+    """A PNG of one pixel with an empty chunk that says it is that long."""
+    return png(1, 1, chunk(name, b"", length=length))
+
+
+def blank_png(width: int, height: int) -> bytes:
+    """A valid PNG of that size in a few kilobytes."""
+    row = b"\x00" * (1 + -(-width // 8))
+    packer = zlib.compressobj(9)
+    data = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
+    return png(width, height, chunk(b"IDAT", data))
+
+
+def jpeg_with_scans(scans: int) -> bytes:
+    """A progressive JPEG of 16 x 16 grey with that many scans, all but the first empty."""
+    frame = b"\xff\xc2" + struct.pack(">HBHHBBBB", 11, 8, 16, 16, 1, 1, 0x11, 0)
+    quantiser = b"\xff\xdb" + struct.pack(">HB", 67, 0) + bytes([1] * 64)
+    table = b"\xff\xc4" + struct.pack(">HB", 20, 0) + bytes([1] + [0] * 15) + b"\x00"
+    table_ac = b"\xff\xc4" + struct.pack(">HB", 20, 0x10) + bytes([1] + [0] * 15) + b"\x00"
+    first = b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, 1, 0, 0, 0, 0) + b"\x00"
+    # Each later scan carries the AC coefficients of all blocks as "end of block".
+    later = b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, 1, 0, 1, 63, 0) + b"\x00"
+    head = b"\xff\xd8" + quantiser + frame + table + table_ac + first
+    return head + later * (scans - 1) + b"\xff\xd9"

@@ -1,0 +1,277 @@
+"""Uploaded bytes to upright pixels: formats, modes, orientations, limits and refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.codecs.decode import decode
+from app.codecs.limits import PictureLimits
+from app.errors import (
+    FileMissing,
+    ImageUnreadable,
+    ResolutionTooHigh,
+    TooManyScans,
+    UnsupportedMediaType,
+)
+from tests.codecs import pictures
+
+LIMITS = PictureLimits()
+UPRIGHT = np.asarray(pictures.corners()).astype(int)
+
+
+def near(expected: np.ndarray, got: np.ndarray, *, mean: float) -> None:
+    assert expected.shape == got.shape
+    assert np.abs(expected.astype(int) - got.astype(int)).mean() <= mean
+
+
+@pytest.mark.parametrize("kind", pictures.FORMATS)
+def test_every_accepted_format_decodes_to_its_pixels(kind: str) -> None:
+    """JPEG, PNG, WebP, GIF and BMP come out as the picture that went in."""
+    options = {"quality": 95} if kind in ("JPEG", "WEBP") else {}
+    near(UPRIGHT, decode(pictures.encoded(pictures.corners(), kind, **options), LIMITS), mean=6.0)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_exif_orientation_is_applied_once(orientation: int, kind: str) -> None:
+    """All eight orientations of all three formats come out upright."""
+    near(UPRIGHT, decode(pictures.turned(orientation, kind), LIMITS), mean=8.0)
+
+
+def test_broken_metadata_does_not_make_a_picture_unreadable() -> None:
+    """An EXIF block of noise leaves the picture as it is stored."""
+    body = pictures.encoded(pictures.corners(), "JPEG", quality=95, exif=b"Exif\0\0" + b"\xff" * 64)
+    near(UPRIGHT, decode(body, LIMITS), mean=6.0)
+
+
+def test_the_first_frame_of_an_animation_is_taken() -> None:
+    """A GIF of a red and a blue frame is red."""
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    body = pictures.encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert decode(body, LIMITS)[4, 4].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_alpha_is_kept_as_it_is(kind: str) -> None:
+    """RGBA stays RGBA, with the stored alpha."""
+    image = pictures.corners().convert("RGBA")
+    image.putalpha(Image.linear_gradient("L").resize(image.size))
+    pixels = decode(pictures.encoded(image, kind, lossless=True), LIMITS)
+    assert np.array_equal(np.asarray(image)[..., 3], pixels[..., 3])
+
+
+def test_an_alpha_that_is_opaque_everywhere_is_dropped() -> None:
+    """255 everywhere says nothing and would cost a third more memory."""
+    body = pictures.encoded(pictures.corners().convert("RGBA"), "PNG")
+    assert decode(body, LIMITS).shape == UPRIGHT.shape
+
+
+def _cmyk() -> bytes:
+    return pictures.encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG", quality=95)
+
+
+def _grey_alpha() -> bytes:
+    return pictures.encoded(Image.new("LA", (8, 8), (100, 50)), "PNG")
+
+
+def _palette() -> bytes:
+    return pictures.encoded(Image.new("RGB", (8, 8), (10, 20, 30)).quantize(4), "PNG")
+
+
+def _palette_with_hole() -> bytes:
+    image = Image.new("P", (8, 8), 1)
+    image.putpalette([0, 0, 0, 200, 100, 50])
+    image.putpixel((0, 0), 0)
+    return pictures.encoded(image, "PNG", transparency=0)
+
+
+def _grey_with_hole() -> bytes:
+    image = Image.new("L", (8, 8), 90)
+    image.putpixel((0, 0), 7)
+    return pictures.encoded(image, "PNG", transparency=7)
+
+
+def _one_bit() -> bytes:
+    return pictures.encoded(Image.new("1", (8, 8), 1), "PNG")
+
+
+def _sixteen_bits() -> bytes:
+    return pictures.encoded(Image.fromarray(np.full((8, 8), 100 * 257, np.uint16)), "PNG")
+
+
+def _sixteen_bits_with_hole() -> bytes:
+    values = np.full((8, 8), 100 * 257, np.uint16)
+    values[0, 0] = 999
+    return pictures.encoded(Image.fromarray(values), "PNG", transparency=999)
+
+
+@pytest.mark.parametrize(
+    ("make", "inner", "corner"),
+    [
+        pytest.param(_cmyk, [255, 0, 0], None, id="cmyk"),
+        pytest.param(_grey_alpha, [100, 100, 100, 50], None, id="grey-alpha"),
+        pytest.param(_palette, [10, 20, 30], None, id="palette"),
+        pytest.param(_palette_with_hole, [200, 100, 50, 255], 0, id="palette-transparent"),
+        pytest.param(_grey_with_hole, [90, 90, 90, 255], 0, id="grey-transparent"),
+        pytest.param(_one_bit, [255, 255, 255], None, id="one-bit"),
+        pytest.param(_sixteen_bits, [100, 100, 100], None, id="sixteen-bit"),
+        pytest.param(_sixteen_bits_with_hole, [100, 100, 100, 255], 0, id="sixteen-transparent"),
+    ],
+)
+def test_every_colour_mode_becomes_eight_bit_rgb(make, inner, corner) -> None:  # type: ignore[no-untyped-def]
+    """Modes decode to what they show; a colour declared transparent has alpha 0."""
+    pixels = decode(make(), LIMITS)
+    assert pixels.dtype == np.uint8
+    assert np.abs(np.array(inner) - pixels[4, 4]).max() <= 2
+    if corner is not None:
+        assert pixels[0, 0, 3] == corner
+
+
+def test_sixteen_bit_grey_is_scaled_and_not_clipped() -> None:
+    """A full 16-bit ramp has the mean of an 8-bit one; Pillow's own conversion makes it white."""
+    ramp = np.linspace(0, 65535, 256 * 16).astype(np.uint16).reshape(16, 256)
+    pixels = decode(pictures.encoded(Image.fromarray(ramp), "PNG"), LIMITS)
+    assert abs(127.5 - pixels.mean()) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (b"II*\x00" + bytes(60), "TIFF"),
+        (b"\x00\x00\x00\x18ftypheic" + bytes(40), "HEIC"),
+        (b"\x00\x00\x00\x1cftypmif1\x00\x00\x00\x00mif1avif" + bytes(40), "AVIF"),
+        (b"\x00\x00\x00\x0cjP  \r\n\x87\n" + bytes(40), "JPEG 2000"),
+        (b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>', "SVG"),
+        (b"%PDF-1.7\n", "PDF"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n", "EPS"),
+        (b"hello, this is not a picture", "unknown"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_formats_are_refused_by_name(body: bytes, name: str) -> None:
+    """The refusal says what the file is and what would be accepted."""
+    with pytest.raises(UnsupportedMediaType) as caught:
+        decode(body, LIMITS)
+    assert caught.value.received == name
+    assert "JPEG, PNG, WebP, GIF, BMP" in caught.value.message
+
+
+def test_no_bytes_are_a_missing_file() -> None:
+    """An empty upload is not called an unknown format."""
+    with pytest.raises(FileMissing):
+        decode(b"", LIMITS)
+
+
+@pytest.mark.parametrize("kind", pictures.FORMATS)
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_truncated_pictures_are_unreadable(part: float, kind: str) -> None:
+    """A file that was cut off is refused, not returned half grey."""
+    body = pictures.encoded(pictures.photo(200, 150), kind)
+    with pytest.raises(ImageUnreadable):
+        decode(body[: int(len(body) * part)], LIMITS)
+
+
+def test_a_jpeg_cut_off_and_closed_again_is_unreadable() -> None:
+    """An end marker after half the data does not make the grey half acceptable."""
+    body = pictures.encoded(pictures.photo(200, 150), "JPEG")
+    with pytest.raises(ImageUnreadable):
+        decode(body[: len(body) // 2] + b"\xff\xd9", LIMITS)
+
+
+def test_a_complete_jpeg_that_ends_in_grey_is_readable() -> None:
+    """A picture may really be mid-grey in its last corner."""
+    image = pictures.photo(200, 150)
+    image.paste((128, 128, 128), (100, 75, 200, 150))
+    assert decode(pictures.encoded(image, "JPEG"), LIMITS).shape == (150, 200, 3)
+
+
+SMALL = PictureLimits(pixels=5_000, side=100)
+
+
+@pytest.mark.parametrize("kind", pictures.FORMATS)
+@pytest.mark.parametrize(
+    ("width", "height", "limit"),
+    [(49, 100, None), (50, 100, None), (72, 70, 5_000), (99, 10, None), (100, 10, None),
+     (101, 10, 100), (10, 101, 100)],
+)  # fmt: skip
+def test_size_limits_hold_at_the_very_pixel(
+    kind: str, width: int, height: int, limit: int | None
+) -> None:
+    """n - 1 and n pass, n + 1 is refused with both numbers, for the area and for each side."""
+    body = pictures.encoded(Image.new("RGB", (width, height)), kind)
+    if limit is None:
+        assert decode(body, SMALL).shape[:2] == (height, width)
+        return
+    with pytest.raises(ResolutionTooHigh) as caught:
+        decode(body, SMALL)
+    assert caught.value.limit == limit
+    assert caught.value.received in (width * height, width, height)
+    assert f"{width} x {height}" in caught.value.message
+
+
+def test_the_limits_of_the_service_are_fifty_megapixels_and_16384_a_side() -> None:
+    """The real limits at n and n + 1, from PNG headers of a few bytes."""
+    with pytest.raises(ResolutionTooHigh):
+        decode(pictures.blank_png(16_385, 8), LIMITS)
+    assert decode(pictures.blank_png(16_384, 8), LIMITS).shape == (8, 16_384, 3)
+    with pytest.raises(ResolutionTooHigh):
+        decode(pictures.png(10_000, 5_001), LIMITS)
+    assert decode(pictures.blank_png(10_000, 5_000), LIMITS).shape == (5_000, 10_000, 3)
+
+
+@pytest.mark.parametrize("scans", [99, 100])
+def test_a_jpeg_may_have_a_hundred_scans(scans: int) -> None:
+    """n - 1 and n scans decode."""
+    assert decode(pictures.jpeg_with_scans(scans), LIMITS).shape == (16, 16, 3)
+
+
+@pytest.mark.parametrize("scans", [101, 3_000])
+def test_a_jpeg_with_more_scans_is_refused(scans: int) -> None:
+    """n + 1 and a bomb of 3,000 scans are refused before the decoder sees them."""
+    with pytest.raises(TooManyScans):
+        decode(pictures.jpeg_with_scans(scans), LIMITS)
+
+
+def test_scan_markers_in_metadata_do_not_count() -> None:
+    """A thumbnail's or comment's own markers are not scans of the picture."""
+    plain = pictures.encoded(pictures.corners(), "JPEG", quality=95, comment=b"\xff\xda" * 500)
+    near(UPRIGHT, decode(plain, LIMITS), mean=6.0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(pictures.lying_png(b"tEXt", 2**31), id="text-2GiB"),
+        pytest.param(pictures.lying_png(b"IDAT", 2**32 - 1), id="data-4GiB"),
+        pytest.param(pictures.png(0, 5), id="no-width"),
+        pytest.param(b"\x89PNG\r\n\x1a\n", id="signature-only"),
+        pytest.param(b"GIF89a\x05", id="gif-header-cut"),
+        pytest.param(b"RIFF\x00\x00\x00\x00WEBPVP8 ", id="webp-header-cut"),
+        pytest.param(b"RIFF\x00\x00\x00\x00WEBPZZZZ" + bytes(30), id="webp-unknown-chunk"),
+        pytest.param(b"BM" + bytes(10), id="bmp-header-cut"),
+        pytest.param(b"\xff\xd8\xff\xd9", id="jpeg-empty"),
+    ],
+)  # fmt: skip
+def test_lying_and_damaged_headers_are_unreadable(body: bytes) -> None:
+    """What the header promises must be in the file."""
+    with pytest.raises(ImageUnreadable):
+        decode(body, LIMITS)
+
+
+def test_a_header_of_34_bytes_cannot_ask_for_gigabytes() -> None:
+    """The smallest WebP bomb is refused by its header: 16,383 pixels a side."""
+    size = (16_382).to_bytes(3, "little") * 2
+    with pytest.raises(ResolutionTooHigh):
+        decode(b"RIFF\x1a\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00" + bytes(4) + size, LIMITS)
+
+
+def test_messages_never_carry_a_decoders_own_words() -> None:
+    """The text of a foreign exception stays out of the reply."""
+    body = bytearray(pictures.encoded(pictures.photo(), "PNG"))
+    body[200:300] = bytes(100)
+    with pytest.raises(ImageUnreadable) as caught:
+        decode(bytes(body), LIMITS)
+    assert caught.value.message == "the PNG data is damaged or incomplete"
+    assert caught.value.__cause__ is None

@@ -1,0 +1,81 @@
+"""`paddlepool models list | verify | describe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from tests.engine.fakes import write_double
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """The printed table as words of at least two spaces apart."""
+    return [
+        [cell.strip() for cell in line.split("  ") if cell.strip()]
+        for line in capsys.readouterr().out.splitlines()
+    ]
+
+
+def test_list_shows_every_version_and_its_origin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Newest first, with size, network and the word preview where the weights are one."""
+    write_double(tmp_path, 1, 2)
+    assert main(["models", "list", "--repository", str(tmp_path)]) == 0
+    head, first, second = lines(capsys)
+    assert head == ["MODEL", "VERSION", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE"]
+    assert [first[:2], second[:2]] == [["double", "2"], ["double", "1"]]
+    assert first[3:] == ["-", "random (preview)", "-"]
+
+
+def test_verify_accepts_what_is_intact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every file equals its manifest: exit code 0."""
+    write_double(tmp_path)
+    assert main(["models", "verify", "--repository", str(tmp_path)]) == 0
+    assert lines(capsys)[1] == ["double", "1", "ok"]
+
+
+def test_verify_names_the_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One flipped byte: exit code 1 and the file's name; the other version is still ok."""
+    params = write_double(tmp_path, 1, 2) / "2" / "inference.pdiparams"
+    params.write_bytes(b"\xff" + params.read_bytes()[1:])
+    assert main(["models", "verify", "double", "--repository", str(tmp_path)]) == 1
+    _, damaged, intact = lines(capsys)
+    assert damaged[2].startswith("FAILED: double/2: inference.pdiparams has sha256")
+    assert intact == ["double", "1", "ok"]
+
+
+def test_an_unknown_model_is_one_line_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback for a typing error."""
+    write_double(tmp_path)
+    assert main(["models", "describe", "doubel", "--repository", str(tmp_path)]) == 1
+    assert (
+        capsys.readouterr().err == "paddlepool models: no model of this name is in the repository\n"
+    )
+
+
+def test_describe_shows_tensors_and_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a client must send, and which predictors answer it."""
+    write_double(tmp_path, 1, 3, count=2)
+    assert main(["models", "describe", "double", "--repository", str(tmp_path)]) == 0
+    table = lines(capsys)
+    assert ["model:", "double, version 3 (of 3, 1)"] in table
+    assert ["input", "x", "float32", "any × any"] in table
+    assert ["main (default)", "fake", "2", "1", "always", "-"] in table
+    assert ["weights' preview:", "yes"] in table
+
+
+@pytest.mark.paddle
+def test_verify_can_run_the_self_test(
+    tiny_model_repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --run a real predictor is opened and proves itself."""
+    arguments = ["models", "verify", "--run", "--repository", str(tiny_model_repository)]
+    assert main(arguments) == 0
+    assert lines(capsys)[1] == ["tiny", "1", "ok, self-test passed on onednn"]

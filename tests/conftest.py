@@ -1,0 +1,29 @@
+"""Fixtures that several parts of the tests share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def tiny_model_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with one real, tiny Paddle model `tiny`; read-only: copy it to change it.
+
+    Input `image` float32 [-1,3,-1,-1]; outputs `scores` [-1,2] and `mean` [-1,4]; groups `onednn`
+    (always) and `native` (on demand); batches of up to 4 rows. `other.pdiparams` in the
+    repository's root are weights that fit the program and give other results.
+    """
+    repository = tmp_path_factory.mktemp("tiny_model_repository")
+    subprocess.run(
+        [sys.executable, "-m", "tests.tiny_model", str(repository)],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+    )
+    return repository

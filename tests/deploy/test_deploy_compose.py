@@ -1,0 +1,77 @@
+"""docker-compose.yml: valid, hardened, and in step with the settings and the alerts."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "docker-compose.yml"
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text("utf-8"))["services"]
+
+
+def test_the_file_is_valid_by_the_compose_specification() -> None:
+    """By the schema that check-jsonschema carries."""
+    tool = shutil.which("check-jsonschema", path=str(Path(sys.executable).parent))
+    if tool is None:
+        pytest.skip("check-jsonschema is not installed")
+    command = [tool, "--builtin-schema", "vendor.compose-spec", str(FILE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_hardened(name: str) -> None:
+    """Read-only root, no capabilities, no new privileges, bounded processes and memory."""
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["pids_limit"] <= 512
+    assert service["mem_limit"]
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    binds = [volume for volume in service.get("volumes", []) if volume.startswith("./")]
+    assert all(volume.endswith(":ro") for volume in binds)
+    assert all(
+        (ROOT / volume.split(":")[0]).exists() for volume in binds if "model_repo" not in volume
+    )
+
+
+def test_our_own_images_are_never_pulled() -> None:
+    """A stranger may own their names in a registry."""
+    ours = {name: each["pull_policy"] for name, each in SERVICES.items() if "build" in each}
+    assert ours == {"paddlepool": "build", "locust": "build"}
+
+
+@pytest.mark.parametrize("name", ["paddlepool", "prometheus", "grafana"])
+def test_every_server_has_a_health_check(name: str) -> None:
+    """Others wait for it."""
+    assert SERVICES[name]["healthcheck"]["test"][0] == "CMD"
+
+
+def test_a_drain_ends_before_the_container_is_killed() -> None:
+    """The grace period outlasts the drain delay and the drain timeout together."""
+    settings = Settings()
+    grace = float(SERVICES["paddlepool"]["stop_grace_period"].removesuffix("s"))
+    assert grace > settings.drain_delay_seconds + settings.drain_timeout_seconds
+
+
+def test_the_memory_alert_is_below_the_memory_limit() -> None:
+    """3.2 GiB in the rule is 80 % of the container's 4 GiB."""
+    rules = (ROOT / "deploy/prometheus/rules/alerts.yml").read_text("utf-8")
+    assert SERVICES["paddlepool"]["mem_limit"] == "4g"
+    assert "> 3.2 * 1024 ^ 3" in rules
+
+
+def test_the_load_generator_runs_only_when_asked_for() -> None:
+    """It is in the profile `load`, and nothing else is in a profile."""
+    assert {name for name, service in SERVICES.items() if "profiles" in service} == {"locust"}
+    assert SERVICES["locust"]["profiles"] == ["load"]

@@ -1,0 +1,91 @@
+"""The dashboard against the real thing: this server, scraped by a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from socket import create_server
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+# These wait for the predictor comparison, which will measure them.
+NOT_YET = ("Effective", "Drift from the default group, p99")
+WAIT_SECONDS = 90.0
+
+
+def free_port() -> int:
+    with create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+@contextmanager
+def prometheus_scraping(target: str, directory: Path) -> Iterator[str]:
+    """Debian's Prometheus with our configuration, every second instead of every ten."""
+    tool = shutil.which("prometheus")
+    if tool is None:
+        pytest.skip("prometheus is not installed (Debian: apt-get install prometheus)")
+    shutil.copytree(ROOT / "deploy" / "prometheus", directory, dirs_exist_ok=True)
+    file = directory / "prometheus.yml"
+    config = yaml.safe_load(file.read_text("utf-8"))
+    config["global"] = {
+        "scrape_interval": "1s",
+        "scrape_timeout": "1s",
+        "evaluation_interval": "1s",
+    }
+    ours = next(each for each in config["scrape_configs"] if each["job_name"] == "paddlepool")
+    ours["static_configs"] = [{"targets": [target]}]
+    config["scrape_configs"] = [ours]
+    file.write_text(yaml.safe_dump(config))
+    address = f"127.0.0.1:{free_port()}"
+    command = [tool, f"--config.file={file}", f"--storage.tsdb.path={directory / 'data'}"]
+    with (directory / "log").open("w") as log:
+        server = subprocess.Popen(
+            [*command, f"--web.listen-address={address}"], stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        yield f"http://{address}"
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(30)
+
+
+def post(url: str, body: bytes, content_type: str) -> None:
+    request = urllib.request.Request(url, body, {"Content-Type": content_type})
+    with urllib.request.urlopen(request, timeout=35) as reply:
+        reply.read()
+
+
+@pytest.mark.e2e
+def test_no_panel_is_empty_when_both_models_are_used(
+    script: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every expression of every panel is answered with at least one finite number."""
+    run, inputs = script("loadtest/run.py"), script("loadtest/inputs.py")
+    check = script("deploy/check_dashboard.py").main
+    excuses = [argument for title in NOT_YET for argument in ("--may-be-empty", title)]
+    picture = inputs.draw_picture(320, 240, seed=1).data
+    text = json.dumps({"text": inputs.SENTENCES[0]}).encode()
+    with (
+        run.own_server(tmp_path / "server.log") as host,
+        prometheus_scraping(host.removeprefix("http://"), tmp_path / "prometheus") as prometheus,
+    ):
+        give_up = time.monotonic() + WAIT_SECONDS
+        code = 2
+        # Each round is work for both models and a few scrapes; rates need two of them.
+        while code != 0 and time.monotonic() < give_up:
+            post(f"{host}/segment?output=mask", picture, "image/jpeg")
+            post(f"{host}/sentiment", text, "application/json")
+            code = check(["--prometheus", prometheus, *excuses])
+            printed = capsys.readouterr().out
+    assert code == 0, printed

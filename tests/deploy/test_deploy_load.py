@@ -1,0 +1,141 @@
+"""The load generator: its plans, its inputs, and the exit code it ends with."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from PIL import Image
+
+from tests.deploy.conftest import Answer, Reply, as_json
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCUST = ROOT / ".venv-load" / "bin" / "locust"
+LABELS = ("angry", "happy", "neutral", "surprise", "sad", "fear")
+
+
+@pytest.fixture
+def users_at(script: Callable[[str], ModuleType]) -> Callable[..., int | None]:
+    function: Callable[..., int | None] = script("loadtest/plans.py").users_at
+    return function
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [("step", [2, 4, 6, 8, 10]), ("spike", [2, 2, 10, 2, 2])],
+    ids=["step", "spike"],
+)
+def test_plans_have_five_parts(
+    users_at: Callable[..., int | None], plan: str, expected: list[int]
+) -> None:
+    """Users at the start of each fifth of the time."""
+    found = [users_at(second, plan=plan, duration=50, peak=10) for second in (0, 10, 20, 30, 40)]
+    assert found == expected
+
+
+@pytest.mark.parametrize("plan", ["step", "spike"])
+def test_a_plan_ends_at_its_duration(users_at: Callable[..., int | None], plan: str) -> None:
+    """Never without a user before it."""
+    assert users_at(9.999, plan=plan, duration=10, peak=1) == 1
+    assert users_at(10, plan=plan, duration=10, peak=1) is None
+
+
+def test_pictures_are_jpegs_from_a_third_to_four_megapixels(
+    script: Callable[[str], ModuleType],
+) -> None:
+    """Of the size that they say, the same on every run."""
+    inputs = script("loadtest/inputs.py")
+    pictures = inputs.draw_pictures()
+    sizes = []
+    for picture in pictures:
+        with Image.open(io.BytesIO(picture.data)) as image:
+            assert (image.format, image.size) == ("JPEG", (picture.width, picture.height))
+            sizes.append(image.width * image.height / 1e6)
+    assert min(sizes) == pytest.approx(0.3, rel=0.05)
+    assert max(sizes) == pytest.approx(4.0, rel=0.05)
+    first = inputs.draw_picture(pictures[0].width, pictures[0].height, seed=1)
+    assert first == pictures[0]
+
+
+def good(path: str, body: bytes) -> Reply:
+    """What a server in good order replies."""
+    if path.startswith("/segment"):
+        with Image.open(io.BytesIO(body)) as image:
+            width, height = image.size
+        return 200, {"X-Width": str(width), "X-Height": str(height)}, b"picture"
+    answer = [{"label": label, "score": 1 / 6} for label in LABELS]
+    return as_json([answer] * len(json.loads(body)["inputs"]))
+
+
+def every_other(status: int) -> Answer:
+    """Alternate good replies with this status; the turns are taken for each path apart."""
+    turns = {"/segment": count(), "/sentiment": count()}
+
+    def answer(path: str, body: bytes) -> Reply:
+        if next(turns[urlsplit(path).path]) % 2:
+            return as_json({"status": status}, status)
+        return good(path, body)
+
+    return answer
+
+
+def wrong_size(path: str, body: bytes) -> Reply:
+    if path.startswith("/segment"):
+        return 200, {"X-Width": "1", "X-Height": "1"}, b"picture"
+    return good(path, body)
+
+
+def run_locust(url: str, *arguments: str) -> tuple[int, str]:
+    """Two seconds of load: locust's exit code, and what it printed."""
+    if not LOCUST.exists():
+        pytest.skip("locust is not installed (make .venv-load/.installed)")
+    command = [str(LOCUST), "--locustfile", str(ROOT / "loadtest" / "locustfile.py")]
+    command += ["--headless", "--only-summary", "--host", url, "--duration", "2", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("plan", ["step", "spike", "arrivals"])
+def test_a_good_server_passes_every_plan(stub: Callable[[Answer], str], plan: str) -> None:
+    """With both endpoints asked."""
+    code, printed = run_locust(stub(good), "--plan", plan, "--rate", "40")
+    assert code == 0, printed
+    assert "within the limits" in printed
+
+
+@pytest.mark.e2e
+def test_shed_load_is_no_failure(stub: Callable[[Answer], str]) -> None:
+    """503 is counted in a row of its own."""
+    code, printed = run_locust(stub(every_other(503)), "--plan", "arrivals", "--rate", "40")
+    assert code == 0, printed
+    assert "/sentiment (shed)" in printed
+    assert " 0 failed" in printed
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("answer", "arguments", "fault"),
+    [
+        (every_other(500), (), "/sentiment failed"),
+        (wrong_size, (), "/segment failed"),
+        (lambda path, body: as_json({}, 503), (), "/segment answered nothing"),
+        (good, ("--max-p95-segment", "0"), "/segment p95"),
+    ],
+    ids=["errors", "wrong picture", "only refusals", "too slow"],
+)
+def test_trouble_ends_with_exit_code_1(
+    stub: Callable[[Answer], str], answer: Any, arguments: tuple[str, ...], fault: str
+) -> None:
+    """The fault is named."""
+    code, printed = run_locust(stub(answer), "--plan", "arrivals", "--rate", "40", *arguments)
+    assert code == 1, printed
+    assert fault in printed

@@ -1,0 +1,51 @@
+"""How long a liveness probe waits, beside what any process would wait on this machine now."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+
+from tests.e2e.process import PATIENCE, Server, read_reply, status_of
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+PROBES = 200
+ECHO = """
+import socket
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    connection, _ = listener.accept()
+    while data := connection.recv(65536):
+        connection.sendall(data)
+"""
+
+
+def assert_live_within(server: Server, *, seconds: float) -> None:
+    """99 of 100 probes are answered in time.
+
+    A process that only echoes is asked in turn; what it waits is the machine's doing, not ours.
+    """
+    echo = subprocess.Popen([sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True)
+    assert echo.stdout is not None
+    live, control = [], []
+    try:
+        address = ("127.0.0.1", int(echo.stdout.readline()))
+        with server.connect() as ours, socket.create_connection(address, PATIENCE) as theirs:
+            for _ in range(PROBES):
+                time.sleep(0.01)
+                started = time.monotonic()
+                ours.sendall(LIVE)
+                assert status_of(read_reply(ours)) == 200
+                live.append(time.monotonic() - started)
+                started = time.monotonic()
+                theirs.sendall(b"x")
+                assert theirs.recv(1) == b"x"
+                control.append(time.monotonic() - started)
+    finally:
+        echo.kill()
+        echo.wait()
+        echo.stdout.close()
+    p99, waited = (sorted(times)[PROBES * 99 // 100] for times in (live, control))
+    print(f"p99 of liveness {p99 * 1000:.1f} ms, of an echo {waited * 1000:.1f} ms")
+    assert p99 - waited <= seconds

@@ -1,0 +1,135 @@
+"""A real server process on a free port, and raw connections to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 60.0
+"""Seconds after which a server that has not done what a test waits for counts as hung."""
+
+
+class Server:
+    """One `paddlepool serve`; `log()` are the JSON lines it has written so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log_file: Path) -> None:
+        self.process = process
+        self._log_file = log_file
+        self.port = int(self._wait_for("listening")["url"].rpartition(":")[2])
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def log(self) -> list[dict[str, Any]]:
+        lines = self._log_file.read_text("utf-8", errors="replace").splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+    def text(self) -> str:
+        return self._log_file.read_text("utf-8", errors="replace")
+
+    def _wait_for(self, event: str) -> dict[str, Any]:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            for line in self.log():
+                if line["event"] == event:
+                    return line
+            assert self.process.poll() is None, f"the server ended:\n{self.text()}"
+            time.sleep(0.02)
+        raise AssertionError(f"no {event!r} within {PATIENCE} s:\n{self.text()}")
+
+    def wait_loaded(self) -> None:
+        """Until loading has ended, well or not."""
+        self._wait_for("loaded")
+
+    def wait_logged(self, **members: Any) -> dict[str, Any]:
+        """Until a line with these members is in the log."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            for line in self.log():
+                if members.items() <= line.items():
+                    return line
+            time.sleep(0.02)
+        raise AssertionError(f"no line with {members}:\n{self.text()[-3000:]}")
+
+    def connect(self) -> socket.socket:
+        """A raw connection that fails after PATIENCE instead of hanging."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=PATIENCE, trust_env=False)
+
+    def stop(self, sig: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait; returns the exit code."""
+        self.process.send_signal(sig)
+        return self.process.wait(PATIENCE)
+
+
+@contextlib.contextmanager
+def running(
+    repository: Path,
+    directory: Path,
+    *,
+    settings: Mapping[str, object] | None = None,
+    module: str = "app.cli",
+) -> Iterator[Server]:
+    """A server on this model repository; its log goes to `directory`. Killed at the end."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PADDLEPOOL_")}
+    settings = {"drain_delay_seconds": 0} | dict(settings or {})
+    environment |= {f"PADDLEPOOL_{name.upper()}": str(v) for name, v in settings.items()}
+    command = [sys.executable, "-m", module, "serve", "--port", "0"]
+    log_file = directory / "server.log"
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--model-repository", str(repository)],
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield Server(process, log_file)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(65_536):
+            received += data
+    return received
+
+
+def read_reply(connection: socket.socket) -> bytes:
+    """One reply that has a Content-Length; the connection stays open."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        data = connection.recv(65_536)
+        assert data, f"the server closed after {received!r}"
+        received += data
+    head, _, body = received.partition(b"\r\n\r\n")
+    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    missing = int(lengths[0].partition(b":")[2]) - len(body)
+    while missing > 0:
+        data = connection.recv(missing)
+        assert data, f"the server closed after {received!r}"
+        received += data
+        missing -= len(data)
+    return received
+
+
+def status_of(reply: bytes) -> int:
+    """The status code of the first reply; 0 where there is none."""
+    return int(reply.split(b" ", 2)[1]) if reply.startswith(b"HTTP/1.1 ") else 0

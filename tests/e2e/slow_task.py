@@ -1,0 +1,39 @@
+"""A task whose requests take as long as they say, so that tests can be in the middle of one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request, Response
+
+COUNTS = {"started": 0, "cancelled": 0, "answered": 0}
+
+
+def endpoints() -> APIRouter:
+    routes = APIRouter()
+    routes.add_api_route("/slow", slow, methods=["POST"])
+    routes.add_api_route("/slow/counts", counts)
+    routes.add_api_route("/slow/large", large)
+    return routes
+
+
+async def slow(request: Request, seconds: float) -> dict[str, int]:
+    """Reads the body, then takes its time."""
+    size = len(await request.body())
+    COUNTS["started"] += 1
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        COUNTS["cancelled"] += 1
+        raise
+    COUNTS["answered"] += 1
+    return {"bytes": size}
+
+
+async def counts() -> dict[str, int]:
+    return COUNTS
+
+
+async def large(size: int) -> Response:
+    """More than the system's own buffers take."""
+    return Response(bytes(size))

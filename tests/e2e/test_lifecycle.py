@@ -1,0 +1,231 @@
+"""How a server starts, refuses to start, drains and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.process import ROOT, Server, running
+
+pytestmark = pytest.mark.e2e
+
+
+@contextlib.contextmanager
+def slow_server(directory: Path, **settings: object) -> Iterator[Server]:
+    (directory / "models").mkdir()
+    with running(
+        directory / "models", directory, settings=settings, module="tests.e2e.slow_server"
+    ) as server:
+        server.wait_loaded()
+        yield server
+
+
+class Clients:
+    """Threads that send one request after the other until the server refuses connections."""
+
+    def __init__(self, server: Server, count: int, seconds: float) -> None:
+        self._server = server
+        self._path = f"/slow?seconds={seconds}"
+        self.answers: list[int] = []
+        self.broken: list[str] = []
+        self.threads = [threading.Thread(target=self._run, args=(i,)) for i in range(count)]
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self, number: int) -> None:
+        with self._server.client() as client:
+            for count in range(10_000):
+                name = f"client-{number}-{count}"
+                try:
+                    reply = client.post(self._path, content=b"x", headers={"X-Request-ID": name})
+                except httpx.ConnectError:
+                    return
+                except httpx.TransportError:
+                    self.broken.append(name)
+                    return
+                self.answers.append(reply.status_code)
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
+    """Readiness falls at once, serving goes on for the delay, what is in flight is answered."""
+    with slow_server(tmp_path, drain_delay_seconds=1) as server:
+        clients = Clients(server, 16, 0.1)
+        with server.client() as client:
+            while len(clients.answers) < 32:
+                time.sleep(0.01)
+            server.process.send_signal(signal.SIGTERM)
+            started = time.monotonic()
+            while client.get("/v2/health/ready").json() != {"error": "The server is stopping."}:
+                assert time.monotonic() - started < 0.5
+            assert client.get("/v2/health/live").status_code == 200
+        before = len(clients.answers)
+        clients.join()
+        assert server.process.wait(30) == 0
+        assert len(clients.answers) > before, "it did not go on serving"
+        assert set(clients.answers) == {200}
+        accepted = {line.get("request_id") for line in server.log()}
+        assert [name for name in clients.broken if name in accepted] == []
+        assert len(clients.broken) <= 1, "connections were dropped that nobody had refused"
+
+
+def test_what_outlasts_the_drain_is_told_so(tmp_path: Path) -> None:
+    """503 for a request that the drain timeout cuts off; the process ends all the same."""
+    with slow_server(tmp_path, drain_timeout_seconds=1) as server:
+        replies: list[httpx.Response] = []
+
+        def ask() -> None:
+            with server.client() as client:
+                replies.append(client.post("/slow?seconds=50"))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        with server.client() as client:
+            while client.get("/slow/counts").json()["started"] == 0:
+                time.sleep(0.01)
+        started = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - started < 10
+        thread.join(10)
+        assert replies[0].status_code == 503
+        assert replies[0].json()["code"] == "shutting_down"
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """Whatever is still in flight; exit code 1."""
+    with slow_server(tmp_path, drain_delay_seconds=50) as server:
+        server.process.send_signal(signal.SIGTERM)
+        with server.client() as client:
+            while client.get("/v2/health/ready").json() != {"error": "The server is stopping."}:
+                time.sleep(0.01)
+        started = time.monotonic()
+        assert server.stop() == 1
+        assert time.monotonic() - started < 5
+
+
+def test_ctrl_c_does_not_wait_for_balancers(tmp_path: Path) -> None:
+    """SIGINT drains without the delay."""
+    with slow_server(tmp_path, drain_delay_seconds=50) as server:
+        started = time.monotonic()
+        assert server.stop(signal.SIGINT) == 0
+        assert time.monotonic() - started < 10
+
+
+@pytest.mark.paddle
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
+def test_no_child_outlives_the_server(
+    tiny_model_repository: Path, tmp_path: Path, sig: signal.Signals
+) -> None:
+    """Predictor and codec processes end with it, even when it is killed."""
+    with running(tiny_model_repository, tmp_path) as server:
+        server.wait_loaded()
+        tasks = Path(f"/proc/{server.process.pid}/task").iterdir()
+        children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+        assert len(children) >= 3
+        server.stop(sig)
+        deadline = time.monotonic() + 20
+        while any(map(_alive, children)):
+            assert time.monotonic() < deadline, "children are left"
+            time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.paddle
+def test_the_socket_answers_while_models_load(tiny_model_repository: Path, tmp_path: Path) -> None:
+    """Live from the first moment, ready when the model is."""
+    with running(tiny_model_repository, tmp_path) as server, server.client() as client:
+        assert client.get("/v2/health/live").status_code == 200
+        assert client.get("/v2/health/ready").status_code == 503
+        assert client.get("/v2/models/tiny/ready").status_code == 503
+        server.wait_loaded()
+        assert client.get("/v2/health/ready").status_code == 200
+        assert client.get("/v2/models/tiny/ready").status_code == 200
+        assert client.get("/v2/models/tiny/versions/1/ready").status_code == 200
+        assert client.get("/v2/models/tiny").json() == {
+            "name": "tiny",
+            "versions": ["1"],
+            "platform": "paddle_inference",
+            "inputs": [{"name": "image", "datatype": "FP32", "shape": [-1, 3, -1, -1]}],
+            "outputs": [
+                {"name": "scores", "datatype": "FP32", "shape": [-1, 2]},
+                {"name": "mean", "datatype": "FP32", "shape": [-1, 4]},
+            ],
+        }
+
+
+def test_a_bad_model_leaves_the_server_up_and_not_ready(tmp_path: Path) -> None:
+    """And /info says why."""
+    version = tmp_path / "models" / "broken" / "1"
+    version.mkdir(parents=True)
+    (version / "manifest.json").write_text("{}")
+    with running(tmp_path / "models", tmp_path) as server, server.client() as client:
+        server.wait_loaded()
+        assert client.get("/v2/health/live").status_code == 200
+        assert client.get("/v2/health/ready").status_code == 503
+        [model] = client.get("/info").json()["models"]
+        assert (model["name"], model["version"], model["state"]) == ("broken", 1, "UNAVAILABLE")
+        assert "broken/1" in model["reason"]
+
+
+def refusal(directory: Path, **settings: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PADDLEPOOL_")}
+    environment |= {f"PADDLEPOOL_{name.upper()}": value for name, value in settings.items()}
+    environment.setdefault("PADDLEPOOL_MODEL_REPOSITORY", str(directory))
+    environment.setdefault("PADDLEPOOL_PORT", "0")
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", "serve"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 3, done.stderr
+    [line] = done.stderr.splitlines()
+    return line
+
+
+def test_a_bad_setting_ends_the_start_with_3(tmp_path: Path) -> None:
+    """One line: the variable, the limit, what was received."""
+    line = refusal(tmp_path, backlog="0")
+    for word in ("PADDLEPOOL_BACKLOG", "greater than or equal to 1", "'0'"):
+        assert word in line
+
+
+def test_a_taken_port_ends_the_start_with_3(tmp_path: Path) -> None:
+    """Before a single process is started."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1:{port}" in refusal(tmp_path, port=str(port))
+
+
+def test_a_missing_repository_ends_the_start_with_3(tmp_path: Path) -> None:
+    """There is nothing to wait for."""
+    assert "No such file" in refusal(tmp_path, model_repository=str(tmp_path / "nowhere"))
+
+
+def test_a_missing_key_file_ends_the_start_with_3(tmp_path: Path) -> None:
+    """Rather than an open server."""
+    assert "keys" in refusal(tmp_path, api_keys_file=str(tmp_path / "keys"))

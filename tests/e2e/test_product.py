@@ -1,0 +1,219 @@
+"""The models of the repository behind a real socket, against hostile requests."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.probe import assert_live_within
+from tests.e2e.process import ROOT, Server, read_reply, running, status_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
+
+REPOSITORY = Path(os.environ.get("PADDLEPOOL_TEST_REPOSITORY", ROOT / "model_repo"))
+BLNS = ROOT / ".." / "shared" / "data" / "blns.json"
+SECRET = "correct horse battery staple"
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(REPOSITORY, tmp_path_factory.mktemp("product")) as server:
+        server.wait_loaded()
+        yield server
+
+
+@pytest.fixture
+def client(product: Server) -> Iterator[httpx.Client]:
+    with product.client() as client:
+        yield client
+
+
+def test_every_model_of_the_repository_is_ready(client: httpx.Client) -> None:
+    """With labels, provenance and fingerprints in /info."""
+    assert client.get("/v2/health/ready").status_code == 200
+    info = client.get("/info").json()
+    assert info["default_models"] == {"segment": "u2netp", "sentiment": "emotion"}
+    models = {model["name"]: model for model in info["models"]}
+    assert set(models) >= {"u2netp", "emotion", "mnist"}
+    assert models["emotion"]["labels"] == [
+        "angry", "happy", "neutral", "surprise", "sad", "fear"
+    ]  # fmt: skip
+    assert all("preview" in model["weights"] for model in models.values())
+
+
+def test_a_text_gets_its_emotions(client: httpx.Client) -> None:
+    """Sorted scores that sum to one, and the headers that say where they come from."""
+    response = client.post("/sentiment", json={"text": "今天很开心"})
+    assert response.status_code == 200
+    scores = [item["score"] for item in response.json()]
+    assert len(scores) == 6
+    assert scores == sorted(scores, reverse=True)
+    assert math.isclose(sum(scores), 1, abs_tol=1e-5)
+    assert response.headers["x-model"].startswith("emotion@")
+    stages = [part.partition(";")[0] for part in response.headers["server-timing"].split(", ")]
+    assert stages == ["preprocess", "queue", "infer", "postprocess"]
+
+
+@pytest.mark.skipif(not BLNS.exists(), reason="the list of naughty strings is not beside us")
+def test_naughty_strings_get_200_or_422_and_no_echo(product: Server, client: httpx.Client) -> None:
+    """Each of 515; the scores of those that are answered are finite and sum to one."""
+    strings = json.loads(BLNS.read_text("utf-8"))
+    assert len(strings) > 500
+    answered = 0
+    for string in strings:
+        response = client.post("/sentiment", content=json.dumps({"text": string}), headers=JSON)
+        assert response.status_code in (200, 422), repr(string)
+        if response.status_code == 200:
+            answered += 1
+            assert math.isclose(sum(item["score"] for item in response.json()), 1, abs_tol=1e-5)
+        if len(string) > 12:
+            assert string not in response.text
+    assert answered > 450
+    log = product.text()
+    assert not [string for string in strings if len(string) > 12 and string in log]
+
+
+BODIES = {
+    "lone-high-surrogate": (b'{"text": "' + SECRET.encode() + rb'\ud800"}', 422),
+    "lone-low-surrogate": (rb'{"inputs": ["\udfff x"]}', 422),
+    "surrogate-in-utf8": (b'{"text": "x\xed\xa0\x80"}', 422),
+    "not-utf8": (b'{"text": "\xff"}', 422),
+    "nan": (b'{"text": "x", "parameters": {"top_k": NaN}}', 422),
+    "1e400": (b'{"text": "x", "parameters": {"top_k": 1e400}}', 422),
+    "nan-text": (b'{"text": NaN}', 422),
+    "not-json": (b'{"text": "' + SECRET.encode(), 422),
+    "empty-text": (b'{"text": ""}', 422),
+    "blank-text": ('{"text": "\u3000\u200b\ufeff "}'.encode(), 422),
+    "no-texts": (b'{"inputs": []}', 422),
+    "33-texts": (json.dumps({"inputs": ["x"] * 33}).encode(), 422),
+    "2001-characters": (json.dumps({"text": "x" * 2001}).encode(), 422),
+    "10-megabytes": (b'{"text": "' + b"x" * 10_000_000 + b'"}', 413),
+    "surrogate-key": (rb'{"\ud800": "x"}', 422),
+}
+
+
+@pytest.mark.parametrize(("body", "status"), BODIES.values(), ids=BODIES)
+def test_hostile_json_is_refused(client: httpx.Client, body: bytes, status: int) -> None:
+    """413 or 422, small, in the one shape, without an echo."""
+    response = client.post("/sentiment", content=body, headers=JSON)
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["status"] == status
+    assert SECRET not in response.text
+    assert len(response.content) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"x" * 13_000_000, "image/jpeg", 413),
+        (b"not a picture " + SECRET.encode(), "image/png", 415),
+        (b"\xff\xd8\xff\xe0" + bytes(200), "image/jpeg", 422),
+        (b"", "image/png", 422),
+        (b"{}", "application/json", 415),
+    ],
+    ids=["13-megabytes", "no-picture", "broken", "empty", "json"],
+)
+def test_what_is_no_picture_is_refused(
+    client: httpx.Client, body: bytes, kind: str, status: int
+) -> None:
+    """With the status that says what is wrong, and no echo."""
+    response = client.post("/segment", content=body, headers={"Content-Type": kind})
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert SECRET not in response.text
+
+
+def test_an_unknown_model_or_predictor_is_named_in_the_error(client: httpx.Client) -> None:
+    """404 for a model, 422 for a predictor, 422 for an impossible deadline."""
+    for query, status in (
+        ("model=nothing", 404),
+        ("model=emotion@99", 404),
+        ("predictor=nothing", 422),
+        ("timeout_ms=0", 422),
+        ("timeout_ms=30001", 422),
+    ):
+        response = client.post(f"/sentiment?{query}", json={"text": "x"})
+        assert response.status_code == status, (query, response.text)
+    response = client.post("/sentiment?timeout_ms=30001", json={"text": "x"})
+    assert (response.json()["limit"], response.json()["received"]) == (30_000, 30_001)
+
+
+def a_picture() -> bytes:
+    file = io.BytesIO()
+    Image.linear_gradient("L").resize((640, 480)).convert("RGB").save(file, "PNG")
+    return file.getvalue()
+
+
+def read_metrics(client: httpx.Client) -> dict[tuple[str, str], float]:
+    """Sums over u2netp's series, by name and reason."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for family in text_string_to_metric_families(client.get("/metrics").text):
+        for sample in family.samples:
+            if sample.labels.get("model") == "u2netp" and "le" not in sample.labels:
+                sums[sample.name, sample.labels.get("reason", "")] += sample.value
+    return sums
+
+
+def test_jobs_of_clients_that_left_never_run(product: Server, client: httpx.Client) -> None:
+    """Of 16 queued pictures 13 are given up: their jobs leave the queue, the others are done."""
+    picture = a_picture()
+    head = b"POST /segment?output=mask HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
+    request = head + b"Content-Length: %d\r\n\r\n" % len(picture) + picture
+    queue, running_now = ("paddlepool_queue_depth", ""), ("paddlepool_inflight_requests", "")
+    runs = ("paddlepool_predictor_infer_seconds_count", "")
+    before = read_metrics(client)
+    connections = [product.connect() for _ in range(16)]
+    for connection in connections:
+        connection.sendall(request)
+    for connection in connections[3:]:
+        connection.close()
+    for connection in connections[:3]:
+        assert status_of(read_reply(connection)) == 200
+        connection.close()
+    while (now := read_metrics(client))[queue] + now[running_now]:
+        time.sleep(0.05)
+    # A job that has entered a predictor runs to its end; one more may be on its way to it.
+    assert now[runs] - before[runs] <= 3 + 4
+
+
+def test_liveness_answers_while_predictors_use_every_core(product: Server) -> None:
+    """p99 within 50 ms under more pictures and texts than the machine can take."""
+    picture = a_picture()
+    stop = threading.Event()
+    answers: list[int] = []
+
+    def load(path: str, options: dict[str, Any]) -> None:
+        with product.client() as client:
+            while not stop.is_set():
+                answers.append(client.post(path, **options).status_code)
+
+    requests: list[tuple[str, dict[str, Any]]] = [
+        ("/segment", {"content": picture, "headers": {"Content-Type": "image/png"}}),
+        ("/sentiment", {"json": {"text": "今天很开心" * 20}}),
+    ]
+    threads = [threading.Thread(target=load, args=request) for request in requests * 4]
+    for thread in threads:
+        thread.start()
+    try:
+        assert_live_within(product, seconds=0.050)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert answers
+    assert set(answers) <= {200, 503}

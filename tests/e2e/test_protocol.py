@@ -1,0 +1,332 @@
+"""Broken, slow and hostile clients, over raw sockets."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from tests.e2e.process import Server, read_all, read_reply, status_of
+
+pytestmark = pytest.mark.e2e
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+HOST = b"Host: x\r\n"
+
+
+def exchange(server: Server, *parts: bytes) -> bytes:
+    with server.connect() as connection:
+        for part in parts:
+            connection.sendall(part)
+        return read_all(connection)
+
+
+def timed(server: Server, first: bytes, drip: bytes = b"") -> tuple[bytes, float]:
+    """Send `first`, then `drip` every 0.2 s until the server ends it; the reply and the time."""
+    with server.connect() as connection:
+        started = time.monotonic()
+        connection.sendall(first)
+        connection.settimeout(0.2)
+        received = b""
+        while time.monotonic() - started < 20:
+            try:
+                data = connection.recv(65_536)
+            except TimeoutError:
+                if drip:
+                    connection.sendall(drip)
+                continue
+            except ConnectionResetError:
+                break
+            if not data:
+                break
+            received += data
+        return received, time.monotonic() - started
+
+
+@pytest.mark.parametrize(
+    ("first", "drip"),
+    [(b"", b""), (b"GET / HTTP/1.1\r\nHost:", b""), (b"GET / HTTP/1.1\r\n", b"A: b\r\n")],
+    ids=["silent", "half-a-header", "dripping-header"],
+)
+def test_slow_headers_get_408(strict_server: Server, first: bytes, drip: bytes) -> None:
+    """After the header deadline, however busily they drip."""
+    reply, seconds = timed(strict_server, first, drip)
+    assert status_of(reply) == 408
+    assert b'"code": "request_timeout"' in reply
+    assert 0.9 <= seconds < 3
+
+
+@pytest.mark.parametrize("drip", [b"", b"x"], ids=["silent", "dripping"])
+def test_a_slow_body_gets_408(strict_server: Server, drip: bytes) -> None:
+    """After the deadline of the whole request, although the handler has begun."""
+    head = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\n"
+    reply, seconds = timed(strict_server, head, drip)
+    assert status_of(reply) == 408
+    assert 1.9 <= seconds < 4
+
+
+def test_a_slow_chunked_body_gets_408(strict_server: Server) -> None:
+    """A length that is not announced changes nothing."""
+    head = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+    reply, seconds = timed(strict_server, head, b"1\r\nx\r\n")
+    assert status_of(reply) == 408
+    assert 1.9 <= seconds < 4
+
+
+def test_a_client_that_does_not_read_is_cut_off(strict_server: Server) -> None:
+    """So that a large reply does not stay in memory for it; it gets what the system holds."""
+    with strict_server.connect() as connection:
+        started = time.monotonic()
+        connection.sendall(b"GET /slow/large?size=20000000 HTTP/1.1\r\n" + HOST + b"\r\n")
+        line = strict_server.wait_logged(event="client stalled")
+        assert 0.9 <= time.monotonic() - started < 10
+        assert line["left_bytes"] > 1_000_000
+        assert len(read_all(connection)) < 20_000_000
+
+
+def test_a_client_that_reads_slowly_gets_everything(strict_server: Server) -> None:
+    """Slow is not stalled: it takes longer than the limit and goes on taking."""
+    with strict_server.connect() as connection:
+        head = b"GET /slow/large?size=20000000 HTTP/1.1\r\nConnection: close\r\n" + HOST
+        connection.sendall(head + b"\r\n")
+        started, received = time.monotonic(), 0
+        while data := connection.recv(1_000_000):
+            received += len(data)
+            time.sleep(0.1)
+        assert received > 20_000_000
+        assert time.monotonic() - started > 1
+
+
+def test_a_slow_handler_is_not_a_slow_client(strict_server: Server) -> None:
+    """The deadlines end with the last byte of the request."""
+    head = b"POST /slow?seconds=2.5 HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx"
+    assert (
+        status_of(exchange(strict_server, head.replace(HOST, HOST + b"Connection: close\r\n")))
+        == 200
+    )
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\n" + HOST + b"A: " + b"x" * 1_000_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + HOST + b"A: " + b"x" * 1_000_000,
+        b"GET / HTTP/1.1\r\n" + HOST + b"A: b\r\n" * 20_000 + b"\r\n",
+        b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET / HTTP/1.1\r\n" + HOST + b"A: " + b"x" * 33_000 + b"\r\n\r\n",
+    ],
+    ids=["one-header", "without-end", "many-headers", "url", "just-over"],
+)
+def test_giant_headers_get_431(strict_server: Server, head: bytes) -> None:
+    """More than 32 KiB are refused, also before they end."""
+    with strict_server.connect() as connection:
+        connection.settimeout(20)
+        try:
+            connection.sendall(head)
+        except (BrokenPipeError, ConnectionResetError):
+            pytest.fail("the reply was lost in a reset")
+        reply = read_all(connection)
+    assert status_of(reply) == 431
+    assert b'"code": "headers_too_large"' in reply
+    assert b'"limit": 32768' in reply
+
+
+def test_headers_below_the_limit_pass(strict_server: Server) -> None:
+    """32 KiB less a little."""
+    head = b"GET /v2/health/live HTTP/1.1\r\nConnection: close\r\n" + HOST
+    assert status_of(exchange(strict_server, head + b"A: " + b"x" * 32_000 + b"\r\n\r\n")) == 200
+
+
+SMUGGLING = {
+    "cl-and-te": b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "te-and-cl": b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    "two-cl": b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+    "negative-cl": b"Content-Length: -1\r\n\r\n",
+    "plus-cl": b"Content-Length: +5\r\n\r\nhello",
+    "hex-cl": b"Content-Length: 0x5\r\n\r\nhello",
+    "list-cl": b"Content-Length: 5, 5\r\n\r\nhello",
+    "huge-cl": b"Content-Length: 99999999999999999999\r\n\r\n",
+    "unknown-te": b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "chunked-not-last": b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "bad-chunk-size": b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+    "space-before-colon": b"Content-Length : 5\r\n\r\nhello",
+    "folded-header": b"A: b\r\n c\r\n\r\n",
+    "nul-in-header": b"A: \x00b\r\n\r\n",
+    "bare-cr": b"A: b\rContent-Length: 5\r\n\r\nhello",
+    "bare-lf": b"A: b\nContent-Length: 0\n\n",
+    "second-host": b"Host: y\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("rest", SMUGGLING.values(), ids=SMUGGLING)
+def test_what_two_servers_could_read_differently_is_refused(
+    strict_server: Server, rest: bytes
+) -> None:
+    """400 and the connection closed: nothing behind it is taken for a request."""
+    head = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST
+    reply = exchange(strict_server, head + rest, LIVE)
+    assert status_of(reply) == 400
+    assert reply.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /v2/health/live HTTP/1.1\r\n\r\n", 400),
+        (b"GET /v2/health/live HTTP/1.0\r\n\r\n", 200),
+        (b"GET /v2/health/live HTTP/9.9\r\nHost: x\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"hello\r\n\r\n", 400),
+    ],
+    ids=["no-host", "http-1.0", "http-9.9", "http-2", "tls", "raw-byte-in-path", "nonsense"],
+)
+def test_what_is_not_http_1_1_is_refused(
+    strict_server: Server, request_: bytes, status: int
+) -> None:
+    """As problem+json like every other error."""
+    reply = exchange(strict_server, request_)
+    assert status_of(reply) == status
+    assert b"server:" not in reply.lower()
+    if status == 400:
+        assert b"application/problem+json" in reply
+
+
+def test_an_idle_connection_is_closed_and_a_busy_one_kept(strict_server: Server) -> None:
+    """Keep-alive: the second request runs on the first one's connection."""
+    with strict_server.connect() as connection:
+        for _ in range(3):
+            connection.sendall(LIVE)
+            assert status_of(read_reply(connection)) == 200
+        started = time.monotonic()
+        assert connection.recv(1) == b""
+        assert 0.8 <= time.monotonic() - started < 4
+
+
+def test_a_connection_is_idle_again_after_an_early_refusal(strict_server: Server) -> None:
+    """A 413 is sent before the body has come; the rest of it is read and thrown away."""
+    body = b"x" * 1_000_000
+    head = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST
+    with strict_server.connect() as connection:
+        connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        assert status_of(read_reply(connection)) == 413
+        connection.sendall(body)
+        connection.sendall(LIVE)
+        assert status_of(read_reply(connection)) == 200
+        started = time.monotonic()
+        assert connection.recv(1) == b""
+        assert time.monotonic() - started < 4
+
+
+def test_a_body_is_asked_for_only_where_it_fits(strict_server: Server) -> None:
+    """Expect: 100-continue gets its 100, or the refusal and the end of the connection."""
+    head = b"POST /slow?seconds=0 HTTP/1.1\r\nExpect: 100-continue\r\n" + HOST
+    with strict_server.connect() as connection:
+        connection.sendall(head + b"Content-Length: 3\r\n\r\n")
+        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"abc")
+        assert status_of(read_all(connection)) == 200
+    reply = exchange(strict_server, head + b"Content-Length: 1000000\r\n\r\n")
+    assert status_of(reply) == 413
+    assert reply.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_body_that_never_comes_after_its_refusal_gets_no_second_reply(
+    strict_server: Server,
+) -> None:
+    """The connection is just closed."""
+    head = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST
+    reply, seconds = timed(strict_server, head + b"Content-Length: 1000000\r\n\r\n", b"x")
+    assert status_of(reply) == 413
+    assert reply.count(b"HTTP/1.1 ") == 1
+    assert seconds < 4
+
+
+def test_trailers_are_no_headers(strict_server: Server) -> None:
+    """Nor do they get past the limit for headers."""
+    head = b"POST /slow?seconds=0 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + HOST + b"\r\n"
+    body = b"3\r\nabc\r\n0\r\nX-Request-ID: trailer\r\n"
+    with strict_server.connect() as connection:
+        connection.sendall(head + body + b"\r\n")
+        reply = read_reply(connection)
+        assert status_of(reply) == 200
+        assert b"trailer" not in reply
+        connection.sendall(head + body + b"A: b\r\n" * 20_000 + b"\r\n")
+        assert status_of(read_all(connection)) in (200, 431)
+
+
+def test_a_broken_second_request_is_refused(strict_server: Server) -> None:
+    """On a connection whose first was answered."""
+    with strict_server.connect() as connection:
+        connection.sendall(LIVE)
+        assert status_of(read_reply(connection)) == 200
+        connection.sendall(LIVE.replace(HOST, b""))
+        assert status_of(read_all(connection)) == 400
+
+
+def test_pipelined_requests_are_answered_in_order(strict_server: Server) -> None:
+    """Two in one packet."""
+    last = LIVE.replace(HOST, HOST + b"Connection: close\r\n")
+    first = b"POST /slow?seconds=0.2 HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc"
+    reply = exchange(strict_server, first + last)
+    assert reply.count(b"HTTP/1.1 200") == 2
+    assert reply.index(b'{"bytes":3}') < reply.index(b'{"live":true}')
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+def test_an_upgrade_is_ignored(strict_server: Server, protocol: bytes) -> None:
+    """The request is answered as if it had not asked, and nothing behind it is read."""
+    upgrade = b"Connection: Upgrade\r\nUpgrade: " + protocol + b"\r\n"
+    reply = exchange(strict_server, LIVE.replace(HOST, HOST + upgrade), LIVE)
+    assert status_of(reply) == 200
+    assert reply.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"Content-Length: %d\r\n\r\n" % len(LIVE), b"Transfer-Encoding: chunked\r\n\r\n"],
+    ids=["length", "chunked"],
+)
+def test_an_upgrade_with_a_body_is_refused(strict_server: Server, body: bytes) -> None:
+    """The parser would drop the body, and a proxy in front of us would not."""
+    head = b"POST /slow?seconds=0 HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n" + HOST
+    reply = exchange(strict_server, head + body + LIVE)
+    assert status_of(reply) == 400
+    assert reply.count(b"HTTP/1.1 ") == 1
+
+
+def test_connect_is_refused(strict_server: Server) -> None:
+    """We are no proxy."""
+    reply = exchange(strict_server, b"CONNECT x:443 HTTP/1.1\r\n" + HOST + b"\r\n", LIVE)
+    assert status_of(reply) in (400, 404, 405)
+    assert reply.count(b"HTTP/1.1 ") == 1
+
+
+def test_200_idle_connections_harm_nobody(strict_server: Server) -> None:
+    """They count as open, not as load."""
+    idle = [strict_server.connect() for _ in range(200)]
+    try:
+        assert (
+            status_of(exchange(strict_server, LIVE.replace(HOST, HOST + b"Connection: close\r\n")))
+            == 200
+        )
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_beyond_the_backstop_requests_get_503(strict_server: Server) -> None:
+    """In the shape of every error, with Retry-After."""
+    idle: list[socket.socket] = []
+    try:
+        for _ in range(301):
+            idle.append(strict_server.connect())
+        reply = exchange(strict_server, LIVE)
+    finally:
+        for connection in idle:
+            connection.close()
+    assert status_of(reply) == 503
+    assert b"retry-after: 1" in reply.lower()
+    assert b'"code": "overloaded"' in reply or b'{"error"' in reply

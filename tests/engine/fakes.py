@@ -1,0 +1,198 @@
+"""Predictors, clocks and observers that tests steer: gates instead of sleeps."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.engine.ports import PredictorSpec
+from app.engine.registry import ModelRegistry
+from app.engine.repository import ModelRepository
+from app.engine.tensors import Tensors
+from tests.model_files import write_config, write_version
+
+PATIENCE = 10.0
+"""Seconds after which a test that waits for an event fails."""
+
+Behaviour = Callable[[Tensors], Tensors]
+
+
+def doubled(inputs: Tensors) -> Tensors:
+    return {"y": 2 * inputs["x"]}  # type: ignore[operator]
+
+
+def row(*values: float) -> Tensors:
+    """One job of one row."""
+    return {"x": np.array([values], np.float32)}
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Gate:
+    """A behaviour that stops in each run until it is opened; `entered` counts the runs begun."""
+
+    def __init__(self, behaviour: Behaviour = doubled) -> None:
+        self._behaviour = behaviour
+        self._begun = threading.Semaphore(0)
+        self._passes = threading.Semaphore(0)
+        self._open = threading.Event()
+        self.seen: list[Tensors] = []
+
+    def __call__(self, inputs: Tensors) -> Tensors:
+        self.seen.append(inputs)
+        self._begun.release()
+        if not self._open.is_set():
+            assert self._passes.acquire(timeout=PATIENCE), "the gate was never opened"
+        return self._behaviour(inputs)
+
+    def wait_entered(self) -> None:
+        assert self._begun.acquire(timeout=PATIENCE), "no run began"
+
+    def let_one_pass(self) -> None:
+        self._passes.release()
+
+    def open(self) -> None:
+        self._open.set()
+        self._passes.release(64)
+
+
+class FakePredictor:
+    """Runs `behaviour` once its self-test is over (the first run after opening)."""
+
+    def __init__(self, factory: FakeFactory) -> None:
+        self._factory = factory
+        self._tested = False
+        self.dead: str | None = None
+        self.resident = 1 << 20
+        self.closed = threading.Event()
+        self.aborted = threading.Event()
+        self.timeouts: list[float] = []
+
+    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        assert self.dead is None, "a dead predictor was run"
+        assert not self.closed.is_set(), "a closed predictor was run"
+        if not self._tested:
+            self._tested = True
+            return self._factory.selftest(inputs)
+        self.timeouts.append(timeout)
+        try:
+            return self._factory.behaviour(inputs)
+        except Exception as error:
+            self.dead = getattr(error, "kills", None)
+            raise
+
+    def failure(self) -> str | None:
+        return self.dead
+
+    def resident_bytes(self) -> int:
+        return self.resident
+
+    def abort(self) -> None:
+        self.dead = "killed"
+        self.aborted.set()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+@dataclass
+class FakeFactory:
+    """Opens FakePredictors and remembers them; `refuse` is raised instead when it is set."""
+
+    behaviour: Behaviour = doubled
+    selftest: Behaviour = doubled
+    refuse: Exception | None = None
+    opened: list[FakePredictor] = field(default_factory=list)
+    specs: list[PredictorSpec] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._opening = threading.Condition()
+
+    def __call__(self, spec: PredictorSpec) -> FakePredictor:
+        with self._opening:
+            self.specs.append(spec)
+            self._opening.notify_all()
+            if self.refuse is not None:
+                raise self.refuse
+            self.opened.append(FakePredictor(self))
+            return self.opened[-1]
+
+    def wait_attempts(self, count: int) -> None:
+        with self._opening:
+            assert self._opening.wait_for(lambda: len(self.specs) >= count, PATIENCE)
+
+
+class RecordingObserver:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.batches: list[dict[str, Any]] = []
+        self.restarts: list[str] = []
+        self.rejections: Counter[str] = Counter()
+
+    def batch_done(self, **batch: Any) -> None:
+        with self._changed:
+            self.batches.append(batch)
+            self._changed.notify_all()
+
+    def restarted(self, *, model: str, group: str, reason: str) -> None:
+        with self._changed:
+            self.restarts.append(reason)
+            self._changed.notify_all()
+
+    def rejected(self, *, model: str, reason: str) -> None:
+        with self._changed:
+            self.rejections[reason] += 1
+            self._changed.notify_all()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, PATIENCE), "it was never observed"
+
+
+DOUBLE = """
+default_group = "main"
+[dynamic_batching]
+max_batch_size = {batch}
+max_queue_delay_ms = {delay}
+max_queue_size = {queue}
+[[instance_group]]
+name = "main"
+backend = "fake"
+count = {count}
+[[instance_group]]
+name = "spare"
+backend = "fake"
+start = "on_demand"
+"""
+
+
+def write_double(
+    root: Path, *versions: int, batch: int = 4, delay: float = 0, queue: int = 16, count: int = 1
+) -> Path:
+    """Model `double` (y = 2 x) with groups `main` and `spare`; returns its directory."""
+    write_config(root / "double", DOUBLE.format(batch=batch, delay=delay, queue=queue, count=count))
+    for version in versions or (1,):
+        write_version(root / "double" / str(version))
+    return root / "double"
+
+
+def open_registry(root: Path, factory: FakeFactory, **options: Any) -> ModelRegistry:
+    options.setdefault("build_pipeline", lambda info: None)
+    options.setdefault("observer", RecordingObserver())
+    options.setdefault("cores", 2.0)
+    return ModelRegistry(ModelRepository(root), open_predictor=factory, **options)

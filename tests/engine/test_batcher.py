@@ -1,0 +1,314 @@
+"""Admission, deadlines, cancellation and shedding in front of the instances of a group."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.engine.batcher import Batcher
+from app.engine.job import Batch, Job
+from app.engine.ports import InferResult
+from app.engine.tensors import shape_key
+from app.errors import DeadlineExceeded, ModelNotReady, Overloaded
+from tests.engine.fakes import PATIENCE, ManualClock
+
+
+class Bench:
+    """A batcher with its clock and its rejections."""
+
+    def __init__(self, clock: Any, **options: Any) -> None:
+        self.clock = clock
+        self.rejections: Counter[str] = Counter()
+        self.batcher = Batcher(
+            max_rows=options.get("max_rows", 1),
+            max_delay=options.get("max_delay", 0.0),
+            max_queue=options.get("max_queue", 16),
+            clock=clock,
+            on_rejected=lambda reason: self.rejections.update([reason]),
+        )
+        self.batcher.add_live(options.get("live", 1))
+
+    def job(self, *, timeout: float = 60.0, width: int = 1, priority: int = 0) -> Job:
+        inputs = {"x": np.zeros((1, width), np.float32)}
+        now = self.clock()
+        return Job(
+            inputs=inputs,
+            rows=1,
+            key=shape_key(inputs),
+            priority=priority,
+            deadline=now + timeout,
+            enqueued=now,
+        )
+
+    def submit(self, **options: Any) -> Job:
+        job = self.job(**options)
+        self.batcher.submit(job)
+        return job
+
+    def take(self) -> Batch:
+        batch = self.batcher.take(lambda: True)
+        assert batch is not None
+        return batch
+
+    def usual(self, seconds: float, width: int = 1) -> None:
+        self.batcher.observed(self.job(width=width).key, seconds)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench(ManualClock())
+    yield bench
+    bench.batcher.close(ModelNotReady("the test is over"))
+
+
+def test_the_queue_is_bounded(bench: Bench) -> None:
+    """The job after the last that fits is refused with the limit and a time to come back."""
+    bench.usual(0.25)
+    for _ in range(16):
+        bench.submit()
+    with pytest.raises(Overloaded) as refused:
+        bench.submit()
+    assert refused.value.limit == 16
+    assert refused.value.retry_after == pytest.approx(16 * 0.25)
+    assert bench.rejections == {"queue_full": 1}
+
+
+def test_what_cannot_finish_in_time_is_refused_at_once(bench: Bench) -> None:
+    """Runs of 1 s and a deadline of 2 s: one job may run and one may wait, the third may not."""
+    bench.usual(1.0)
+    bench.submit(timeout=2.0)
+    bench.take()
+    bench.submit(timeout=2.0)
+    began = time.monotonic()
+    with pytest.raises(Overloaded, match=r"needs about 3\.00 s, the deadline leaves 2\.00 s"):
+        bench.submit(timeout=2.0)
+    assert time.monotonic() - began < 0.05
+    assert bench.rejections == {"deadline": 1}
+
+
+def test_the_seventeenth_of_a_full_queue_of_seconds_is_refused(bench: Bench) -> None:
+    """16 jobs of 1 s wait for one instance; whoever brings a deadline of 2 s is refused."""
+    bench.usual(1.0)
+    for _ in range(16):
+        bench.submit(timeout=60.0)
+    with pytest.raises(Overloaded) as refused:
+        bench.submit(timeout=2.0)
+    assert refused.value.retry_after == pytest.approx(16.0)
+
+
+def test_two_instances_halve_the_wait() -> None:
+    """What one instance could not do in time, two can."""
+    bench = Bench(ManualClock(), live=2)
+    bench.usual(1.0)
+    for _ in range(4):
+        bench.submit(timeout=60.0)
+    bench.submit(timeout=3.1)
+    with pytest.raises(Overloaded):
+        bench.submit(timeout=3.1)
+
+
+def test_a_job_that_would_run_at_once_is_admitted_whatever_the_estimate(bench: Bench) -> None:
+    """One slow run must not refuse everyone for ever: an idle instance takes the job."""
+    bench.usual(30.0)
+    job = bench.submit(timeout=1.0)
+    assert bench.take().jobs == (job,)
+
+
+def test_a_deadline_in_the_past_is_refused(bench: Bench) -> None:
+    """Nothing is queued for a request whose time has passed."""
+    with pytest.raises(DeadlineExceeded):
+        bench.submit(timeout=0.0)
+    assert bench.batcher.depth == 0
+
+
+def test_a_deadline_fires_on_time_while_every_instance_is_busy() -> None:
+    """Queued work fails within 0.2 s of its deadline although nobody takes it."""
+    bench = Bench(time.monotonic)
+    job = bench.submit(timeout=0.1)
+    with pytest.raises(DeadlineExceeded):
+        job.future.result(timeout=PATIENCE)
+    assert 0.0 <= time.monotonic() - job.deadline < 0.2
+    assert bench.rejections == {"expired": 1}
+    assert bench.batcher.depth == 0
+
+
+def test_a_deadline_fires_on_time_while_the_job_runs() -> None:
+    """The client is answered at its deadline; the run may go on, its late result goes nowhere."""
+    bench = Bench(time.monotonic)
+    job = bench.submit(timeout=0.1)
+    batch = bench.take()
+    with pytest.raises(DeadlineExceeded):
+        job.future.result(timeout=PATIENCE)
+    assert 0.0 <= time.monotonic() - job.deadline < 0.2
+    job.finish(_result())
+    bench.batcher.finished(batch, 0.3)
+    assert isinstance(job.future.exception(), DeadlineExceeded)
+
+
+def test_an_earlier_deadline_is_not_hidden_by_a_later_one() -> None:
+    """The second job's deadline comes first and fires first."""
+    bench = Bench(time.monotonic)
+    later = bench.submit(timeout=30.0)
+    threading.Event().wait(0.05)  # until the reaper has gone to sleep for 30 s
+    sooner = bench.submit(timeout=0.05)
+    with pytest.raises(DeadlineExceeded):
+        sooner.future.result(timeout=PATIENCE)
+    assert not later.future.done()
+
+
+def test_a_job_past_its_deadline_never_starts(bench: Bench) -> None:
+    """An instance that comes too late gets the next job; the late one fails."""
+    late, good = bench.submit(timeout=1.0), bench.submit(timeout=60.0)
+    bench.clock.advance(2.0)
+    assert bench.take().jobs == (good,)
+    with pytest.raises(DeadlineExceeded):
+        late.future.result(timeout=PATIENCE)
+
+
+def test_a_cancelled_job_leaves_the_queue_at_once(bench: Bench) -> None:
+    """A client that goes away frees its place and is counted; its job never runs."""
+    gone, good = bench.submit(), bench.submit()
+    assert gone.future.cancel()
+    assert bench.batcher.depth == 1
+    assert bench.rejections == {"cancelled": 1}
+    assert bench.take().jobs == (good,)
+
+
+def test_a_running_job_cannot_be_cancelled() -> None:
+    """From its entry into a batch the future is no longer cancellable, so no neighbour hangs."""
+    bench = Bench(ManualClock(), max_rows=4)
+    jobs = [bench.submit() for _ in range(3)]
+    batch = bench.take()
+    assert not jobs[1].future.cancel()
+    for job in batch.jobs:
+        job.finish(_result())
+    assert [job.future.result(timeout=PATIENCE) for job in jobs] == [_result()] * 3
+
+
+def test_low_priority_is_shed_for_a_normal_job(bench: Bench) -> None:
+    """A full queue drops its youngest low-priority job to take a normal one."""
+    for _ in range(15):
+        bench.submit()
+    low = bench.submit(priority=1)
+    bench.submit()
+    assert isinstance(low.future.exception(timeout=PATIENCE), Overloaded)
+    assert bench.rejections == {"shed": 1}
+    assert bench.batcher.depth == 16
+
+
+def test_low_priority_sheds_nobody(bench: Bench) -> None:
+    """A low-priority job that meets a full queue is itself refused."""
+    for _ in range(16):
+        bench.submit(priority=1)
+    with pytest.raises(Overloaded):
+        bench.submit(priority=1)
+
+
+def test_low_priority_gives_way(bench: Bench) -> None:
+    """However long it has waited, a normal job goes first."""
+    low, normal = bench.submit(priority=1), bench.submit()
+    assert [bench.take().jobs, bench.take().jobs] == [(normal,), (low,)]
+
+
+def test_an_unhealthy_instance_takes_nothing(bench: Bench) -> None:
+    """The job stays queued for another instance."""
+    job = bench.submit()
+    assert bench.batcher.take(lambda: False) is None
+    assert bench.take().jobs == (job,)
+
+
+def test_an_idle_instance_notices_that_its_predictor_died(bench: Bench) -> None:
+    """Without any job, take() comes back within a second when the predictor is gone."""
+    began = time.monotonic()
+    assert bench.batcher.take(lambda: False) is None
+    assert time.monotonic() - began < 1.0
+
+
+def test_closing_fails_what_waits_and_lets_instances_go(bench: Bench) -> None:
+    """No future is left unsettled and nobody may submit any more."""
+    waiting = bench.submit()
+    bench.batcher.close(ModelNotReady("closing"))
+    assert isinstance(waiting.future.exception(timeout=PATIENCE), ModelNotReady)
+    assert bench.batcher.take(lambda: True) is None
+    with pytest.raises(ModelNotReady):
+        bench.submit()
+
+
+def test_every_future_is_settled_in_a_storm() -> None:
+    """Four instances, eight clients, short deadlines, cancellations and two priorities: each of
+    2,000 jobs ends, and none both runs and is dropped."""
+    bench = Bench(time.monotonic, max_rows=4, max_queue=32, live=4)
+    ran: Counter[int] = Counter()
+    refused = Counter[str]()
+
+    def instance() -> None:
+        while batch := bench.batcher.take(lambda: True):
+            for job in batch.jobs:
+                ran[id(job)] += 1
+                job.finish(_result())
+            bench.batcher.finished(batch, 0.0001)
+
+    def client(number: int) -> list[Job]:
+        jobs = []
+        for turn in range(250):
+            timeout = 0.0005 if turn % 5 == 0 else 30.0
+            job = bench.job(timeout=timeout, width=1 + turn % 3, priority=(number + turn) % 2)
+            try:
+                bench.batcher.submit(job)
+            except (Overloaded, DeadlineExceeded) as error:
+                refused[error.code] += 1
+                continue
+            jobs.append(job)
+            if turn % 7 == 0:
+                job.future.cancel()
+        return jobs
+
+    instances = [threading.Thread(target=instance) for _ in range(4)]
+    for thread in instances:
+        thread.start()
+    with ThreadPoolExecutor(8) as clients:
+        jobs = [job for part in clients.map(client, range(8)) for job in part]
+    outcomes = Counter(_outcome(job) for job in jobs)
+    bench.batcher.close(ModelNotReady("over"))
+    for thread in instances:
+        thread.join(PATIENCE)
+    assert sum(outcomes.values()) + sum(refused.values()) == 2000
+    assert outcomes["ran"] > 0
+    assert max(ran.values()) == 1
+    dropped = [job for job in jobs if job.future.cancelled()]
+    assert not [job for job in dropped if ran[id(job)]]
+
+
+def _outcome(job: Job) -> str:
+    try:
+        job.future.result(timeout=PATIENCE)
+    except CancelledError:
+        return "cancelled"
+    except (DeadlineExceeded, Overloaded) as error:
+        return error.code
+    return "ran"
+
+
+def _result() -> InferResult:
+    return InferResult(
+        outputs={},
+        model="m",
+        version=1,
+        group="g",
+        queue_seconds=0.0,
+        infer_seconds=0.0,
+        batch_rows=1,
+    )
+
+
+def test_an_endless_deadline_is_possible(bench: Bench) -> None:
+    """The reaper can wait for a deadline that never comes."""
+    assert not bench.submit(timeout=math.inf).future.done()

@@ -1,0 +1,277 @@
+"""A published version is whole, tested, described, small where asked, and free at run time."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+
+from app.engine.config import load_config
+from app.errors import ExportError
+from app.export.config_text import mnist_config, segment_config, sentiment_config
+from app.export.exporter import Origin, export_version
+from app.export.program import load_parameters
+from app.export.publish import next_version, staged_version
+from app.export.recipe import Recipe, read_recipe
+from app.export.selftest import run_program
+from app.networks import build
+from tests.networks.conftest import FIXTURES
+from tests.networks.stopwatch import seconds
+
+pytestmark = pytest.mark.paddle
+TINY = FIXTURES / "tiny_bert"
+ORIGIN = Origin("random", source="a test", licence="CC0-1.0", preview=True)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A weights file for the linear digit classifier."""
+    path = tmp_path_factory.mktemp("digits") / "mnist.npz"
+    random = np.random.default_rng(1)
+    weights = random.normal(size=(784, 10)).astype(np.float32)
+    arrays = {"linear.weight": weights, "linear.bias": np.zeros(10, np.float32)}
+    np.savez(path, allow_pickle=False, **arrays)
+    return path
+
+
+@pytest.fixture(scope="module", params=["float32", "float16"])
+def text_version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny BERT published as version 1 of `emotion`, in either storage."""
+    return export_version(
+        read_recipe("bert", TINY),
+        repository=tmp_path_factory.mktemp("repository"),
+        name="emotion",
+        origin=ORIGIN,
+        store=request.param,
+    )
+
+
+def test_manifest_describes_every_file(text_version: Path) -> None:
+    """The manifest gives size and sha256 of each other file, the tensors and the provenance."""
+    manifest = json.loads((text_version / "manifest.json").read_text("utf-8"))
+    present = {path.name for path in text_version.iterdir()} - {"manifest.json"}
+    assert manifest["files"].keys() == present
+    for name, entry in manifest["files"].items():
+        content = (text_version / name).read_bytes()
+        assert entry == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    assert [spec["name"] for spec in manifest["inputs"]] == ["input_ids", "attention_mask"]
+    assert manifest["outputs"] == [{"name": "logits", "dtype": "float32", "shape": [-1, 6]}]
+    assert manifest["network"]["name"] == "bert"
+    assert manifest["weights"]["origin"] == "random"
+    assert manifest["weights"]["preview"] is True
+    digest = hashlib.sha256((TINY / "model.safetensors").read_bytes()).hexdigest()
+    assert manifest["weights"]["sha256"] == digest
+
+
+def test_golden_output(text_version: Path) -> None:
+    """Both kinds of kernels reproduce the golden output within its own tolerance."""
+    with np.load(text_version / "selftest.npz", allow_pickle=False) as golden:
+        feeds = [golden["input.input_ids"], golden["input.attention_mask"]]
+        expected, tolerance = golden["output.logits"], float(golden["tolerance"])
+    for onednn in (True, False):
+        (actual,) = run_program(text_version, feeds, onednn=onednn)
+        assert np.abs(expected - actual).max() <= tolerance
+    assert np.ptp(expected) > 100 * tolerance
+
+
+def test_dynamic_graph_is_rebuilt_from_the_version(text_version: Path) -> None:
+    """Manifest and parameters suffice to rebuild the dynamic graph, which predicts the same."""
+    table = json.loads((text_version / "manifest.json").read_text("utf-8"))["network"]
+    network = build(table["name"], table["options"])
+    parameters = load_parameters(text_version)
+    assert parameters.keys() == network.state_dict().keys()
+    network.set_state_dict(parameters)
+    network.eval()
+    recipe = read_recipe("bert", TINY)
+    feeds = [recipe.feeds[spec.name] for spec in recipe.inputs]
+    with paddle.no_grad():
+        dynamic = network(*(paddle.to_tensor(array) for array in feeds)).numpy()
+    (static,) = run_program(text_version, feeds, onednn=False)
+    assert np.abs(dynamic - static).max() <= 1e-4
+
+
+def test_text_model_carries_its_tokenizer_and_labels(text_version: Path) -> None:
+    """A directory with only vocab.txt gets a tokenizer.json, and config.toml names the labels."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(text_version / "tokenizer.json"))
+    encoded = tokenizer.encode("我好难过。")
+    assert encoded.tokens == ["[CLS]", "我", "好", "难", "过", "。", "[SEP]"]
+    assert tokenizer.padding is None
+    assert tokenizer.truncation is None
+    config = load_config(text_version.parent / "config.toml")
+    assert config.pipeline == "sentiment"
+    assert config.parameters["labels"][:2] == ["angry", "happy"]
+    assert config.parameters["labels_zh"][4] == "悲伤"
+    assert config.parameters["buckets"] == [16, 32, 64]
+
+
+def test_float16_storage(tmp_path: Path) -> None:
+    """Half storage halves the file, moves the output by rounding alone, and costs no run time."""
+    options = {
+        "vocab_size": 2000, "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "intermediate_size": 1024, "max_position_embeddings": 64, "num_labels": 6,
+    }  # fmt: skip
+    paddle.seed(5)
+    state = {name: value.numpy() for name, value in build("bert", options).state_dict().items()}
+    plain = read_recipe("bert", TINY)
+    recipe = Recipe(
+        network="bert", options=options, state=state, inputs=plain.inputs, outputs=plain.outputs,
+        feeds=plain.feeds, config="", weights_sha256="",
+    )  # fmt: skip
+    full, half = (
+        export_version(recipe, repository=tmp_path, name=store, origin=ORIGIN, store=store)
+        for store in ("float32", "float16")
+    )
+    sizes = [(path / "inference.pdiparams").stat().st_size for path in (full, half)]
+    assert 0.49 < sizes[1] / sizes[0] < 0.52
+    ids = np.random.default_rng(3).integers(5, 2000, (4, 48))
+    mask = np.ones_like(ids)
+    outputs = [run_program(path, [ids, mask], onednn=True)[0] for path in (full, half)]
+    assert 0 < np.abs(outputs[0] - outputs[1]).max() < 2e-2
+    runs = [_opened(path, ids, mask) for path in (full, half)]
+    fast, other = seconds(*runs, rounds=25)
+    print(f"BERT 4x48: float32 {fast * 1e3:.2f} ms, stored as float16 {other * 1e3:.2f} ms")
+    assert other / fast < 1.2
+
+
+def _opened(directory: Path, *arrays: np.ndarray):  # type: ignore[no-untyped-def]
+    config = paddle.inference.Config(
+        str(directory / "inference.json"), str(directory / "inference.pdiparams")
+    )
+    config.disable_gpu()
+    config.disable_glog_info()
+    predictor = paddle.inference.create_predictor(config)
+    for name, array in zip(predictor.get_input_names(), arrays, strict=True):
+        predictor.get_input_handle(name).copy_from_cpu(array)
+    return predictor.run
+
+
+def test_equal_input_gives_equal_bytes(digits: Path, tmp_path: Path) -> None:
+    """Two exports of the same weights are the same bytes, so the manifest is a fingerprint."""
+    recipe = read_recipe("mnist", digits)
+    versions = [
+        export_version(recipe, repository=tmp_path, name="mnist", origin=ORIGIN) for _ in range(2)
+    ]
+    assert [path.name for path in versions] == ["1", "2"]
+    for path in versions[0].iterdir():
+        assert path.read_bytes() == (versions[1] / path.name).read_bytes(), path.name
+
+
+def test_no_machine_path_in_what_is_published(text_version: Path) -> None:
+    """No file of a version holds a path of the machine that built it."""
+    for path in text_version.iterdir():
+        content = path.read_bytes()
+        for place in (text_version.parent, Path(__file__).parents[2], Path.home()):
+            assert str(place).encode() not in content, path.name
+
+
+def test_existing_config_is_kept(digits: Path, tmp_path: Path) -> None:
+    """A new version does not touch the config.toml that an operator has edited."""
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "config.toml").write_text("# mine\n")
+    export_version(read_recipe("mnist", digits), repository=tmp_path, name="mnist", origin=ORIGIN)
+    assert (tmp_path / "mnist" / "config.toml").read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "pipeline"),
+    [
+        (segment_config(320), "segment"),
+        (sentiment_config(labels=("a", "b"), pad_id=0, positions=512), "sentiment"),
+        (mnist_config(), None),
+    ],
+    ids=["u2netp", "bert", "mnist"],
+)
+def test_default_configurations_are_valid(tmp_path: Path, text: str, pipeline: str | None) -> None:
+    """The server accepts the config.toml that each network starts with."""
+    (tmp_path / "config.toml").write_text(text, "utf-8")
+    config = load_config(tmp_path / "config.toml")
+    assert config.pipeline == pipeline
+    assert config.warmup
+
+
+def test_failing_export_leaves_nothing(digits: Path, tmp_path: Path) -> None:
+    """A step that fails half-way leaves neither a version nor a staging directory."""
+
+    def fail(directory: Path) -> None:
+        assert (directory / "inference.json").exists()
+        raise ExportError("half-way")
+
+    good = read_recipe("mnist", digits)
+    recipe = Recipe(
+        network=good.network, options={}, state=good.state, inputs=good.inputs,
+        outputs=good.outputs, feeds=good.feeds, config=good.config, weights_sha256="", check=fail,
+    )  # fmt: skip
+    with pytest.raises(ExportError, match="half-way"):
+        export_version(recipe, repository=tmp_path, name="mnist", origin=ORIGIN)
+    assert list((tmp_path / "mnist").iterdir()) == []
+
+
+def test_weights_that_give_no_numbers(digits: Path, tmp_path: Path) -> None:
+    """Weights whose golden output overflows are refused."""
+    good = read_recipe("mnist", digits)
+    good.state["linear.weight"][:] = 3e38
+    with pytest.raises(ExportError, match="output logits of the exported program is not finite"):
+        export_version(good, repository=tmp_path, name="mnist", origin=ORIGIN)
+
+
+def test_weights_too_large_for_float16(digits: Path, tmp_path: Path) -> None:
+    """Half storage refuses a parameter that it would turn into infinity."""
+    good = read_recipe("mnist", digits)
+    good.state["linear.bias"][0] = 7e4
+    with pytest.raises(ExportError, match="bias does not fit float16"):
+        export_version(good, repository=tmp_path, name="m", origin=ORIGIN, store="float16")
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "../up", ".hidden", "a" * 65])
+def test_model_names(digits: Path, tmp_path: Path, name: str) -> None:
+    """A name that the server would not list, or that leaves the repository, is refused."""
+    with pytest.raises(ExportError, match="must match"):
+        export_version(read_recipe("mnist", digits), repository=tmp_path, name=name, origin=ORIGIN)
+
+
+def test_origin_comes_from_a_closed_list(digits: Path, tmp_path: Path) -> None:
+    """Provenance is one of four words, so that clients can rely on it."""
+    with pytest.raises(ExportError, match="must be one of"):
+        export_version(
+            read_recipe("mnist", digits), repository=tmp_path, name="m", origin=Origin("x", "", "")
+        )
+
+
+def test_versions_count_up_from_the_highest(tmp_path: Path) -> None:
+    """Gaps are not filled, and directories that are no versions do not count."""
+    for name in ("1", "7", "007", ".staging-ab", "v9", "12x"):
+        (tmp_path / name).mkdir()
+    assert next_version(tmp_path) == 8
+    assert next_version(tmp_path / "new") == 1
+
+
+def test_version_is_never_overwritten(tmp_path: Path) -> None:
+    """Publishing onto a version that exists, or that appeared meanwhile, is refused."""
+    (tmp_path / "1").mkdir()
+    with pytest.raises(ExportError, match="already has a version 1"), staged_version(tmp_path, 1):
+        pass
+    staging = staged_version(tmp_path, 3)
+    (staging.__enter__() / "file").touch()
+    (tmp_path / "3" / "other").mkdir(parents=True)
+    with pytest.raises(ExportError, match="was taken meanwhile"):
+        staging.__exit__(None, None, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]
+    assert [path.name for path in (tmp_path / "3").iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet", {}, "unknown network 'resnet'; known: bert, mnist, u2net, u2netp"),
+        ("u2netp", {"colour": 1}, "does not take these options"),
+    ],
+    ids=["name", "option"],
+)
+def test_networks_by_name(name: str, options: dict[str, int], message: str) -> None:
+    """An unknown network or option is refused by name."""
+    with pytest.raises(ExportError, match=message):
+        build(name, options)

@@ -1,0 +1,164 @@
+"""`pull` and `import` publish the official weights as the next version, once."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.commands import pull
+from app.errors import ExportError
+from app.export.exporter import Origin
+from app.export.official import import_u2netp
+from app.export.onnx_check import check_against_onnx
+from app.export.recipe import read_recipe
+from app.export.release import U2NETP_RELEASE, Release, published_version
+from tests.export.file_server import Script, serving
+from tests.export.test_u2net_weights import random_arrays
+from tests.export.u2net_onnx import write_u2netp
+
+pytestmark = pytest.mark.paddle
+
+
+@pytest.fixture(scope="module")
+def onnx_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stand-in for the official file: the same graph, anonymous names, random weights."""
+    path = tmp_path_factory.mktemp("release") / "u2netp.onnx"
+    write_u2netp(path, random_arrays(batch_norm=False))
+    return path
+
+
+def release_of(file: Path, url: str = "https://example.invalid/u2netp.onnx") -> Release:
+    content = file.read_bytes()
+    return Release(
+        url=url,
+        size=len(content),
+        md5=hashlib.md5(content).hexdigest(),
+        sha256=hashlib.sha256(content).hexdigest(),
+    )
+
+
+@pytest.fixture(scope="module")
+def published(onnx_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in imported as the official release into an empty repository."""
+    pytest.importorskip("onnxruntime", reason="the check against ONNX Runtime would not run")
+    repository = tmp_path_factory.mktemp("repository")
+    return import_u2netp(onnx_file, repository=repository, release=release_of(onnx_file))
+
+
+def test_official_provenance(published: Path, onnx_file: Path) -> None:
+    """A file with the release's digest is described as the official release, not as a preview."""
+    weights = json.loads((published / "manifest.json").read_text("utf-8"))["weights"]
+    assert weights["origin"] == "official release"
+    assert weights["preview"] is False
+    assert weights["licence"] == "Apache-2.0"
+    assert weights["sha256"] == release_of(onnx_file).sha256
+
+
+def test_import_once(published: Path, onnx_file: Path) -> None:
+    """Importing the same file again returns the version that is there."""
+    repository = published.parents[1]
+    assert published == import_u2netp(
+        onnx_file, repository=repository, release=release_of(onnx_file)
+    )
+    assert published_version(published.parent, release_of(onnx_file).sha256) == published
+    assert published_version(published.parent, "0" * 64) is None
+
+
+def test_import_of_another_file(published: Path, onnx_file: Path, tmp_path: Path) -> None:
+    """Other weights need their origin said, and then become the next version."""
+    other = tmp_path / "other.onnx"
+    write_u2netp(other, random_arrays(batch_norm=True))
+    repository, release = published.parents[1], release_of(onnx_file)
+    with pytest.raises(ExportError, match="say --origin"):
+        import_u2netp(other, repository=repository, release=release)
+    origin = Origin("random", source="a test", licence="CC0-1.0")
+    directory = import_u2netp(other, repository=repository, release=release, origin=origin)
+    assert directory.name == "2"
+
+
+def test_check_against_onnx_runtime(published: Path, tmp_path: Path) -> None:
+    """A program that does not compute what the file computes is refused."""
+    arrays = random_arrays(batch_norm=False)
+    arrays["outconv.bias"] += 0.5
+    write_u2netp(tmp_path / "shifted.onnx", arrays)
+    feed = read_recipe("u2netp", tmp_path / "shifted.onnx").feeds["input"]
+    with pytest.raises(ExportError, match="ONNX Runtime's output differs by"):
+        check_against_onnx(published, tmp_path / "shifted.onnx", feed)
+
+
+def test_pull_command(
+    onnx_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """`paddlepool pull u2netp` downloads, verifies and publishes; again, it has nothing to do.
+
+    A kept download that has gone bad since is neither trusted nor in the way.
+    """
+    kept = tmp_path / "paddlepool" / f"u2netp-{release_of(onnx_file).sha256[:12]}.onnx"
+    kept.parent.mkdir()
+    kept.write_bytes(onnx_file.read_bytes()[:-9])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    script = Script(onnx_file.read_bytes(), cut_after=[1_000_000])
+    with serving(script) as url:
+        monkeypatch.setattr("app.export.release.U2NETP_RELEASE", release_of(onnx_file, url))
+        arguments = ["pull", "u2netp", "--repository", str(tmp_path / "repository")]
+        assert main(arguments) == 0
+        assert main(arguments) == 0
+    assert script.requests == [None, "bytes=1000000-"]
+    assert kept.read_bytes() == onnx_file.read_bytes()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("u2netp/1")
+    assert "already holds the official release" in lines[1]
+
+
+def test_pull_without_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Without a network the command ends with one line and a failing exit code."""
+    nowhere = Release("http://127.0.0.1:1/u2netp.onnx", 10, "", "")
+    monkeypatch.setattr("app.export.release.U2NETP_RELEASE", nowhere)
+    places = ["--cache", str(tmp_path / "c"), "--repository", str(tmp_path / "r")]
+    assert main(["pull", "u2netp", "--timeout", "3", *places]) == 1
+    error = capsys.readouterr().err
+    assert error == "paddlepool pull: no network: cannot reach 127.0.0.1\n"
+    assert not (tmp_path / "r").exists()
+
+
+def test_release_is_the_documented_one() -> None:
+    """The address and digests are those of the rembg release that upstream's users know."""
+    assert U2NETP_RELEASE.url.startswith("https://github.com/danielgatis/rembg/releases/")
+    assert U2NETP_RELEASE.size == 4_574_861
+    assert (len(U2NETP_RELEASE.md5), len(U2NETP_RELEASE.sha256)) == (32, 64)
+
+
+def test_default_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Downloads are kept where XDG says, else under the home directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert pull.default_cache() == tmp_path / "paddlepool"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert pull.default_cache() == tmp_path / ".cache" / "paddlepool"
+
+
+def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """`paddlepool export` publishes a version and says where and how large it is."""
+    weights = tmp_path / "mnist.npz"
+    arrays = {"linear.weight": np.ones((784, 10)), "linear.bias": np.zeros(10)}
+    np.savez(weights, allow_pickle=False, **arrays)
+    arguments = ["export", "mnist", "--weights", str(weights), "--repository", str(tmp_path)]
+    assert main([*arguments, "--name", "digits", "--origin", "random"]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path}/digits/1: 0.")
+    assert main([*arguments, "--name", "Bad Name"]) == 1
+    assert "must match" in capsys.readouterr().err
+
+
+def test_import_command_needs_the_official_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """`paddlepool import u2netp FILE` refuses another file with both digests in the message."""
+    (tmp_path / "u2netp.onnx").write_bytes(b"something else")
+    command = ["import", "u2netp", str(tmp_path / "u2netp.onnx"), "--repository", str(tmp_path)]
+    assert main(command) == 1
+    assert U2NETP_RELEASE.sha256 in capsys.readouterr().err

@@ -1,0 +1,76 @@
+"""Model versions on disk for tests: any bytes as program and weights, with a manifest that fits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.tensors import TensorSpec
+
+PAIRS = (TensorSpec("x", "float32", (-1, -1)),), (TensorSpec("y", "float32", (-1, -1)),)
+"""Inputs and outputs of the models that fakes serve: y = 2 x."""
+
+
+def write_version(
+    directory: Path,
+    *,
+    program: bytes = b'{"program": 1}',
+    params: bytes = bytes(range(256)) * 8,
+    specs: tuple[Sequence[TensorSpec], Sequence[TensorSpec]] = PAIRS,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    outputs: Mapping[str, NDArray[Any]] | None = None,
+    tolerance: float = 1e-4,
+) -> Path:
+    """Write a complete version; returns its directory."""
+    directory.mkdir(parents=True)
+    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    (directory / "inference.json").write_bytes(program)
+    (directory / "inference.pdiparams").write_bytes(params)
+    golden = {f"input.{name}": array for name, array in (inputs or {"x": x}).items()}
+    golden |= {f"output.{name}": array for name, array in (outputs or {"y": 2 * x}).items()}
+    np.savez_compressed(directory / "selftest.npz", tolerance=np.float64(tolerance), **golden)
+    write_manifest(directory, specs)
+    return directory
+
+
+def write_manifest(
+    directory: Path,
+    specs: tuple[Sequence[TensorSpec], Sequence[TensorSpec]] = PAIRS,
+    **changes: Any,
+) -> None:
+    """Write a manifest that lists every file now in `directory`; `changes` replace its keys."""
+    (directory / "manifest.json").unlink(missing_ok=True)
+    files = {
+        path.name: {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+        for path in directory.iterdir()
+    }
+    described = [
+        [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in side]
+        for side in specs
+    ]
+    manifest = {
+        "format": 1,
+        "program": "inference.json",
+        "params": "inference.pdiparams",
+        "files": files,
+        "inputs": described[0],
+        "outputs": described[1],
+        "network": None,
+        "weights": {"origin": "random", "preview": True, "source": "a test", "licence": "none"},
+        "built_with": {"paddlepool": "0.1.0", "paddle": "3.2.2"},
+    } | changes
+    (directory / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+
+
+def write_config(model: Path, text: str) -> None:
+    model.mkdir(parents=True, exist_ok=True)
+    (model / "config.toml").write_text(text, "utf-8")

@@ -1,0 +1,153 @@
+"""BERT against Hugging Face transformers, alone against in a batch, oneDNN against native."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from app.export.bert_weights import read_bert_directory
+from app.export.program import TensorSpec, save_program
+from app.networks import build
+from tests.networks.conftest import FIXTURES, Open
+from tests.networks.stopwatch import seconds
+
+pytestmark = pytest.mark.paddle
+LIMIT = 1e-4
+TINY = FIXTURES / "tiny_bert"
+TRAINED = Path(__file__).parents[2] / "runs" / "emotion" / "hf"
+Ids = NDArray[np.int64]
+
+
+def served(directory: Path) -> paddle.nn.Layer:
+    bert = read_bert_directory(directory)
+    network = build("bert", bert.options)
+    network.set_state_dict({name: paddle.to_tensor(value) for name, value in bert.state.items()})
+    network.eval()
+    return network
+
+
+def logits(network: paddle.nn.Layer, ids: Ids, mask: Ids) -> NDArray[np.float32]:
+    with paddle.no_grad():
+        result: NDArray[np.float32] = network(paddle.to_tensor(ids), paddle.to_tensor(mask)).numpy()
+    return result
+
+
+def texts(lengths: list[int], *, vocabulary: int, width: int) -> tuple[Ids, Ids]:
+    """Random token ids padded to `width`, and their attention mask."""
+    mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int64)
+    return np.random.default_rng(8).integers(5, vocabulary, mask.shape) * mask, mask
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny BERT as a saved program."""
+    directory = tmp_path_factory.mktemp("bert")
+    save_bert(served(TINY), directory)
+    return directory
+
+
+def save_bert(network: paddle.nn.Layer, directory: Path) -> None:
+    names = ("input_ids", "attention_mask")
+    specs = [TensorSpec(name, "int64", (-1, -1)) for name in names]
+    save_program(network, inputs=specs, directory=directory, store="float32")
+
+
+def test_golden_logits_of_transformers() -> None:
+    """The logits equal those that transformers gave for the committed random BERT."""
+    with np.load(TINY / "expected.npz", allow_pickle=False) as golden:
+        ids, mask, expected = (golden[k] for k in ("input_ids", "attention_mask", "logits"))
+    assert np.abs(expected - logits(served(TINY), ids, mask)).max() <= LIMIT
+    assert np.ptp(expected) > 0.5, "equal logits would prove little"
+
+
+def test_padding_is_ignored() -> None:
+    """What stands in padded positions does not move the logits."""
+    network = served(TINY)
+    ids, mask = texts([7, 12], vocabulary=76, width=16)
+    noisy = np.where(mask == 1, ids, 9)
+    assert np.abs(logits(network, ids, mask) - logits(network, noisy, mask)).max() == 0.0
+
+
+@pytest.mark.parametrize("source", ["random", "trained"])
+def test_live_transformers(source: str, tmp_path: Path) -> None:
+    """The logits equal those of transformers run here on the same directory."""
+    torch = pytest.importorskip("torch", reason="torch is in the [train] extra only")
+    transformers = pytest.importorskip("transformers")
+    if source == "random":
+        torch.manual_seed(1)
+        config = transformers.BertConfig(
+            vocab_size=500, hidden_size=96, num_hidden_layers=3, num_attention_heads=6,
+            intermediate_size=200, num_labels=6, initializer_range=0.2,
+        )  # fmt: skip
+        transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+        directory = tmp_path
+    elif not TRAINED.exists():
+        pytest.skip(f"no trained weights at {TRAINED}")
+    else:
+        directory = TRAINED
+    theirs = transformers.BertForSequenceClassification.from_pretrained(directory).eval()
+    ids, mask = texts([1, 5, 17, 32], vocabulary=theirs.config.vocab_size, width=32)
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).logits
+    assert np.abs(expected.numpy() - logits(served(directory), ids, mask)).max() <= LIMIT
+
+
+@pytest.mark.parametrize("onednn", [True, False], ids=["onednn", "native"])
+def test_alone_and_in_every_batch(program: Path, open_program: Open, onednn: bool) -> None:
+    """A text has the same logits alone and in every batch of every order of its neighbours."""
+    run = open_program(program, onednn=onednn)
+    ids, mask = texts([3, 9, 15, 16], vocabulary=76, width=16)
+    alone = np.concatenate([run(ids[i : i + 1], mask[i : i + 1])[0] for i in range(4)])
+    for size in (2, 3, 4):
+        for rows in itertools.permutations(range(4), size):
+            batch = list(rows)
+            assert np.abs(run(ids[batch], mask[batch])[0] - alone[batch]).max() <= LIMIT, rows
+    wider = [np.pad(part, ((0, 0), (0, 16))) for part in (ids, mask)]
+    assert np.abs(run(*wider)[0] - alone).max() <= LIMIT, "the next length bucket"
+
+
+def test_onednn_against_native(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, open_program: Open
+) -> None:
+    """At the served size oneDNN and native agree, and oneDNN is at least 1.3 times as fast."""
+    options = {
+        "vocab_size": 500, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "intermediate_size": 1024, "max_position_embeddings": 128, "num_labels": 6,
+    }  # fmt: skip
+    paddle.seed(2)
+    save_bert(build("bert", options), tmp_path)
+    onednn, native = (open_program(tmp_path, onednn=value) for value in (True, False))
+    batch = texts([64, 40, 33, 64, 50, 64, 60, 41], vocabulary=500, width=64)
+    assert np.abs(onednn(*batch)[0] - native(*batch)[0]).max() <= LIMIT
+    fast, slow = seconds(lambda: onednn(*batch), lambda: native(*batch), rounds=7)
+    print(f"BERT 8x64, 1 thread: oneDNN {fast * 1e3:.1f} ms, native {slow * 1e3:.1f} ms")
+    assert slow / fast >= 1.3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({"model_type": "roberta"}, "model_type is 'roberta'"),
+        ({"num_attention_heads": 5}, "not divisible by 5 heads"),
+        ({"id2label": {"0": "a", "2": "b"}}, "'1' is missing"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_configurations_that_are_not_plain_bert(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    """A directory whose configuration we would compute wrongly is refused by name."""
+    from app.errors import ExportError
+
+    config = json.loads((TINY / "config.json").read_text("utf-8")) | change
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    save_file({}, tmp_path / "model.safetensors")
+    with pytest.raises(ExportError, match=message):
+        read_bert_directory(tmp_path)

@@ -1,0 +1,125 @@
+"""U²-Netp against the reference ONNX, and each of its forms against the plain one."""
+
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from numpy.typing import NDArray
+
+from app.export.arrays import Arrays, read_arrays
+from app.export.u2net_weights import fold_batch_norm, mask_state
+from app.networks import build
+from app.networks.u2net import U2NET, U2NETP, U2Net
+from tests.networks.conftest import Open
+from tests.networks.stopwatch import seconds
+
+pytestmark = pytest.mark.paddle
+LIMIT = 1e-4
+
+
+def forward(network: paddle.nn.Layer, image: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    network.eval()
+    with paddle.no_grad():
+        outputs = network(paddle.to_tensor(image))
+    return [o.numpy() for o in (outputs if isinstance(outputs, tuple) else (outputs,))]
+
+
+def load(network: paddle.nn.Layer, state: Arrays) -> paddle.nn.Layer:
+    network.set_state_dict({name: paddle.to_tensor(value) for name, value in state.items()})
+    return network
+
+
+def upstream_arrays(network: U2Net) -> Arrays:
+    """The network's state in upstream names, batch norm statistics included."""
+    renamed = {"._mean": ".running_mean", "._variance": ".running_var"}
+    arrays = {}
+    for name, value in network.state_dict().items():
+        for ours, theirs in renamed.items():
+            name = name.replace(ours, theirs)
+        arrays[name] = value.numpy()
+    return arrays
+
+
+@pytest.fixture(scope="module")
+def unfolded() -> U2Net:
+    """U²-Netp with batch norm whose statistics, gains and shifts are all random."""
+    paddle.seed(11)
+    random = np.random.default_rng(11)
+    network = U2Net(U2NETP, batch_norm=True)
+    for name, value in network.state_dict().items():
+        if ".bn_s1." in name:
+            lower = 0.5 if name.endswith(("_variance", "weight")) else -0.5
+            value.set_value(random.uniform(lower, lower + 1, value.shape).astype(np.float32))
+    return network
+
+
+def test_reference_outputs(reference_weights: Path, picture: NDArray[np.float32]) -> None:
+    """All seven outputs equal the reference ONNX graph's on the same input."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(
+        str(reference_weights / "u2netp_reference.onnx"), providers=["CPUExecutionProvider"]
+    )
+    expected = session.run([f"d{index}" for index in range(7)], {"input": picture})
+    arrays = read_arrays(reference_weights / "u2netp_reference.npz")
+    actual = forward(load(U2Net(U2NETP), fold_batch_norm(arrays)), picture)
+    for index, (theirs, ours) in enumerate(zip(expected, actual, strict=True)):
+        assert np.abs(theirs - ours).max() <= LIMIT, f"d{index}"
+    assert np.ptp(expected[0]) > 0.5, "a flat mask would prove little"
+
+
+def test_reference_mask_of_the_served_form(
+    reference_weights: Path, picture: NDArray[np.float32]
+) -> None:
+    """The rearranged head gives the plain network's d0 with the reference weights."""
+    arrays = fold_batch_norm(read_arrays(reference_weights / "u2netp_reference.npz"))
+    expected = forward(load(U2Net(U2NETP), arrays), picture)[0]
+    actual = forward(load(build("u2netp", {}), mask_state(arrays)), picture)[0]
+    assert np.abs(expected - actual).max() <= LIMIT
+
+
+def test_folding_batch_norm(unfolded: U2Net) -> None:
+    """Folding batch norm into the convolutions changes no output."""
+    image = np.random.default_rng(5).normal(size=(2, 3, 96, 96)).astype(np.float32)
+    folded = load(U2Net(U2NETP), fold_batch_norm(upstream_arrays(unfolded)))
+    for expected, actual in zip(forward(unfolded, image), forward(folded, image), strict=True):
+        assert np.ptp(expected) > 1e-3, "a flat mask would prove little"
+        assert np.abs(expected - actual).max() <= LIMIT
+
+
+def test_served_form(unfolded: U2Net) -> None:
+    """The rearranged head gives the plain network's d0, also for a batch and odd sizes."""
+    image = np.random.default_rng(6).normal(size=(2, 3, 65, 95)).astype(np.float32)
+    state = mask_state(fold_batch_norm(upstream_arrays(unfolded)))
+    (actual,) = forward(load(build("u2netp", {}), state), image)
+    assert actual.shape == (2, 1, 65, 95)
+    assert np.abs(forward(unfolded, image)[0] - actual).max() <= LIMIT
+
+
+def test_full_u2net_is_the_same_code() -> None:
+    """U²-Net proper has the 44 M parameters of the published network and seven outputs."""
+    network = U2Net(U2NET, batch_norm=True)
+    count = sum(parameter.size for parameter in network.parameters() if parameter.trainable)
+    assert count == 44_009_869
+    outputs = forward(network, np.zeros((1, 3, 32, 32), np.float32))
+    assert [o.shape for o in outputs] == [(1, 1, 32, 32)] * 7
+
+
+def test_parameter_count_of_u2netp() -> None:
+    """U²-Netp has 1,131,181 parameters with batch norm and 1,125,485 without."""
+    counts = [
+        sum(p.size for p in U2Net(U2NETP, batch_norm=norm).parameters() if p.trainable)
+        for norm in (True, False)
+    ]
+    assert counts == [1_131_181, 1_125_485]
+
+
+def test_onednn_against_native(
+    mask_program: Path, open_program: Open, small_picture: NDArray[np.float32]
+) -> None:
+    """oneDNN and native masks agree, and oneDNN is at least twice as fast: both are really on."""
+    onednn, native = (open_program(mask_program, onednn=value) for value in (True, False))
+    assert np.abs(onednn(small_picture)[0] - native(small_picture)[0]).max() <= LIMIT
+    fast, slow = seconds(lambda: onednn(small_picture), lambda: native(small_picture), rounds=5)
+    print(f"U2-Netp 160x160, 1 thread: oneDNN {fast * 1e3:.0f} ms, native {slow * 1e3:.0f} ms")
+    assert slow / fast >= 2.0

@@ -1,0 +1,480 @@
+"""The segment pipeline over real codec processes: parity, results, memory and leaks."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.codecs.limits import PictureLimits
+from app.codecs.picture import PictureStore
+from app.codecs.pool import ChildPool
+from app.codecs.service import Codecs
+from app.engine.ports import Prepared, ServedModelInfo
+from app.engine.tensors import Array, TensorSpec
+from app.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    ImageUnreadable,
+    ModelOutputInvalid,
+    OutputTooLarge,
+    Overloaded,
+)
+from app.pipelines.segment.pipeline import SegmentPipeline, open_pipeline
+from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
+from tests.codecs import pictures
+
+SHARED = Path(__file__).parents[3] / "shared"
+GOLDEN = SHARED / "data" / "u2net_golden"
+REFERENCE = SHARED / "weights" / "u2netp_reference.onnx"
+
+INFO = ServedModelInfo(
+    name="u2netp",
+    version=1,
+    directory=Path(),
+    inputs=(TensorSpec("input", "float32", (-1, 3, 320, 320)),),
+    outputs=(TensorSpec("d0", "float32", (-1, 1, 320, 320)),),
+)
+
+Network = Callable[[Array], Array]
+
+
+def bright(tensor: Array) -> Array:
+    """A network whose mask is the brightness of its input."""
+    grey = tensor.mean(axis=1, keepdims=True)
+    return (1 / (1 + np.exp(-4 * grey))).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Server:
+    pipeline: SegmentPipeline
+    codecs: Codecs
+
+    def ask(self, body: bytes, network: Network = bright, **options: str) -> SegmentResult:
+        return self.run(read_options(body, options), network)
+
+    def run(self, request: SegmentRequest, network: Network = bright) -> SegmentResult:
+        deadline = time.monotonic() + 60
+        prepared = self.pipeline.prepare(request, deadline=deadline).result(timeout=60)
+        try:
+            outputs = [{"d0": network(prepared.jobs[0]["input"])}]
+            value = (
+                self.pipeline.finish(prepared, outputs, deadline=deadline).result(timeout=60).value
+            )
+        finally:
+            prepared.release()
+        assert isinstance(value, SegmentResult)
+        return value
+
+
+def served(**limits: int) -> Server:
+    codecs = Codecs(
+        pool=ChildPool(count=2),
+        pictures=PictureStore(budget=1 << 30),
+        limits=PictureLimits(**limits),
+    )
+    return Server(open_pipeline(INFO, codecs=codecs), codecs)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = served()
+    yield server
+    assert server.codecs.pictures.held == 0
+    server.codecs.close()
+
+
+def pixels_of(result: SegmentResult) -> Any:
+    return np.asarray(Image.open(io.BytesIO(result.image)))
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
+
+
+def test_the_golden_pictures_have_the_official_masks(server: Server) -> None:
+    """The 12 official pictures with the reference weights: mean MAE <= 0.002, worst <= 0.006."""
+    if not (GOLDEN.is_dir() and REFERENCE.is_file()):
+        pytest.skip("NOT TESTED: the golden pictures are not beside the project")
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(REFERENCE)
+
+    def network(tensor: Array) -> Array:
+        mask: Array = session.run(["d0"], {"input": tensor})[0]
+        return mask
+
+    errors = {}
+    for path in sorted((GOLDEN / "images").iterdir()):
+        result = server.ask(path.read_bytes(), network, output="mask")
+        official = Image.open(GOLDEN / "masks" / f"{path.stem}.png").convert("L")
+        difference = pixels_of(result).astype(float) - np.asarray(official, float)
+        errors[path.name] = np.abs(difference).mean() / 255
+    print({name: round(error, 5) for name, error in errors.items()})
+    assert len(errors) == 12
+    assert np.mean(list(errors.values())) <= 0.002
+    assert max(errors.values()) <= 0.006
+
+
+def test_the_networks_input_is_the_official_preprocessing(server: Server) -> None:
+    """Bilinear without anti-aliasing, divided by the maximum, ImageNet mean and deviation."""
+    image = pictures.photo(640, 640)  # halved exactly: each value is the mean of four
+    body = pictures.encoded(image, "PNG")
+    prepared = server.pipeline.prepare(
+        SegmentRequest(body=body), deadline=time.monotonic() + 60
+    ).result(timeout=60)
+    prepared.release()
+    whole = np.asarray(image).astype(np.float64)
+    small = whole.reshape(320, 2, 320, 2, 3).mean(axis=(1, 3))
+    expected = (small / small.max() - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    got = prepared.jobs[0]["input"]
+    assert got.shape == (1, 3, 320, 320)
+    assert got.dtype == np.float32
+    # Half a level of 255, divided by the smallest deviation.
+    assert np.abs(expected.transpose(2, 0, 1) - got[0]).max() < 1.1 * 0.5 / 255 / 0.224 + 0.004
+
+
+@pytest.mark.parametrize("level", [0, 255, 7])
+def test_a_flat_picture_and_a_flat_mask_give_finite_results(server: Server, level: int) -> None:
+    """No division by zero: the tensor is finite, and a flat mask is taken as it is."""
+    body = pictures.encoded(Image.new("RGB", (20, 10), (level, level, level)), "PNG")
+
+    def network(tensor: Array) -> Array:
+        assert np.isfinite(tensor).all()
+        return np.full((1, 1, 320, 320), 0.25, np.float32)
+
+    mask = pixels_of(server.ask(body, network, output="mask"))
+    assert set(mask.ravel().tolist()) == {63}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_mask_that_is_not_a_number_is_an_error(server: Server, value: float) -> None:
+    """NaN and infinity never become pixels."""
+
+    def network(tensor: Array) -> Array:
+        mask = bright(tensor)
+        mask[0, 0, 5, 5] = value
+        return mask
+
+    with pytest.raises(ModelOutputInvalid):
+        server.ask(PHOTO, network)
+
+
+@pytest.mark.parametrize("refine", ["none", "guided"])
+@pytest.mark.parametrize(
+    ("output", "file_format"),
+    [("cutout", "png"), ("cutout", "webp"), ("mask", "png"), ("mask", "webp"),
+     ("composite", "png"), ("composite", "webp"), ("composite", "jpg")],
+)  # fmt: skip
+def test_every_output_in_every_format(
+    server: Server, output: str, file_format: str, refine: str
+) -> None:
+    """The result is of the picture's size, in the format and with the channels asked for."""
+    result = server.ask(PHOTO, output=output, format=file_format, refine=refine)
+    image = Image.open(io.BytesIO(result.image))
+    assert image.format == {"png": "PNG", "webp": "WEBP", "jpg": "JPEG"}[file_format]
+    assert (result.width, result.height) == image.size == (200, 150)
+    grey = "RGB" if file_format == "webp" else "L"  # WebP has no grey
+    assert image.mode == {"cutout": "RGBA", "mask": grey, "composite": "RGB"}[output]
+    assert 0 <= result.confidence <= 1
+    assert result.box.width > 0
+
+
+def test_the_cutout_is_the_picture_under_its_mask(server: Server) -> None:
+    """Colours are the picture's, alpha is the mask, and what is removed is not in the file."""
+    mask = pixels_of(server.ask(PHOTO, output="mask", refine="guided"))
+    cutout = pixels_of(server.ask(PHOTO))
+    assert np.array_equal(mask, cutout[..., 3])
+    assert (mask == 0).any()
+    assert not cutout[mask == 0].any()
+    original = np.asarray(pictures.photo(200, 150))
+    assert np.array_equal(original[mask > 0], cutout[mask > 0][:, :3])
+
+
+@pytest.mark.parametrize("file_format", ["png", "webp"])
+def test_the_removed_background_is_not_hidden_in_the_file(server: Server, file_format: str) -> None:
+    """Two pictures that differ only where the mask is zero give the same bytes."""
+    rows, columns = np.mgrid[:320, :320]
+    disc = (np.hypot(rows - 160, columns - 160) < 90).astype(np.float32)[None, None]
+    body = {}
+    mask = pixels_of(server.ask(PHOTO, lambda _: disc, output="mask"))
+    for ground in (0, 255):
+        pixels = np.asarray(pictures.photo(200, 150)).copy()
+        pixels[mask == 0] = ground
+        body[ground] = server.ask(
+            pictures.encoded(Image.fromarray(pixels), "PNG"),
+            lambda _: disc,
+            refine="none",
+            format=file_format,
+        ).image
+    assert body[0] == body[255]
+
+
+def test_a_composite_is_the_blend_of_picture_and_colour(server: Server) -> None:
+    """alpha x picture + (1 - alpha) x colour, to within rounding."""
+    alpha = pixels_of(server.ask(PHOTO, output="mask", refine="guided"))[..., None] / 255.0
+    got = pixels_of(server.ask(PHOTO, output="composite", bg_color="#ff8000"))
+    original = np.asarray(pictures.photo(200, 150)).astype(float)
+    assert np.abs(original * alpha + np.array([255, 128, 0]) * (1 - alpha) - got).max() <= 1.0
+
+
+def test_a_translucent_ground_keeps_its_translucency(server: Server) -> None:
+    """Where the foreground is gone, the result is the colour with its own alpha."""
+    alpha = pixels_of(server.ask(PHOTO, output="mask", refine="guided"))
+    got = pixels_of(server.ask(PHOTO, output="composite", bg_color="#0000ff80"))
+    assert got[alpha == 0].tolist()[0] == [0, 0, 255, 128]
+    assert (got[alpha == 255][:, 3] == 255).all()
+
+
+def test_an_uploads_own_transparency_is_kept(server: Server) -> None:
+    """Alpha of the result = mask x alpha of the upload; the network sees it over white."""
+    image = pictures.photo(200, 150).convert("RGBA")
+    holes = np.zeros((150, 200), np.uint8)
+    holes[:, 100:] = 200
+    image.putalpha(Image.fromarray(holes))
+    seen = []
+
+    def network(tensor: Array) -> Array:
+        seen.append(tensor)
+        return np.linspace(0, 1, 320 * 320, dtype=np.float32).reshape(1, 1, 320, 320)
+
+    cutout = pixels_of(server.ask(pictures.encoded(image, "PNG"), network, refine="none"))
+    assert not cutout[:, :100].any()
+    assert np.abs(200 - cutout[149, 101:, 3].astype(int)).max() <= 2
+    white = (1 - np.array([0.485, 0.456, 0.406])) / [0.229, 0.224, 0.225]
+    assert np.allclose(white, seen[0][0, :, 10, 10], atol=0.02)
+
+
+def test_the_mask_of_an_exif_turned_picture_is_upright(server: Server) -> None:
+    """A picture stored turned gives the same cut-out as the upright one, and no metadata."""
+    upright = server.ask(pictures.turned(1, "PNG"), output="mask")
+    turned = server.ask(pictures.turned(6, "PNG"), output="mask")
+    assert (turned.width, turned.height) == (48, 32)
+    assert np.array_equal(pixels_of(upright), pixels_of(turned))
+    assert not Image.open(io.BytesIO(turned.image)).getexif()
+    assert turned.box == upright.box
+
+
+@pytest.mark.parametrize("file_format", ["png", "webp", "jpg"])
+def test_no_metadata_is_copied(server: Server, file_format: str) -> None:
+    """Neither EXIF nor comment nor profile of the upload is in the result."""
+    exif = Image.Exif()
+    exif[0x010E] = "secret description"
+    body = pictures.encoded(
+        pictures.photo(), "JPEG", exif=exif, comment=b"secret comment", icc_profile=b"secret" * 30
+    )
+    result = server.ask(body, output="composite", format=file_format)
+    assert b"secret" not in result.image
+    assert not {"exif", "comment", "icc_profile"} & Image.open(io.BytesIO(result.image)).info.keys()
+
+
+def test_crop_returns_the_foreground_box(server: Server) -> None:
+    """The cropped cut-out is the uncropped one inside the reported box."""
+    whole = server.ask(PHOTO)
+    cropped = server.ask(PHOTO, crop="true")
+    box = whole.box
+    assert (cropped.width, cropped.height) == (box.width, box.height)
+    assert box.width < 200
+    area = pixels_of(whole)[box.top : box.top + box.height, box.left : box.left + box.width]
+    assert np.array_equal(area, pixels_of(cropped))
+
+
+def test_without_a_foreground_the_box_is_empty_and_crop_keeps_the_picture(server: Server) -> None:
+    """A mask of zeros gives a box of zeros and the whole, empty cut-out."""
+
+    def network(tensor: Array) -> Array:
+        return np.zeros((1, 1, 320, 320), np.float32)
+
+    result = server.ask(PHOTO, network, crop="true")
+    assert (result.box.width, result.box.height, result.width, result.height) == (0, 0, 200, 150)
+    assert not pixels_of(result).any()
+
+
+@pytest.mark.parametrize(
+    ("threshold", "levels"), [("0", {255}), ("0.5", {0, 255}), ("1", {0, 255})]
+)
+def test_a_threshold_makes_the_mask_binary(
+    server: Server, threshold: str, levels: set[int]
+) -> None:
+    """Opaque from the threshold on, nothing between."""
+    soft = pixels_of(server.ask(PHOTO, output="mask"))
+    hard = pixels_of(server.ask(PHOTO, output="mask", threshold=threshold))
+    assert set(hard.ravel().tolist()) == levels
+    assert np.array_equal(hard == 255, soft >= float(threshold) * 255)
+
+
+def test_a_preview_has_a_quarter_of_a_megapixel(server: Server) -> None:
+    """Never more than 250,000 pixels, the same sides' ratio, and never enlarged."""
+    body = pictures.encoded(pictures.photo(1200, 800), "JPEG")
+    result = server.ask(body, size="preview")
+    assert 240_000 < result.width * result.height <= 250_000
+    assert abs(1.5 - result.width / result.height) < 0.01
+    small = server.ask(PHOTO, size="preview")
+    assert (small.width, small.height) == (200, 150)
+
+
+def test_guided_refinement_follows_the_pictures_edge(server: Server) -> None:
+    """A mask blurred across an edge is nearer to the truth after refinement, at any size."""
+    for width, height in ((300, 200), (1201, 799)):
+        rows, columns = np.mgrid[:height, :width]
+        truth = np.hypot(rows - height / 2, columns - width / 2) < height / 3
+        image = Image.fromarray(np.where(truth[..., None], 200, (30, 60, 90)).astype(np.uint8))
+        body = pictures.encoded(image, "PNG")
+        small = Image.fromarray(truth).convert("L").resize((80, 80)).resize((320, 320))
+        coarse = np.asarray(small, np.float32)[None, None] / 255
+
+        def error(
+            refine: str, body: bytes = body, coarse: Array = coarse, truth: Any = truth
+        ) -> float:
+            mask = pixels_of(server.ask(body, lambda _: coarse, output="mask", refine=refine))
+            return float(np.abs(mask / 255.0 - truth).mean())
+
+        assert error("guided") < 0.4 * error("none")
+
+
+def test_output_limits_hold_at_the_very_pixel() -> None:
+    """A colour PNG of n pixels is made, of n + 1 refused, naming a way out."""
+    server = served(png_pixels=100 * 50)
+    try:
+        fits = pictures.encoded(pictures.photo(100, 50), "JPEG")
+        over = pictures.encoded(pictures.photo(5001, 1), "JPEG")
+        assert server.ask(fits).width == 100
+        with pytest.raises(OutputTooLarge) as caught:
+            server.ask(over)
+        assert (caught.value.limit, caught.value.received) == (5_000, 5_001)
+        assert "webp" in caught.value.message
+        assert "jpg" in caught.value.message
+        assert server.ask(over, output="mask").width == 5001
+        assert server.ask(over, format="webp").width == 5001
+        assert server.codecs.pictures.held == 0
+    finally:
+        server.codecs.close()
+
+
+def test_a_webp_wider_than_webp_can_be_is_refused(server: Server) -> None:
+    """16,384 pixels a side is our limit, 16,383 that of WebP."""
+    with pytest.raises(OutputTooLarge):
+        server.ask(pictures.blank_png(16_384, 8), output="mask", format="webp")
+    assert server.ask(pictures.blank_png(16_383, 8), output="mask", format="webp").width == 16_383
+
+
+def test_fifty_megapixels_pass_within_the_memory_limit(server: Server) -> None:
+    """The largest upload becomes a mask and a composite; no process is lost."""
+    image = pictures.photo(1000, 500).resize((10_000, 5_000))
+    body = pictures.encoded(image, "JPEG", quality=60)
+    for options in (
+        {"output": "mask", "refine": "guided"},
+        {"output": "composite", "format": "jpg"},
+        {"size": "preview"},
+    ):
+        result = server.ask(body, **options)
+        assert result.width in (10_000, 707)
+    assert server.codecs.pool.status().restarts == 0
+
+
+def test_the_picture_is_held_from_prepare_to_release_and_no_longer(server: Server) -> None:
+    """Its bytes are charged while it waits; release gives them and the descriptor back."""
+    before = open_descriptors()
+    request = SegmentRequest(body=PHOTO)
+    prepared = server.pipeline.prepare(request, deadline=time.monotonic() + 60).result(timeout=60)
+    assert server.codecs.pictures.held == 200 * 150 * 3
+    prepared.release()
+    assert server.codecs.pictures.held == 0
+    assert open_descriptors() == before
+
+
+def test_nothing_leaks_on_any_way_out(server: Server) -> None:
+    """Errors, cancellations and passed deadlines leave no descriptor and no byte behind."""
+    before = open_descriptors()
+    futures: list[Future[Prepared]] = []
+    for attempt in range(60):
+        body = (PHOTO, PHOTO[: len(PHOTO) // 2], b"not a picture")[attempt % 3]
+        seconds = 0.0 if attempt % 5 == 0 else 60.0
+        try:
+            future = server.pipeline.prepare(
+                SegmentRequest(body=body), deadline=time.monotonic() + seconds
+            )
+        except Overloaded:
+            continue
+        futures.append(future)
+        if attempt % 4 == 0:
+            future.cancel()
+    for future in futures:
+        if not future.cancelled() and future.exception(timeout=60) is None:
+            future.result().release()
+    # Calls run in order: once this one is answered, all cancelled ones have ended.
+    for _ in range(4):
+        server.ask(PHOTO, output="mask")
+    limit = time.monotonic() + 10
+    while open_descriptors() != before and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert open_descriptors() == before
+    assert server.codecs.pictures.held == 0
+    with pytest.raises(DeadlineExceeded):
+        server.pipeline.prepare(SegmentRequest(body=PHOTO), deadline=0.0).result(timeout=60)
+    with pytest.raises(ImageUnreadable):
+        server.ask(PHOTO[:200])
+
+
+def test_a_full_picture_budget_is_overload() -> None:
+    """When decoded pictures hold all memory allowed, the next is refused and leaves nothing."""
+    codecs = Codecs(pool=ChildPool(count=1), pictures=PictureStore(budget=100_000))
+    try:
+        pipeline = open_pipeline(INFO, codecs=codecs)
+        deadline = time.monotonic() + 60
+        first = pipeline.prepare(SegmentRequest(body=PHOTO), deadline=deadline).result(timeout=60)
+        with pytest.raises(Overloaded):
+            pipeline.prepare(SegmentRequest(body=PHOTO), deadline=deadline).result(timeout=60)
+        first.release()
+        pipeline.prepare(SegmentRequest(body=PHOTO), deadline=deadline).result(timeout=60).release()
+        assert codecs.pictures.held == 0
+    finally:
+        codecs.close()
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        replace(INFO, inputs=(TensorSpec("input", "float32", (-1, 3, 256, 256)),)),
+        replace(INFO, inputs=(TensorSpec("input", "int64", (-1, 128)),)),
+        replace(INFO, outputs=(TensorSpec("logits", "float32", (-1, 6)),)),
+        replace(INFO, parameters={"size": 320, "sise": 1}),
+        replace(INFO, parameters={"std": [0.1, 0.0, 0.1]}),
+    ],
+    ids=["size", "input", "output", "unknown-parameter", "zero-deviation"],
+)
+def test_a_model_that_does_not_fit_the_task_is_refused(server: Server, info: Any) -> None:
+    """The refusal comes at load, from the shapes and the configuration."""
+    with pytest.raises(ConfigError):
+        open_pipeline(info, codecs=server.codecs)
+
+
+def test_a_second_matting_network_needs_only_its_configuration(server: Server) -> None:
+    """Another input size, other names and other statistics come from config.toml alone."""
+    info = replace(
+        INFO,
+        inputs=(TensorSpec("x", "float32", (-1, 3, 64, 64)),),
+        outputs=(TensorSpec("alpha", "float32", (-1, 1, 64, 64)),),
+        parameters={"size": 64, "mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]},
+    )
+    pipeline = open_pipeline(info, codecs=server.codecs)
+    deadline = time.monotonic() + 60
+    prepared = pipeline.prepare(SegmentRequest(body=PHOTO), deadline=deadline).result(timeout=60)
+    tensor = prepared.jobs[0]["x"]
+    assert tensor.shape == (1, 3, 64, 64)
+    assert abs(1.0 - float(tensor.max())) < 1e-6
+    outputs = [{"alpha": bright(tensor - 0.5)}]
+    finished = pipeline.finish(prepared, outputs, deadline=deadline).result(timeout=60)
+    prepared.release()
+    assert finished.value.width == 200

@@ -1,0 +1,122 @@
+"""What a client may ask of /segment: options, colours and the Accept header."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.errors import InvalidParameter
+from app.pipelines.segment.accept import read_accept
+from app.pipelines.segment.colours import read_colour
+from app.pipelines.segment.request import SegmentRequest, read_options
+
+
+def test_the_defaults_are_a_guided_full_size_png_cutout() -> None:
+    """Nothing asked for."""
+    assert read_options(b"x", {}) == SegmentRequest(
+        body=b"x", output="cutout", format="png", size="full", refine="guided", crop=False
+    )
+
+
+def test_a_mask_is_not_refined_unless_asked() -> None:
+    """The default mask is the network's own."""
+    assert read_options(b"x", {"output": "mask"}).refine == "none"
+    assert read_options(b"x", {"output": "mask", "refine": "guided"}).refine == "guided"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"output": "matte"}, "cutout, mask, composite"),
+        ({"format": "gif"}, "png, webp"),
+        ({"format": "jpg"}, "png, webp for output=cutout"),
+        ({"format": "jpg", "output": "mask"}, "png, webp for output=mask"),
+        ({"size": "huge"}, "full, preview"),
+        ({"crop": "yes"}, "true, false"),
+        ({"refine": "matting"}, "none, guided"),
+        ({"threshold": "half"}, "0 to 1"),
+        ({"threshold": "1.01"}, "1.01"),
+        ({"threshold": "-0.01"}, "-0.01"),
+        ({"threshold": "nan"}, "0 to 1"),
+        ({"bg_color": "white"}, "output=composite"),
+        ({"output": "composite", "bg_color": "#12345"}, "#rrggbb"),
+        ({"output": "composite", "bg_color": "hsl(0,0%,0%)"}, "CSS"),
+        ({"output": "composite", "bg_color": "#fff8", "format": "jpg"}, "translucent"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_what_is_accepted(
+    options: dict[str, str], says: str
+) -> None:
+    """The message names the option's values; nothing that does not exist is offered."""
+    with pytest.raises(InvalidParameter) as caught:
+        read_options(b"x", options)
+    assert says in caught.value.message
+    assert "matting" not in caught.value.message
+
+
+def test_a_refusal_does_not_repeat_what_the_client_wrote() -> None:
+    """Whatever stands in a parameter stays out of the reply."""
+    for name in ("output", "format", "size", "crop", "refine", "threshold"):
+        with pytest.raises(InvalidParameter) as caught:
+            read_options(b"x", {name: "<script>secret"})
+        assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "colour"),
+    [
+        ("#f80", (255, 136, 0, 255)),
+        ("#f808", (255, 136, 0, 136)),
+        ("#FF8000", (255, 128, 0, 255)),
+        ("#ff800040", (255, 128, 0, 64)),
+        ("rebeccapurple", (102, 51, 153, 255)),
+        (" White ", (255, 255, 255, 255)),
+        ("transparent", (0, 0, 0, 0)),
+        ("#ff", None),
+        ("ff8000", None),
+        ("#ggg", None),
+        ("", None),
+        ("#", None),
+        ("#１２３", None),
+    ],
+)
+def test_colours_are_read_as_css_writes_them(
+    text: str, colour: tuple[int, int, int, int] | None
+) -> None:
+    """Three, four, six and eight digits, and names; nothing else."""
+    assert read_colour(text) == colour
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("", (False, None)),
+        ("*/*", (False, None)),
+        ("image/*", (False, None)),
+        ("application/json", (True, None)),
+        ("application/json, */*", (True, None)),
+        ("image/webp", (False, "webp")),
+        ("image/png, image/webp", (False, "png")),
+        ("image/png;q=0.5, image/webp;q=0.9", (False, "webp")),
+        ("image/webp;q=0.2, application/json;q=0.8", (True, "webp")),
+        ("image/webp, */*;q=0.8", (False, "webp")),
+        ("image/webp;q=0.1, */*;q=0.8", (False, None)),
+        ("image/jpeg", (False, "jpg")),
+        ("text/html", (False, None)),
+        ("application/json;q=0", (False, None)),
+        ("application/json;q=nonsense", (False, None)),
+        ("application/json;q=inf", (False, None)),
+        ("image/webp," * 10_000, (False, "webp")),
+    ],
+)
+def test_the_accept_header_chooses_json_or_a_format(
+    header: str, expected: tuple[bool, str | None]
+) -> None:
+    """q-values count, the first of equals wins, open ranges leave the choice to us."""
+    assert read_accept(header) == expected
+
+
+def test_a_preferred_format_that_cannot_hold_the_output_is_passed_over() -> None:
+    """Accept: image/jpeg with a cut-out gives a PNG; the parameter `format` is not overruled."""
+    assert read_options(b"x", {}, preferred_format="jpg").format == "png"
+    assert read_options(b"x", {"output": "composite"}, preferred_format="jpg").format == "jpg"
+    assert read_options(b"x", {"format": "png"}, preferred_format="webp").format == "png"

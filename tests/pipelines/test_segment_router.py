@@ -1,0 +1,301 @@
+"""POST /segment: request and reply forms, over the real error table and a fake data plane."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from app.api.errors import install
+from app.dataplane import Answer
+from app.errors import ImageUnreadable, Overloaded
+from app.pipelines.segment import endpoints
+from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
+from app.settings import Settings
+
+PICTURE = b"\xff\xd8 not opened by the API process"
+STAGES = {"decode": 0.004, "preprocess": 0.001, "queue": 0.0, "infer": 0.1, "encode": 0.003}
+
+
+class FakePlane:
+    """Answers every picture with the same result and remembers how it was asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.error: Exception | None = None
+
+    async def run(self, task: str, payload: SegmentRequest, **options: Any) -> Answer:
+        self.calls.append({"task": task, "payload": payload} | options)
+        if self.error:
+            raise self.error
+        result = SegmentResult(
+            image=b"encoded",
+            format=payload.format,
+            output=payload.output,
+            width=40,
+            height=30,
+            box=Box(top=1, left=2, width=3, height=4),
+            confidence=0.98765432,
+        )
+        return Answer(value=result, model="u2netp", version=2, group="onednn", stages=STAGES)
+
+    @property
+    def payload(self) -> SegmentRequest:
+        [call] = self.calls
+        payload = call["payload"]
+        assert isinstance(payload, SegmentRequest)
+        return payload
+
+
+class Server:
+    def __init__(self) -> None:
+        self.plane = FakePlane()
+        app = FastAPI()
+
+        @app.middleware("http")
+        async def name_request(request: Any, call_next: Any) -> Any:
+            request.state.request_id = "test"
+            return await call_next(request)
+
+        install(app)
+        app.include_router(endpoints())
+        app.state.paddlepool = SimpleNamespace(settings=Settings(), dataplane=self.plane)
+        self.app = app
+        self.client = TestClient(app, raise_server_exceptions=False)
+
+    def form(self, query: str = "", field: str = "file", **fields: str) -> Any:
+        files = {field: ("../../etc/passwd", PICTURE, "text/x-lie")}
+        return self.client.post(f"/segment{query}", files=files, data=fields)
+
+    def raw(self, query: str = "", **headers: str) -> Any:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.post(
+            f"/segment{query}", content=PICTURE, headers={"content-type": "image/jpeg"} | names
+        )
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def assert_problem(response: Any, status: int, code: str, says: str = "") -> None:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["code"] == code
+    assert says in response.json()["detail"]
+    assert "secret" not in response.text
+
+
+@pytest.mark.parametrize("field", ["file", "image_file"])
+def test_the_picture_may_be_a_forms_file(server: Server, field: str) -> None:
+    """Both names work; the file's own name and type do not matter."""
+    assert server.form(field=field).content == b"encoded"
+    assert server.plane.payload.body == PICTURE
+
+
+@pytest.mark.parametrize(
+    "kind", ["image/jpeg", "image/*", "IMAGE/PNG; q=1", "application/octet-stream"]
+)
+def test_the_picture_may_be_the_body(server: Server, kind: str) -> None:
+    """Any picture type, whatever the bytes are."""
+    assert server.raw(content_type=kind).content == b"encoded"
+    assert server.plane.payload.body == PICTURE
+
+
+@pytest.mark.parametrize("where", ["query", "form"])
+def test_parameters_stand_in_the_query_or_in_the_form(server: Server, where: str) -> None:
+    """All of them, in both places."""
+    fields = {
+        "output": "composite",
+        "format": "jpg",
+        "size": "preview",
+        "bg_color": "#0080ff",
+        "crop": "true",
+        "refine": "none",
+        "threshold": "0.5",
+        "model": "u2netp@3",
+        "predictor": "native",
+        "timeout_ms": "2500",
+    }
+    if where == "form":
+        response = server.form(**fields)
+    else:
+        response = server.client.post(
+            "/segment", params=fields, content=PICTURE, headers={"content-type": "image/png"}
+        )
+    assert response.status_code == 200, response.text
+    assert server.plane.payload == SegmentRequest(
+        body=PICTURE,
+        output="composite",
+        format="jpg",
+        size="preview",
+        bg_color=(0, 128, 255, 255),
+        crop=True,
+        refine="none",
+        threshold=0.5,
+    )
+    [call] = server.plane.calls
+    assert {name: call[name] for name in ("task", "model", "version", "group", "timeout")} == {
+        "task": "segment",
+        "model": "u2netp",
+        "version": 3,
+        "group": "native",
+        "timeout": 2.5,
+    }
+
+
+def test_the_reply_carries_the_picture_and_where_it_came_from(server: Server) -> None:
+    """Every header of the contract."""
+    response = server.raw("?output=mask")
+    assert response.status_code == 200
+    expected = {
+        "content-type": "image/png",
+        "content-disposition": 'inline; filename="mask.png"',
+        "x-width": "40",
+        "x-height": "30",
+        "x-foreground-top": "1",
+        "x-foreground-left": "2",
+        "x-foreground-width": "3",
+        "x-foreground-height": "4",
+        "x-model": "u2netp@2",
+        "x-predictor": "onednn",
+        "server-timing": "decode;dur=4.00, preprocess;dur=1.00, queue;dur=0.00, "
+        "infer;dur=100.00, encode;dur=3.00",
+        "vary": "Accept",
+    }
+    assert {name: response.headers[name] for name in expected} == expected
+
+
+def test_json_is_sent_where_accept_asks_for_it(server: Server) -> None:
+    """All that the headers say, and the picture in base64."""
+    response = server.raw(accept="application/json")
+    assert response.json() == {
+        "width": 40,
+        "height": 30,
+        "foreground_box": {"top": 1, "left": 2, "width": 3, "height": 4},
+        "confidence": 0.987654,
+        "format": "png",
+        "image": base64.b64encode(b"encoded").decode(),
+        "timings": {"decode": 4.0, "preprocess": 1.0, "queue": 0.0, "infer": 100.0, "encode": 3.0},
+        "model": "u2netp@2",
+        "predictor": "onednn",
+    }
+    assert response.headers["x-model"] == "u2netp@2"
+
+
+def test_accept_chooses_the_encoding(server: Server) -> None:
+    """Accept: image/webp is a WebP."""
+    assert server.raw(accept="image/webp").headers["content-type"] == "image/webp"
+    assert server.plane.payload.format == "webp"
+
+
+@pytest.mark.parametrize(
+    ("query", "fields", "says"),
+    [
+        ("?output=secret", {}, "output must be one of"),
+        ("?secret=1", {}, "unknown parameter"),
+        ("", {"secret": "1"}, "unknown parameter"),
+        ("", {"bg_image": "secret"}, "unknown parameter"),
+        ("?crop=true", {"crop": "true"}, "both in the query and in the form"),
+        ("?crop=true&crop=false", {}, "twice"),
+        ("?timeout_ms=soon", {}, "whole number"),
+        ("?timeout_ms=99999999999999999999", {}, "whole number"),
+        ("?timeout_ms=30001", {}, "30000"),
+        ("?model=u2netp@secret", {}, "integer version"),
+        ("", {"refine": "x" * 2000}, "1024 bytes"),
+    ],
+)
+def test_a_wrong_parameter_is_refused(
+    server: Server, query: str, fields: dict[str, str], says: str
+) -> None:
+    """422 with what is accepted, without what was sent, and before anything runs."""
+    assert_problem(server.form(query, **fields), 422, "invalid_parameter", says)
+    assert server.plane.calls == []
+
+
+def test_a_request_without_a_picture_is_told_how_to_send_one(server: Server) -> None:
+    """No body, an empty body, a form without a file, a text in its place, another field's name."""
+    post = server.client.post
+    for response in (
+        post("/segment"),
+        post("/segment", content=b"", headers={"content-type": "image/png"}),
+        post("/segment", files={"file": ("a.png", b"")}),
+        post("/segment", files={"file": (None, b"secret")}),
+        post("/segment", files={"picture": ("a.png", PICTURE)}),
+    ):
+        assert_problem(response, 422, "file_missing")
+    assert server.plane.calls == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "text/plain", "application/x-www-form-urlencoded"]
+)
+def test_other_bodies_are_unsupported(server: Server, kind: str) -> None:
+    """415 and how to do it right."""
+    assert_problem(
+        server.raw(content_type=kind), 415, "unsupported_media_type", "multipart/form-data"
+    )
+
+
+def test_a_form_has_one_file_and_sixteen_fields(server: Server) -> None:
+    """n passes, n + 1 is refused; a damaged form, too."""
+    two = [("file", ("a", PICTURE)), ("image_file", ("b", PICTURE))]
+    assert_problem(server.client.post("/segment", files=two), 422, "invalid_parameter", "one file")
+    fields = [(f"secret{number}", "x") for number in range(17)]
+    response = server.client.post(
+        "/segment", files=[("file", ("a", PICTURE)), *((n, (None, v)) for n, v in fields)]
+    )
+    assert_problem(response, 422, "invalid_parameter", "16")
+    damaged = server.client.post(
+        "/segment", content=b"--x\r\nsecret", headers={"content-type": "multipart/form-data"}
+    )
+    assert_problem(damaged, 422, "invalid_parameter")
+    cut = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + PICTURE
+    cut_off = server.client.post(
+        "/segment", content=cut, headers={"content-type": "multipart/form-data; boundary=x"}
+    )
+    assert cut_off.status_code == 422
+    assert server.plane.calls == []
+
+
+def test_a_large_file_is_never_written_to_disk(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight megabytes stay in memory: the server may run on a read-only disk."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a temporary file was made")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    body = bytes(8 << 20)
+    assert server.client.post("/segment", files={"file": ("a", body)}).status_code == 200
+    assert len(server.plane.payload.body) == len(body)
+
+
+def test_errors_of_the_pipeline_reach_the_client(server: Server) -> None:
+    """An unreadable picture is 422, a full queue 503 with Retry-After."""
+    server.plane.error = ImageUnreadable("the PNG data is damaged or incomplete")
+    assert_problem(server.raw(), 422, "image_unreadable", "damaged")
+    server.plane.error = Overloaded("full", retry_after=1.2)
+    response = server.raw()
+    assert_problem(response, 503, "overloaded")
+    assert response.headers["retry-after"] == "2"
+
+
+def test_the_operation_is_documented(server: Server) -> None:
+    """Its id is stable, and every parameter is there in the query and in the form."""
+    operation = server.app.openapi()["paths"]["/segment"]["post"]
+    assert operation["operationId"] == "segmentImage"
+    names = {parameter["name"] for parameter in operation["parameters"]}
+    form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+    assert names == form.keys() - {"file"}
+    assert {"output", "format", "bg_color", "timeout_ms"} <= names
+    assert "matting" not in json.dumps(operation)
+    assert "application/json" in operation["responses"]["200"]["content"]

@@ -1,0 +1,172 @@
+"""/sentiment over a real predictor process: a tiny random BERT and the whole application."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from app.backends.process import ProcessBackend
+from app.engine.registry import ModelRegistry
+from app.engine.repository import ModelRepository
+from app.main import PipelineBuilder, create_app
+from app.settings import Settings
+from app.workers import Workers
+
+pytestmark = pytest.mark.paddle
+
+ROOT = Path(__file__).parents[2]
+BLNS = ROOT / ".." / "shared" / "data" / "blns.json"
+TASKS = {"sentiment": "app.pipelines.sentiment"}
+TEXTS = [
+    "我好开心",
+    "今天气死了。",
+    "我怕",
+    "你不开心，我难过！" * 2,
+    "今天他气死我了，我好难过，你怕不怕？" * 2,
+    "hello",
+    "我" * 14,
+    "我" * 15,
+    "他好开心。" * 6,
+    "他好开心。" * 40,
+    "？！",
+    "a b c d e f g",
+]
+
+
+class Batches:
+    """Remembers how many rows each predictor run had."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def batch_done(
+        self, *, model: str, version: int, group: str, rows: int, seconds: float
+    ) -> None:
+        self.rows.append(rows)
+
+    def restarted(self, *, model: str, group: str, reason: str) -> None:
+        raise AssertionError(f"a predictor was replaced: {reason}")
+
+    def rejected(self, *, model: str, reason: str) -> None:
+        raise AssertionError(f"a job was rejected: {reason}")
+
+
+@pytest.fixture(scope="module")
+def batches() -> Batches:
+    return Batches()
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, batches: Batches) -> Iterator[TestClient]:
+    """The application over one exported model `emotion`."""
+    root = tmp_path_factory.mktemp("sentiment_repository")
+    weights = ROOT / "tests" / "networks" / "fixtures" / "tiny_bert"
+    export = ["export", "bert", "--weights", str(weights), "--repository", str(root)]
+    subprocess.run(
+        [sys.executable, "-m", "app.cli", *export, "--name", "emotion", "--origin", "random"],
+        check=True,
+        cwd=ROOT,
+        capture_output=True,
+    )
+    repository = ModelRepository(root)
+    with ThreadPoolExecutor(2) as pool:
+        workers = Workers(codec=None, text=pool)  # type: ignore[arg-type]
+        registry = ModelRegistry(
+            repository,
+            open_predictor=ProcessBackend(),
+            build_pipeline=PipelineBuilder(repository, TASKS, workers),
+            observer=batches,
+        )
+        try:
+            registry.load_all()
+            assert registry.ready(), registry.index()
+            settings = Settings(model_repository=root)
+            app = create_app(settings, registry=registry, pipelines=TASKS)
+            yield TestClient(app, raise_server_exceptions=False)
+        finally:
+            registry.close()
+
+
+def scores(client: TestClient, texts: Sequence[str], **parameters: Any) -> list[dict[str, float]]:
+    reply = client.post("/sentiment", json={"inputs": list(texts), "parameters": parameters})
+    assert reply.status_code == 200, reply.text
+    return [{row["label"]: row["score"] for row in rows} for rows in reply.json()]
+
+
+@pytest.mark.parametrize("predictor", ["onednn", "native"])
+def test_a_text_scores_the_same_alone_and_in_every_batch(
+    client: TestClient, batches: Batches, predictor: str
+) -> None:
+    """T6: 40 random compositions of up to 32 texts, none further than 1e-4 from the text alone."""
+    alone = {text: scores(client, [text], predictor=predictor)[0] for text in TEXTS}
+    batches.rows.clear()
+    draw = random.Random(5)
+    for _ in range(40):
+        company = draw.choices(TEXTS, k=draw.randint(2, 32))
+        together = scores(client, company, predictor=predictor)
+        for text, found in zip(company, together, strict=True):
+            assert found.keys() == alone[text].keys()
+            assert all(abs(found[label] - alone[text][label]) <= 1e-4 for label in found)
+    assert max(batches.rows) > 1, "nothing was batched, so nothing was tested"
+
+
+def test_the_texts_differ(client: TestClient) -> None:
+    """The comparison above means something: the model tells these texts apart."""
+    found = [tuple(row.values()) for row in scores(client, TEXTS)]
+    assert len(set(found)) == len(TEXTS)
+
+
+def test_concurrent_requests_share_batches(client: TestClient, batches: Batches) -> None:
+    """Texts of one bucket from different requests meet in one predictor run."""
+    expected = scores(client, [TEXTS[0]])[0]
+    batches.rows.clear()
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda _: scores(client, [TEXTS[0]])[0], range(64)))
+    assert sum(batches.rows) == 64
+    assert max(batches.rows) > 1
+    assert all(abs(row[label] - expected[label]) <= 1e-4 for row in found for label in row)
+
+
+def test_naughty_strings_end_to_end(client: TestClient) -> None:
+    """T4: each is 200 with six finite scores of sum 1, or 422; and all together as well."""
+    if not BLNS.exists():
+        pytest.skip("../shared/data/blns.json is not beside the project")
+    strings = json.loads(BLNS.read_text("utf-8"))
+    visible = []
+    for text in strings:
+        reply = client.post("/sentiment", json={"text": text})
+        assert reply.status_code in (200, 422), reply.text
+        if reply.status_code == 422:
+            assert reply.json()["code"] == "text_empty"
+            continue
+        visible.append(text)
+        values = [row["score"] for row in reply.json()]
+        assert len(values) == 6
+        assert all(math.isfinite(value) for value in values)
+        assert abs(sum(values) - 1) <= 1e-5
+    assert len(visible) >= 500
+    for begin in range(0, len(visible), 32):
+        assert len(scores(client, visible[begin : begin + 32])) == len(visible[begin : begin + 32])
+
+
+def test_the_longest_request_is_answered(client: TestClient) -> None:
+    """32 texts of 2,000 characters, the limits of T1: truncated, told so, within the deadline."""
+    reply = client.post(
+        "/sentiment",
+        json={"inputs": ["我好开心" * 500] * 32, "parameters": {"truncated": True, "tokens": True}},
+    )
+    assert reply.status_code == 200, reply.text
+    assert [row["truncated"] for row in reply.json()] == [True] * 32
+    assert {row["tokens"] for row in reply.json()} == {64}
+    assert reply.headers["x-truncated"] == "true"
+    assert reply.headers["x-model"] == "emotion@1"

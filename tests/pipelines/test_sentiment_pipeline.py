@@ -1,0 +1,425 @@
+"""From texts to jobs and from logits to labels, with a toy tokenizer and no model."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from app.engine.ports import Prepared
+from app.engine.tensors import Array, Tensors, TensorSpec, shape_key
+from app.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    ModelOutputInvalid,
+    Overloaded,
+    TextEmpty,
+)
+from app.pipelines.sentiment.parameters import Parameters
+from app.pipelines.sentiment.pipeline import (
+    SHORT_CHARACTERS,
+    SentimentPipeline,
+    TextScores,
+    open_pipeline,
+)
+from app.pipelines.sentiment.scores import rank, softmax
+from app.pipelines.sentiment.texts import TextLimits, check_texts
+from app.pipelines.sentiment.tokens import open_tokenizer, tokenise
+
+LABELS = ["angry", "happy", "neutral", "surprise", "sad", "fear"]
+LABELS_ZH = ["愤怒", "快乐", "平静", "惊讶", "悲伤", "恐惧"]
+PARAMETERS = {
+    "labels": LABELS,
+    "labels_zh": LABELS_ZH,
+    "buckets": [16, 32, 64, 128],
+    "max_tokens": 128,
+    "pad_id": 0,
+}
+FAR = math.inf
+LONG = ["我" * SHORT_CHARACTERS + "很"]
+"""Enough characters for the tokenizer's own thread."""
+BLNS = Path(__file__).parents[2] / ".." / "shared" / "data" / "blns.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """What a pipeline is told of its model version."""
+
+    directory: Path
+    parameters: dict[str, Any] = field(default_factory=lambda: dict(PARAMETERS))
+    name: str = "emotion"
+    version: int = 1
+    inputs: tuple[TensorSpec, ...] = (
+        TensorSpec("input_ids", "int64", (-1, -1)),
+        TensorSpec("attention_mask", "int64", (-1, -1)),
+    )
+    outputs: tuple[TensorSpec, ...] = (TensorSpec("logits", "float32", (-1, 6)),)
+
+
+def toy_tokenizer() -> Tokenizer:
+    """One token a Chinese character of a short list or a lower-case letter; [UNK] for the rest."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"今天我很高兴难过的事", *"abcdefghij"]
+    words += [f"##{letter}" for letter in "abcdefghij"]
+    tokenizer = Tokenizer(
+        models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
+
+
+@pytest.fixture
+def info(tmp_path: Path) -> ModelInfo:
+    directory = tmp_path / "emotion" / "1"
+    directory.mkdir(parents=True)
+    toy_tokenizer().save(str(directory / "tokenizer.json"))
+    return ModelInfo(directory=directory)
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture
+def pipeline(info: ModelInfo, executor: ThreadPoolExecutor) -> SentimentPipeline:
+    return open_pipeline(info, executor=executor)
+
+
+def fake_model(job: Tensors) -> Tensors:
+    """Logits that depend on each row's real tokens and on nothing else."""
+    real = job["input_ids"] * job["attention_mask"]
+    weights = np.arange(1, 7, dtype=np.float64)
+    return {"logits": np.cos(real.sum(axis=1, keepdims=True) * weights).astype(np.float32)}
+
+
+def run_alone(jobs: Sequence[Tensors]) -> list[Tensors]:
+    return [fake_model(job) for job in jobs]
+
+
+def run_batched(jobs: Sequence[Tensors]) -> list[Tensors]:
+    """What a dynamic batcher does: jobs of equal key in one run, results split by row."""
+    results: dict[int, Tensors] = {}
+    for key in {shape_key(job) for job in jobs}:
+        members = [i for i, job in enumerate(jobs) if shape_key(job) == key]
+        batch = {name: np.concatenate([jobs[i][name] for i in members]) for name in jobs[0]}
+        logits = fake_model(batch)["logits"]
+        results |= {i: {"logits": logits[row : row + 1]} for row, i in enumerate(members)}
+    return [results[i] for i in range(len(jobs))]
+
+
+def classify(
+    pipeline: SentimentPipeline, texts: Sequence[str], *, run: Any = run_alone
+) -> tuple[TextScores, ...]:
+    prepared = pipeline.prepare(texts, deadline=FAR).result()
+    value: tuple[TextScores, ...] = (
+        pipeline.finish(prepared, run(prepared.jobs), deadline=FAR).result().value
+    )
+    return value
+
+
+def by_label(result: TextScores) -> dict[str, float]:
+    return {score.label: score.score for score in result.scores}
+
+
+# --- tokens ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("characters", "bucket"),
+    [(1, 16), (14, 16), (15, 32), (30, 32), (31, 64), (126, 128), (127, 128), (1_999, 128)],
+)
+def test_a_text_is_padded_to_the_smallest_bucket_that_holds_it(
+    pipeline: SentimentPipeline, characters: int, bucket: int
+) -> None:
+    """Two of a bucket's places belong to [CLS] and [SEP]; the largest bucket cuts the rest off."""
+    prepared = pipeline.prepare(["我" * characters], deadline=FAR).result()
+    [job] = prepared.jobs
+    assert (1, bucket) == job["input_ids"].shape == job["attention_mask"].shape
+    assert np.int64 == job["input_ids"].dtype == job["attention_mask"].dtype
+    real = min(characters + 2, 128)
+    assert real == job["attention_mask"].sum() == np.count_nonzero(job["input_ids"])
+    assert [job["input_ids"][0, 0], job["input_ids"][0, real - 1]] == [2, 3]
+
+
+@pytest.mark.parametrize(("characters", "truncated"), [(126, False), (127, True), (2_000, True)])
+def test_truncation_is_told(pipeline: SentimentPipeline, characters: int, truncated: bool) -> None:
+    """T1: a text of more tokens than the model reads says so; one that just fits does not."""
+    [result] = classify(pipeline, ["难" * characters])
+    assert (truncated, 128, 0) == (result.truncated, result.tokens, result.padding)
+
+
+def test_each_text_is_a_job_of_its_own(pipeline: SentimentPipeline) -> None:
+    """So that texts of equal bucket share a batch across requests; order is kept."""
+    prepared = pipeline.prepare(["我", "我" * 20, "难过"], deadline=FAR).result()
+    assert [job["input_ids"].shape[1] for job in prepared.jobs] == [16, 32, 16]
+    assert list(prepared.stages) == ["preprocess"]
+
+
+def test_the_maximum_is_a_bucket_even_between_two(info: ModelInfo) -> None:
+    """max_tokens 100 with buckets 64 and 128 pads long texts to 100, never past the model's end."""
+    parameters = Parameters.model_validate(PARAMETERS | {"max_tokens": 100})
+    assert parameters.lengths() == (16, 32, 64, 100)
+    tokenizer = open_tokenizer(info.directory / "tokenizer.json", max_tokens=100)
+    [text] = tokenise(["我" * 500], tokenizer, lengths=parameters.lengths(), pad_id=0)
+    assert (text.tokens, text.truncated) == (100, True)
+    assert text.tensors["input_ids"].shape == (1, 100)
+
+
+def test_padding_and_truncation_in_the_file_do_not_count(
+    info: ModelInfo, executor: ThreadPoolExecutor
+) -> None:
+    """A tokenizer.json that pads to 512 or cuts at 8 still gives our buckets and our maximum."""
+    tokenizer = toy_tokenizer()
+    tokenizer.enable_padding(length=512)
+    tokenizer.enable_truncation(8)
+    tokenizer.save(str(info.directory / "tokenizer.json"))
+    prepared = open_pipeline(info, executor=executor).prepare(["我" * 20], deadline=FAR).result()
+    assert prepared.jobs[0]["input_ids"].shape == (1, 32)
+
+
+def test_a_text_of_which_the_tokenizer_keeps_nothing_is_empty(
+    info: ModelInfo, executor: ThreadPoolExecutor
+) -> None:
+    """T2: the model would answer something for [CLS][SEP] alone; nobody asked it that."""
+    tokenizer = toy_tokenizer()
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.BertNormalizer(), normalizers.Replace("~", "")]
+    )
+    tokenizer.save(str(info.directory / "tokenizer.json"))
+    check_texts(["~~~"], limits=TextLimits())
+    future = open_pipeline(info, executor=executor).prepare(["我", "~~~"], deadline=FAR)
+    with pytest.raises(TextEmpty, match="text 2 of 2 has 3 characters"):
+        future.result()
+
+
+def test_tokenising_gives_up_the_interpreter_lock(info: ModelInfo) -> None:
+    """While one thread tokenises, others run: two huge texts do not freeze the event loop."""
+    tokenizer = open_tokenizer(info.directory / "tokenizer.json", max_tokens=128)
+    done = threading.Event()
+    ticks = 0
+
+    def work() -> None:
+        tokenise(["我很高兴" * 100_000], tokenizer, lengths=(16, 128), pad_id=0)
+        done.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    while not done.wait(0.001):
+        ticks += 1
+    worker.join()
+    assert ticks > 20
+
+
+# --- scores ---------------------------------------------------------------------------------
+
+
+@given(
+    st_numpy.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 8), st.integers(1, 12)),
+        elements=st.floats(allow_nan=False, allow_infinity=False, width=32),
+    )
+)
+def test_scores_sum_to_one_for_any_finite_logits(logits: Array) -> None:
+    """Also where exp() of a float32 would overflow."""
+    probabilities = softmax(logits)
+    assert np.isfinite(probabilities).all()
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_logit_that_is_no_number_is_refused(pipeline: SentimentPipeline, bad: float) -> None:
+    """NaN and infinities end as ModelOutputInvalid and never reach a reply."""
+    prepared = pipeline.prepare(["我", "难过"], deadline=FAR).result()
+    outputs = run_alone(prepared.jobs)
+    outputs[1] = {"logits": np.array([[0, 0, bad, 0, 0, 0]], np.float32)}
+    with pytest.raises(ModelOutputInvalid, match="finite"):
+        pipeline.finish(prepared, outputs, deadline=FAR).result()
+
+
+def test_a_wrong_number_of_logits_is_refused(pipeline: SentimentPipeline) -> None:
+    """A model whose last axis is free may still return too few; no label is then guessed."""
+    prepared = pipeline.prepare(["我"], deadline=FAR).result()
+    outputs = [{"logits": np.zeros((1, 5), np.float32)}]
+    with pytest.raises(ModelOutputInvalid, match=r"\[1, 5\]"):
+        pipeline.finish(prepared, outputs, deadline=FAR).result()
+
+
+def test_labels_come_best_first_with_their_chinese_names() -> None:
+    """Equal scores keep the order of the labels."""
+    [ranked] = rank(np.array([[0.1, 0.4, 0.1, 0.1, 0.2, 0.1]]), labels=LABELS, labels_zh=LABELS_ZH)
+    assert [s.label for s in ranked] == ["happy", "sad", "angry", "neutral", "surprise", "fear"]
+    assert [s.label_zh for s in ranked[:2]] == ["快乐", "悲伤"]
+    assert [s.score for s in ranked[:2]] == [0.4, 0.2]
+
+
+def test_a_model_without_chinese_names_has_none() -> None:
+    """labels_zh is optional: another language's model needs only its directory."""
+    [ranked] = rank(np.array([[0.3, 0.7]]), labels=["no", "yes"], labels_zh=None)
+    assert [(s.label, s.label_zh) for s in ranked] == [("yes", None), ("no", None)]
+
+
+# --- whole pipeline -------------------------------------------------------------------------
+
+
+def test_a_text_scores_the_same_alone_and_in_any_batch(pipeline: SentimentPipeline) -> None:
+    """T6, the pipeline's half: what a text becomes does not depend on its company."""
+    texts = ["我" * n + "abc难过高兴"[: n % 7 + 1] for n in (1, 3, 5, 13, 14, 20, 29, 40, 130)]
+    together = classify(pipeline, texts, run=run_batched)
+    for text, expected in zip(texts, together, strict=True):
+        [alone] = classify(pipeline, [text])
+        assert alone.tokens == expected.tokens
+        for label, score in by_label(alone).items():
+            assert abs(score - by_label(expected)[label]) <= 1e-4
+
+
+def test_naughty_strings_are_answered_or_refused(pipeline: SentimentPipeline) -> None:
+    """T4: each of the Big List of Naughty Strings has six finite scores of sum 1, or is empty."""
+    if not BLNS.exists():
+        pytest.skip("../shared/data/blns.json is not beside the project")
+    answered = 0
+    for text in json.loads(BLNS.read_text("utf-8")):
+        try:
+            check_texts([text], limits=TextLimits())
+            [result] = classify(pipeline, [text])
+        except TextEmpty:
+            continue
+        answered += 1
+        scores = [score.score for score in result.scores]
+        assert len(scores) == 6
+        assert all(math.isfinite(score) for score in scores)
+        assert abs(sum(scores) - 1) <= 1e-5
+    assert answered >= 500
+
+
+@pytest.mark.parametrize("invisible", ["\u200b", "\u200e", "\ufeff", "\x00", "\u202e"])
+def test_invisible_characters_do_not_change_the_tokens(
+    pipeline: SentimentPipeline, invisible: str
+) -> None:
+    """T4: the BERT normaliser drops them, so the scores are those of the text without them."""
+    [plain] = classify(pipeline, ["我很高兴"])
+    [odd] = classify(pipeline, [f"我{invisible}很{invisible}高兴"])
+    assert by_label(plain) == by_label(odd)
+
+
+def test_more_waiting_requests_than_allowed_are_refused_at_once(info: ModelInfo) -> None:
+    """The executor's queue is bounded: what would wait without end gets Overloaded instead."""
+    gate = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(gate.wait)
+        pipeline = SentimentPipeline(
+            open_tokenizer(info.directory / "tokenizer.json", max_tokens=128),
+            Parameters.model_validate(PARAMETERS),
+            executor=pool,
+            max_pending=2,
+        )
+        waiting = [pipeline.prepare(LONG, deadline=FAR) for _ in range(2)]
+        with pytest.raises(Overloaded) as caught:
+            pipeline.prepare(LONG, deadline=FAR)
+        assert (caught.value.limit, caught.value.received) == (2, 2)
+        waiting[1].cancel()
+        replacement = pipeline.prepare(LONG, deadline=FAR)  # a cancelled one makes room
+        gate.set()
+        assert 1 == len(waiting[0].result().jobs) == len(replacement.result().jobs)
+
+
+def test_a_short_text_is_tokenised_at_once(info: ModelInfo) -> None:
+    """It waits for no thread, not even when all are busy; a long one does."""
+    gate = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(gate.wait)
+        pipeline = open_pipeline(info, executor=pool)
+        assert pipeline.prepare(["我" * SHORT_CHARACTERS], deadline=FAR).done()
+        long = pipeline.prepare(["我" * SHORT_CHARACTERS, "我"], deadline=FAR)
+        assert not long.done()
+        gate.set()
+        assert len(long.result().jobs) == 2
+
+
+@pytest.mark.parametrize("texts", [["我"], LONG], ids=["short", "long"])
+def test_a_request_past_its_deadline_is_not_tokenised(info: ModelInfo, texts: list[str]) -> None:
+    """O3: work that can no longer be in time never starts."""
+    with ThreadPoolExecutor(1) as pool:
+        pipeline = SentimentPipeline(
+            open_tokenizer(info.directory / "tokenizer.json", max_tokens=128),
+            Parameters.model_validate(PARAMETERS),
+            executor=pool,
+            clock=lambda: 100.0,
+        )
+        with pytest.raises(DeadlineExceeded):
+            pipeline.prepare(texts, deadline=99.0).result()
+
+
+def test_finish_needs_no_thread(pipeline: SentimentPipeline) -> None:
+    """The future of finish() is done when it is returned: a change of threads costs more."""
+    prepared: Prepared = pipeline.prepare(["我"], deadline=FAR).result()
+    future: Future[Any] = pipeline.finish(prepared, run_alone(prepared.jobs), deadline=FAR)
+    assert future.done()
+    assert list(future.result().stages) == ["postprocess"]
+
+
+# --- configuration --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": []}, "parameters.labels"),
+        ({"labels_zh": ["一"]}, "1 labels_zh for 6 labels"),
+        ({"buckets": [32, 16]}, "buckets must rise"),
+        ({"buckets": [0, 16, 128]}, "buckets must rise"),
+        ({"max_tokens": 512}, "does not fit the largest bucket 128"),
+        ({"colour": "red"}, "parameters.colour"),
+        ({"labels": ["a", "b"], "labels_zh": ["一", "二"]}, "6 logits for 2 labels"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_wrong_parameters_name_the_fault(
+    info: ModelInfo, executor: ThreadPoolExecutor, change: dict[str, Any], message: str
+) -> None:
+    """A model whose config.toml is wrong does not load, and the operator reads why."""
+    wrong = ModelInfo(directory=info.directory, parameters=PARAMETERS | change)
+    with pytest.raises(ConfigError, match=message):
+        open_pipeline(wrong, executor=executor)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": (TensorSpec("image", "float32", (-1, 784)),)}, "takes image"),
+        ({"outputs": (TensorSpec("d0", "float32", (-1, 1, 320, 320)),)}, "expects one tensor"),
+    ],
+    ids=["inputs", "outputs"],
+)
+def test_a_model_of_another_task_is_refused(
+    info: ModelInfo, executor: ThreadPoolExecutor, change: dict[str, Any], message: str
+) -> None:
+    """The tensors of the static program decide, before a request does."""
+    with pytest.raises(ConfigError, match=message):
+        open_pipeline(ModelInfo(directory=info.directory, **change), executor=executor)
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "not json"])
+def test_a_missing_or_damaged_tokenizer_is_a_config_error(
+    info: ModelInfo, executor: ThreadPoolExecutor, content: str | None
+) -> None:
+    """And the message names the file, not the library's words or the machine's paths."""
+    path = info.directory / "tokenizer.json"
+    path.unlink() if content is None else path.write_text(content, "utf-8")
+    with pytest.raises(ConfigError, match=r"^tokenizer.json of emotion is not a tokenizer$"):
+        open_pipeline(info, executor=executor)

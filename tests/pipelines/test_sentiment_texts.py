@@ -1,0 +1,122 @@
+"""Which texts /sentiment accepts."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import InputError, InvalidParameter, TextEmpty, TextTooLong, TooManyInputs
+from app.pipelines.sentiment.texts import TextLimits, check_texts
+
+LIMITS = TextLimits(characters=2_000, texts=32)
+
+
+@pytest.mark.parametrize("length", [1, 1_999, 2_000])
+def test_a_text_of_up_to_the_limit_is_accepted(length: int) -> None:
+    """Length is counted in code points: 2,000 characters beyond the BMP are 2,000."""
+    check_texts(["喜" * length, "😀" * length], limits=LIMITS)
+
+
+def test_one_character_more_is_refused_with_both_numbers() -> None:
+    """T1: 2,001 characters are text_too_long, and the error carries limit and received."""
+    with pytest.raises(TextTooLong, match="text 2 of 2 has 2001 characters") as caught:
+        check_texts(["短", "长" * 2_001], limits=LIMITS)
+    assert (caught.value.limit, caught.value.received) == (2_000, 2_001)
+    assert "长" not in caught.value.message
+
+
+def test_a_megabyte_word_is_refused_at_once() -> None:
+    """T5: the length is compared before any character is looked at."""
+    word = "x" * 1_000_000
+    begin = time.perf_counter()
+    with pytest.raises(TextTooLong):
+        check_texts([word], limits=LIMITS)
+    assert time.perf_counter() - begin < 0.01
+
+
+def test_32_texts_are_accepted_and_33_refused_with_both_numbers() -> None:
+    """T1: the limit of texts a request."""
+    check_texts(["好"] * 32, limits=LIMITS)
+    with pytest.raises(TooManyInputs) as caught:
+        check_texts(["好"] * 33, limits=LIMITS)
+    assert (caught.value.limit, caught.value.received) == (32, 33)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param(" \t\r\n\v\f", id="ascii white space"),
+        pytest.param("\u3000\u3000", id="ideographic space"),
+        pytest.param("\u200b", id="zero-width space"),
+        pytest.param("\ufeff", id="byte order mark"),
+        pytest.param("\u00a0\u2003\u2028\u2029\u0085", id="other spaces"),
+        pytest.param("\u200d\u200c\u2060", id="joiners"),
+        pytest.param("\u202e\u2066\u2069\u061c", id="bidi marks"),
+        pytest.param("\u00ad", id="soft hyphen"),
+        pytest.param("\u3164\uffa0\u115f", id="hangul fillers"),
+        pytest.param("\u2800", id="blank braille"),
+        pytest.param("\ufe0f\U000e0100", id="variation selectors"),
+        pytest.param("\U000e0041\U000e007f", id="tags"),
+        pytest.param("\x00\x01\x7f\x9f", id="control characters"),
+    ],
+)
+def test_a_text_without_a_visible_character_is_empty(text: str) -> None:
+    """T2: white space and invisible characters alone are text_empty, in whatever mixture."""
+    for blank in (text, f" {text}\u3000{text}\n"):
+        with pytest.raises(TextEmpty):
+            check_texts([blank], limits=LIMITS)
+
+
+def test_no_text_at_all_is_empty() -> None:
+    """T2: an empty batch is text_empty."""
+    with pytest.raises(TextEmpty, match="no text"):
+        check_texts([], limits=LIMITS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("好\ud800", id="high alone"),
+        pytest.param("\udc00好", id="low alone"),
+        pytest.param("\ud83d\ude00", id="a pair python has not joined"),
+    ],
+)
+def test_a_lone_surrogate_is_an_invalid_parameter(text: str) -> None:
+    """T3: refused before the tokenizer, which would raise TypeError."""
+    with pytest.raises(InvalidParameter, match="surrogate"):
+        check_texts(["好", text], limits=LIMITS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("a\x00b\x01c", id="NUL and control inside"),
+        pytest.param("\u202e\u4f60\u597d\u202c", id="bidi around"),
+        pytest.param("你\u200b好", id="zero-width inside"),
+        pytest.param("مرحبا بالعالم", id="right to left"),
+        pytest.param("👩‍👩‍👧‍👦", id="emoji joined"),
+        pytest.param("❤️", id="emoji with a variation selector"),
+        pytest.param("Z̸̡̢̛̗̘̙͔͎͖͋͛͐͑̈́͒͝͠a̶l̷g̶o̴", id="zalgo"),
+        pytest.param("\ue000\uf8ff", id="private use"),
+        pytest.param(".", id="one full stop"),
+        pytest.param("𠀀", id="beyond the BMP"),
+    ],
+)
+def test_odd_but_visible_text_is_accepted(text: str) -> None:
+    """T4: strange is not wrong."""
+    check_texts([text], limits=LIMITS)
+
+
+@given(st.lists(st.text(st.characters(min_codepoint=0x80), max_size=60), max_size=4))
+def test_a_refusal_never_repeats_the_text(texts: list[str]) -> None:
+    """Any text outside ASCII is accepted or is an InputError whose message is all ASCII."""
+    said = ""
+    try:
+        check_texts(texts, limits=TextLimits(characters=50, texts=3))
+    except InputError as error:
+        said = error.message
+    assert said.isascii()

@@ -1,0 +1,256 @@
+"""Dependencies point one way: every import statement of `app` is read and held against a table."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "app").rglob("*.py"))
+
+CORE = ("app.errors", "app.engine")
+PORTS = ("app.errors", "app.engine.ports", "app.engine.tensors")
+OFFLINE = ("app.backends", "app.comparison", "app.export", "app.pipelines")
+EDGE = ("app.api", "app.dataplane", "app.settings", "app.metrics", "app.errors")
+
+# First match counts. `{here}` is the task's own package: one task never imports another.
+MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("app", ()),
+    ("app.errors", ()),
+    ("app.settings", ()),
+    ("app.client", ()),
+    ("app.build_info", ()),
+    ("app.metrics", ("app.engine.ports", "app.dataplane")),
+    ("app.engine", CORE),
+    ("app.engine.*", CORE),
+    ("app.backends", (*CORE, "app.backends")),
+    ("app.backends.paddle_*", (*CORE, "app.backends", "app.networks", "app.export")),
+    ("app.backends.*", (*CORE, "app.backends")),
+    ("app.networks", ("app.errors", "app.networks")),
+    ("app.networks.*", ("app.errors", "app.networks")),
+    ("app.export", (*CORE, "app.export", "app.networks")),
+    ("app.export.*", (*CORE, "app.export", "app.networks")),
+    ("app.codecs", (*CORE, "app.codecs")),
+    ("app.codecs.*", (*CORE, "app.codecs")),
+    ("app.workers", ("app.codecs", "app.engine.ports")),
+    ("app.dataplane", CORE),
+    ("app.api", ()),
+    ("app.api.*", (*EDGE, "app.engine")),
+    ("app.pipelines", ()),
+    ("app.pipelines.*.router", (*EDGE, *PORTS, "app.codecs", "{here}")),
+    ("app.pipelines.*.*", (*PORTS, "app.codecs", "{here}")),
+    ("app.pipelines.*", (*PORTS, "app.workers", "{here}")),
+    ("app.comparison", ()),
+    ("app.comparison.*", (*CORE, "app.backends", "app.build_info", "app.comparison")),
+    ("app.commands.serve", ("app",)),
+    ("app.commands", ()),
+    ("app.commands.*", (*CORE, *OFFLINE, "app.client", "app.commands", "app.settings")),
+    ("app.cli", ("app.errors", "app.commands")),
+    ("app.protocol", ("app.api", "app.errors")),
+    ("app.server", ("app.protocol", "app.settings", "app.errors")),
+    ("app.main", ("app",)),
+)
+
+HTTP = ("fastapi", "starlette", "uvicorn", "httptools", "httpx")
+PADDLE = ("paddle",)
+FRAMEWORKS = (*PADDLE, "onnxruntime", "openvino", "onnx", "torch")
+PICTURES = ("PIL", "cv2")
+TEXTS = ("tokenizers",)
+
+MAY_NOT_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("app.errors", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "pydantic")),
+    ("app.engine*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "prometheus_client")),
+    ("app.dataplane", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "prometheus_client", "pydantic")),
+    ("app.metrics", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.settings", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.api*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    # A task's edge: its endpoint, and the reading of its request's body.
+    ("app.pipelines.*.router", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.pipelines.*.form", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.pipelines*", (*HTTP, *FRAMEWORKS, "asyncio", "prometheus_client")),
+    ("app.codecs*", (*HTTP, *FRAMEWORKS, *TEXTS, "asyncio", "prometheus_client")),
+    ("app.backends*", (*HTTP, *PICTURES, *TEXTS, "asyncio", "prometheus_client")),
+    ("app.networks*", (*HTTP, *PICTURES, *TEXTS, "asyncio")),
+    ("app.export*", ("fastapi", "starlette", "uvicorn", "httptools", "prometheus_client")),
+    ("app.main", FRAMEWORKS),
+)
+
+PADDLE_LIVES_IN = ("app.backends.paddle_*", "app.networks*", "app.export*")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, where, and whether only when a function is called."""
+
+    importer: str
+    imported: str
+    line: int
+    in_function: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.imported}"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in SOURCES}
+
+
+def imports_of(name: str) -> Iterator[Import]:
+    """Every import statement of a module, also those in functions and under TYPE_CHECKING."""
+    tree = ast.parse(MODULES[name].read_text("utf-8"))
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    inside = {id(node) for function in functions for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}:{node.lineno} has a relative import"
+            source = str(node.module)
+            # `from app import errors` imports the module app.errors.
+            members = [f"{source}.{alias.name}" for alias in node.names]
+            found = [member if member in MODULES else source for member in members]
+        else:
+            continue
+        for imported in dict.fromkeys(found):
+            yield Import(name, imported, node.lineno, id(node) in inside)
+
+
+ALL = [found for name in MODULES for found in imports_of(name)]
+
+
+def within(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(prefix + ".")
+
+
+def rows(table: tuple[tuple[str, tuple[str, ...]], ...], name: str) -> list[tuple[str, ...]]:
+    return [value for pattern, value in table if fnmatchcase(name, pattern)]
+
+
+def test_there_is_something_to_check() -> None:
+    """The table is held against the real tree, and the parser sees what is in it."""
+    assert len(MODULES) > 40
+    assert "app.pipelines.sentiment.router" in MODULES
+    assert any(f.imported == "tokenizers" for f in ALL)
+    assert any(f.imported == "paddle" and f.in_function is False for f in ALL)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_point_inward(name: str) -> None:
+    """main → api and routers → data plane → engine ← backends; errors and settings are leaves."""
+    allowed = rows(MAY_IMPORT, name)
+    assert allowed, f"{name} is new: say in MAY_IMPORT what it may import"
+    here = ".".join(name.split(".")[:3])
+    prefixes = [prefix.format(here=here) for prefix in allowed[0]]
+    wrong = [
+        str(found)
+        for found in ALL
+        if found.importer == name
+        and within(found.imported, "app")
+        and found.imported != "app"
+        and not any(within(found.imported, prefix) for prefix in prefixes)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_frameworks_stay_at_the_edges(name: str) -> None:
+    """FastAPI in api/ and router.py, Pillow and OpenCV in codecs, no asyncio in the engine."""
+    if name.endswith((".router", ".form")):
+        forbidden = rows(MAY_NOT_IMPORT, name)[0]
+    elif name.startswith("app.pipelines.") and name.count(".") == 2:
+        forbidden = ("asyncio", *FRAMEWORKS, *PICTURES, *TEXTS)  # FastAPI's types, for endpoints()
+    else:
+        forbidden = tuple(module for row in rows(MAY_NOT_IMPORT, name) for module in row)
+    wrong = [
+        str(found)
+        for found in ALL
+        if found.importer == name and any(within(found.imported, module) for module in forbidden)
+    ]
+    assert not wrong
+
+
+def test_nobody_imports_main() -> None:
+    """Only the command that starts the server does, when it runs."""
+    importers = {f.importer for f in ALL if within(f.imported, "app.main")}
+    assert importers <= {"app.commands.serve"}
+    assert all(f.in_function for f in ALL if within(f.imported, "app.main"))
+
+
+def test_one_task_never_imports_another() -> None:
+    """So that a task can be added, or taken away, alone."""
+    wrong = [
+        str(found)
+        for found in ALL
+        if within(found.importer, "app.pipelines")
+        and within(found.imported, "app.pipelines")
+        and found.importer.count(".") >= 2
+        and not within(found.imported, ".".join(found.importer.split(".")[:3]))
+    ]
+    assert not wrong
+
+
+def test_paddle_lives_in_three_places() -> None:
+    """backends/paddle_*, networks and export; elsewhere only in functions of offline commands."""
+    users = [f for f in ALL if within(f.imported, "paddle")]
+    wrong = [
+        str(found)
+        for found in users
+        if not any(fnmatchcase(found.importer, pattern) for pattern in PADDLE_LIVES_IN)
+        and not (within(found.importer, "app.commands") and found.in_function)
+    ]
+    assert not wrong
+    # What imports Paddle when it is itself imported may be imported only by its like,
+    # or when an offline command runs.
+    heavy = {found.importer for found in users if not found.in_function}
+    reached = [
+        str(found)
+        for found in ALL
+        if found.imported in heavy
+        and not any(fnmatchcase(found.importer, pattern) for pattern in PADDLE_LIVES_IN)
+        and not (within(found.importer, "app.commands") and found.in_function)
+    ]
+    assert not reached
+
+
+def test_no_task_is_known_by_name_outside_its_package() -> None:
+    """PIPELINES is the one place that names the packages; everything else goes through it."""
+    importers = {
+        found.importer
+        for found in ALL
+        if found.imported.startswith("app.pipelines.")
+        and not within(found.importer, ".".join(found.imported.split(".")[:3]))
+    }
+    assert not importers
+
+
+@pytest.mark.parametrize("module", ["app.main", "app.commands.serve", "app.cli"])
+def test_the_api_process_never_imports_paddle_or_a_picture_decoder(module: str) -> None:
+    """Importing the server, every task's endpoint and pipeline included, loads none of them."""
+    program = f"""
+import importlib, sys
+importlib.import_module({module!r})
+from app.pipelines import PIPELINES
+for name in PIPELINES.values():
+    importlib.import_module(name).endpoints()
+    importlib.import_module(name + ".pipeline")
+decoders = {{"paddle", "cv2", "torch", "onnxruntime", "PIL.JpegImagePlugin", "PIL.PngImagePlugin"}}
+print(sorted(decoders & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,113 @@
+"""Settings: their limits, their errors, and that the documentation knows each one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from app.settings import PREFIX, Settings, explain, unknown_variables
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+
+
+def refused(**values: object) -> str:
+    with pytest.raises(ValidationError) as caught:
+        Settings(**values)  # type: ignore[arg-type]
+    return explain(caught.value)
+
+
+def test_every_setting_is_documented_with_its_default_and_sentence() -> None:
+    """docs/configuration.md has one row for each field: variable, default, description."""
+    rows = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `PADDLE")]
+    expected = [
+        f"| `{PREFIX}{name.upper()}` | {shown(field.default)} | {field.description} |"
+        for name, field in Settings.model_fields.items()
+    ]
+    assert expected == rows
+
+
+def shown(default: object) -> str:
+    if default is None or default == () or default == {}:
+        return ""
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    return f"`{default}`"
+
+
+def test_every_setting_is_described_by_one_sentence() -> None:
+    """So that the table can be read."""
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert field.description.endswith("."), name
+        assert "\n" not in field.description, name
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scalars, lists and pairs are written as plain text."""
+    monkeypatch.setenv("PADDLEPOOL_PORT", "9")
+    monkeypatch.setenv("PADDLEPOOL_API_KEYS", "one, two")
+    monkeypatch.setenv("PADDLEPOOL_CORS_ORIGINS", "https://a.example,http://b.example:3000")
+    monkeypatch.setenv("PADDLEPOOL_DEFAULT_MODELS", "segment=u2netp, sentiment = emotion")
+    settings = Settings()
+    assert settings.port == 9
+    assert settings.keys() == (b"one", b"two")
+    assert settings.cors_origins == ("https://a.example", "http://b.example:3000")
+    assert settings.default_models == {"segment": "u2netp", "sentiment": "emotion"}
+
+
+def test_keys_are_read_from_a_file_too(tmp_path: Path) -> None:
+    """One on each line, so that two are valid while keys are changed."""
+    file = tmp_path / "keys"
+    file.write_text("new\nold\n")
+    assert Settings(api_keys_file=file, api_keys=("x",)).keys() == (b"x", b"new", b"old")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"port": 70_000}, ("PADDLEPOOL_PORT", "65535", "70000")),
+        ({"segment_max_bytes": "12 MiB"}, ("PADDLEPOOL_SEGMENT_MAX_BYTES", "integer", "12 MiB")),
+        ({"log_level": "loud"}, ("PADDLEPOOL_LOG_LEVEL", "'debug'", "loud")),
+        ({"cors_origins": "*"}, ("PADDLEPOOL_CORS_ORIGINS", "wildcard")),
+        ({"cors_origins": "https://a.example/x"}, ("PADDLEPOOL_CORS_ORIGINS", "scheme")),
+        ({"default_models": "u2netp"}, ("PADDLEPOOL_DEFAULT_MODELS", "TASK=MODEL")),
+        ({"timeout_max_ms": 5}, ("PADDLEPOOL_TIMEOUT_MAX_MS", "timeout_default_ms", "10000")),
+        ({"no_such": 1}, ("PADDLEPOOL_NO_SUCH",)),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_a_wrong_value_is_named_with_what_it_must_be(
+    values: dict[str, object], words: tuple[str, ...]
+) -> None:
+    """One line: the variable, the rule, the value received."""
+    line = refused(**values)
+    assert "\n" not in line
+    for word in words:
+        assert word in line
+
+
+def test_several_faults_are_told_at_once() -> None:
+    """So that an operator repairs them in one go."""
+    line = refused(port=-1, backlog=0)
+    assert "PADDLEPOOL_PORT" in line
+    assert "PADDLEPOOL_BACKLOG" in line
+
+
+def test_a_key_is_never_repeated() -> None:
+    """Neither by an error nor by the settings' own representation."""
+    assert "hunter2" not in refused(api_keys={"hunter2": 1})
+    assert "hunter2" not in repr(Settings(api_keys=("hunter2",), admin_key="hunter2"))  # type: ignore[arg-type]
+
+
+def test_settings_do_not_change() -> None:
+    """They are read once, at start."""
+    with pytest.raises(ValidationError):
+        Settings().port = 1  # type: ignore[misc]
+
+
+def test_a_misspelt_variable_is_found() -> None:
+    """It would be ignored without a word otherwise."""
+    names = ["PADDLEPOOL_PROT", "PADDLEPOOL_PORT", "PATH"]
+    assert unknown_variables(names) == ("PADDLEPOOL_PROT",)

@@ -1,0 +1,10 @@
+"""What the tiny model takes and gives; apart from its export so that no test imports Paddle."""
+
+from __future__ import annotations
+
+from app.engine.tensors import TensorSpec
+
+SPECS = (
+    (TensorSpec("image", "float32", (-1, 3, -1, -1)),),
+    (TensorSpec("scores", "float32", (-1, 2)), TensorSpec("mean", "float32", (-1, 4))),
+)

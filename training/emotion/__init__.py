@@ -1,0 +1,1 @@
+"""Training of the emotion classifier that is committed in ``model_repo/emotion``."""

@@ -1,0 +1,192 @@
+"""Prints MAE, max-F and IoU@0.5 on the validation pairs at 320×320, for weights and baselines.
+
+    python -m training.u2netp.evaluate --data ../shared/data/sod_train \
+        --weights runs/u2netp/u2netp.safetensors --baselines
+
+`--weights` also takes a training checkpoint (`.pt`, whose averaged weights are used), an `.npz`
+with the same names, or an `.onnx` whose first output is the fused map.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from training.u2netp.data import SIDE, Corpus, Pixels, normalise, read
+from training.u2netp.network import U2Netp
+
+Map = NDArray[np.float32]
+BETA_SQUARED = 0.3
+"""Weight of recall in F, the field's convention since Achanta et al. 2009."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Means over pictures; `max_f` is the best over 256 thresholds of the mean curve."""
+
+    mae: float
+    max_f: float
+    iou: float
+    pictures: int
+
+    def __str__(self) -> str:
+        return (
+            f"MAE {self.mae:.4f}  max-F {self.max_f:.4f}  IoU@0.5 {self.iou:.4f}"
+            f"  ({self.pictures} pictures)"
+        )
+
+
+def stretch(mask: Map) -> Map:
+    """Min-max normalise as the official inference does; a constant map becomes zero."""
+    low, high = float(mask.min()), float(mask.max())
+    return (mask - low) / (high - low) if high > low else np.zeros_like(mask)
+
+
+def measure(predictions: Iterable[Map], truths: Iterable[Pixels]) -> Quality:
+    """Compare H×W maps in 0…1 with graded uint8 masks.
+
+    MAE is against the graded mask; F and IoU against the mask at half. A picture without any
+    true or predicted pixel at half counts as IoU 1.
+    """
+    errors, overlaps, precisions, recalls = [], [], [], []
+    for prediction, truth in zip(predictions, truths, strict=True):
+        errors.append(float(np.abs(prediction - truth.astype(np.float32) / 255).mean()))
+        solid = truth > 127
+        guess = prediction > 0.5
+        union = int((guess | solid).sum())
+        overlaps.append(int((guess & solid).sum()) / union if union else 1.0)
+        level = np.clip(np.rint(prediction * 255), 0, 255).astype(np.int64)
+        hits = np.bincount(level[solid], minlength=256)[::-1].cumsum()
+        marked = np.bincount(level.ravel(), minlength=256)[::-1].cumsum()
+        precisions.append(hits / np.maximum(marked, 1))
+        recalls.append(hits / max(int(solid.sum()), 1))
+    precision, recall = np.mean(precisions, axis=0), np.mean(recalls, axis=0)
+    f = (1 + BETA_SQUARED) * precision * recall
+    f = f / np.maximum(BETA_SQUARED * precision + recall, 1e-12)
+    return Quality(float(np.mean(errors)), float(f.max()), float(np.mean(overlaps)), len(overlaps))
+
+
+def load_network(path: Path) -> U2Netp:
+    """Read weights with upstream names from .safetensors, .npz or a training checkpoint .pt."""
+    if not path.is_file():
+        raise SystemExit(f"{path}: no such weight file")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        state = load_file(path)
+    elif path.suffix == ".npz":
+        with np.load(path) as archive:
+            state = {name: torch.from_numpy(archive[name]) for name in archive.files}
+    elif path.suffix == ".pt":
+        state = torch.load(path, map_location="cpu", weights_only=True)["ema"]
+    else:
+        raise SystemExit(f"{path}: expected .safetensors, .npz, .pt or .onnx")
+    network = U2Netp()
+    # Exports leave out the batch counters, which inference never reads.
+    network.load_state_dict(network.state_dict() | state)
+    return network.eval()
+
+
+def network_maps(
+    network: U2Netp, pictures: Pixels, *, batch: int = 4, bf16: bool = False
+) -> list[Map]:
+    """Fused maps N×(320×320) in 0…1 of N×320×320×3 pictures, on the network's own device."""
+    device = next(network.parameters()).device
+    maps: list[Map] = []
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        for start in range(0, len(pictures), batch):
+            inputs = np.stack([normalise(p) for p in pictures[start : start + batch]])
+            tensor = torch.from_numpy(inputs).to(device, memory_format=torch.channels_last)
+            maps += list(torch.sigmoid(network(tensor)[0].float())[:, 0].cpu().numpy())
+    return maps
+
+
+def resized_maps(network: U2Netp, pictures: Pixels, side: int) -> list[Map]:
+    """Maps at 320×320 when the network sees the pictures at side×side, as in early training."""
+    small = np.stack([cv2.resize(p, (side, side), interpolation=cv2.INTER_AREA) for p in pictures])
+    return [
+        np.asarray(cv2.resize(one, (SIDE, SIDE)), np.float32)
+        for one in network_maps(network, small)
+    ]
+
+
+def _onnx_maps(path: Path, pictures: Pixels) -> list[Map]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return [session.run(None, {name: normalise(p)[None]})[0][0, 0] for p in pictures]
+
+
+def evaluate_network(network: U2Netp, corpus: Corpus, *, bf16: bool) -> dict[str, Quality]:
+    """Quality of the raw and of the min-max normalised fused map on the validation pairs."""
+    rows = corpus.validation
+    maps = network_maps(network, corpus.pictures[rows], bf16=bf16)
+    masks = corpus.masks[rows]
+    return {
+        "raw": measure(maps, masks),
+        "normalised": measure([stretch(one) for one in maps], masks),
+    }
+
+
+def main() -> None:
+    """Command line; see the module's docstring."""
+    from training.u2netp.baselines import BASELINES
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder or packed .npz")
+    parser.add_argument("--weights", type=Path, action="append", default=[])
+    parser.add_argument("--baselines", action="store_true", help="also the three trivial masks")
+    parser.add_argument("--side", type=int, default=SIDE, help="of the input; not for .onnx")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    corpus = read(given.data)
+    rows = corpus.validation
+    groups = {"all": rows}
+    for source in ("ecssd", "pascals"):
+        chosen = np.array([r for r in rows if corpus.names[r].startswith(source)], np.int64)
+        if len(chosen):
+            groups[source] = chosen
+    report: dict[str, dict[str, float]] = {}
+
+    def show(label: str, maps: dict[int, Map]) -> None:
+        for group, members in groups.items():
+            quality = measure([maps[r] for r in members], corpus.masks[members])
+            report[f"{label} {group}"] = asdict(quality)
+            print(f"{label:<32} {group:<8} {quality}", flush=True)
+
+    for path in given.weights:
+        if path.suffix == ".onnx":
+            raw = _onnx_maps(path, corpus.pictures[rows])
+        else:
+            network = load_network(path).to(memory_format=torch.channels_last)
+            raw = (
+                network_maps(network, corpus.pictures[rows])
+                if given.side == SIDE
+                else resized_maps(network, corpus.pictures[rows], given.side)
+            )
+        show(f"{path.name} raw", dict(zip(rows.tolist(), raw, strict=True)))
+        show(
+            f"{path.name} normalised",
+            {row: stretch(one) for row, one in zip(rows.tolist(), raw, strict=True)},
+        )
+    if given.baselines:
+        baseline: Callable[[Pixels], Map]
+        for label, baseline in BASELINES.items():
+            show(label, {row: baseline(corpus.pictures[row]) for row in rows.tolist()})
+    if given.json:
+        given.json.write_text(json.dumps({"side": given.side, "quality": report}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
