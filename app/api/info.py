@@ -72,7 +72,7 @@ class ModelInfo(BaseModel):
 
 
 class ThreadBudgetInfo(BaseModel):
-    """Threads of the predictors that always run, against the cores they may use."""
+    """Threads of the model that uses most, against the cores it may use."""
 
     cores: float
     threads: int

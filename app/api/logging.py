@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import queue
 import sys
 from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
 from typing import Any, TextIO
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -27,12 +29,51 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=True, default=str)
 
 
+WAITING_LINES = 10_000
+
+
+class BackgroundHandler(QueueHandler):
+    """Formats and writes in a thread of its own: a slow reader of our log stops no request.
+
+    When `WAITING_LINES` lines wait, further ones are dropped, and a line says how many were.
+    """
+
+    def __init__(self, writer: logging.Handler) -> None:
+        super().__init__(queue.Queue(WAITING_LINES))
+        self._dropped = 0
+        self._listener = QueueListener(self.queue, writer)
+        self._listener.start()
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # it stays in this process, so nothing needs to be made fit for pickling
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            if self._dropped:
+                self.queue.put_nowait(
+                    logging.LogRecord(
+                        "paddlepool.log", logging.WARNING, "", 0,
+                        "%d log lines were dropped", (self._dropped,), None,
+                    )
+                )  # fmt: skip
+                self._dropped = 0
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Write what waits; logging.shutdown() calls this."""
+        if self._listener._thread is not None:
+            self._listener.stop()
+        super().close()
+
+
 def configure(level: str, stream: TextIO | None = None) -> None:
     """Send every log of the process to `stream`, standard error by default."""
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines())
+    writer = logging.StreamHandler(stream or sys.stderr)
+    writer.setFormatter(JsonLines())
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [BackgroundHandler(writer)]
     root.setLevel(level.upper())
     # Our own access line replaces uvicorn's, and its remarks on broken requests are our 400s.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):

@@ -17,30 +17,35 @@ ABSURD_AT_LEAST = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadBudget:
-    """Threads of all groups that always run. `cores` may be a fraction: a cgroup can grant 1.5."""
+    """Threads of the model that uses most. `cores` may be a fraction: a cgroup can grant 1.5."""
 
     threads: int
     cores: float
 
     @property
     def warning(self) -> str | None:
-        """One sentence when predictors will wait for each other, else None."""
+        """One sentence when one model's predictors will wait for each other, else None."""
         if self.threads <= math.ceil(self.cores):
             return None
         return (
-            f"predictors use {self.threads} threads on {self.cores:g} cores: they will wait for "
-            f"each other; lower count or threads of the instance groups"
+            f"one model's predictors use {self.threads} threads on {self.cores:g} cores: they "
+            f"will wait for each other; lower count or threads of its instance groups"
         )
 
 
 def thread_budget(configs: Iterable[ModelConfig], *, cores: float) -> ThreadBudget:
-    """Sum over the groups that always run. One that starts on demand is left out: it is compared
-    with the others, not served beside them."""
-    threads = sum(
-        group.count * group.threads
-        for config in configs
-        for group in config.instance_group
-        if group.start == "always"
+    """The most that any model's groups ask for together.
+
+    Models are counted one by one because each is sized for the whole machine: the cores are shared
+    by whichever has requests. A group that starts on demand is left out: it is compared with the
+    others, not served beside them.
+    """
+    threads = max(
+        (
+            sum(g.count * g.threads for g in config.instance_group if g.start == "always")
+            for config in configs
+        ),
+        default=0,
     )
     return ThreadBudget(threads=threads, cores=cores)
 

@@ -21,9 +21,12 @@ def config(*groups: tuple[int, int, str]) -> ModelConfig:
     )
 
 
-def test_the_budget_sums_instances_times_threads_of_groups_that_always_run() -> None:
-    """2 × 1 and 1 × 2 are 4 threads; a group on demand is left out."""
-    models = [config((2, 1, "always"), (1, 8, "on_demand")), config((1, 2, "always"))]
+def test_the_budget_is_the_threads_of_the_model_that_uses_most() -> None:
+    """2 × 1 + 1 × 2 are 4 threads; a group on demand is left out, and models do not add up."""
+    models = [
+        config((2, 1, "always"), (1, 2, "always"), (1, 8, "on_demand")),
+        config((1, 3, "always")),
+    ]
     assert thread_budget(models, cores=4.0) == ThreadBudget(threads=4, cores=4.0)
 
 

@@ -1,0 +1,71 @@
+"""The log: lines in order, written off the caller's thread, dropped rather than waited for."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from app.api.logging import WAITING_LINES, BackgroundHandler, JsonLines
+
+
+class Gated(logging.StreamHandler[io.StringIO]):
+    """A writer that stands still until its gate opens, like a pipe nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__(io.StringIO())
+        self.setFormatter(JsonLines())
+        self.gate = threading.Event()
+        self.writing = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.writing.set()
+        self.gate.wait()
+        super().emit(record)
+
+    def events(self) -> list[str]:
+        return [json.loads(line)["event"] for line in self.stream.getvalue().splitlines()]
+
+
+@pytest.fixture
+def writer() -> Iterator[Gated]:
+    writer = Gated()
+    yield writer
+    writer.gate.set()
+
+
+def logger_of(handler: logging.Handler) -> logging.Logger:
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    return logger
+
+
+def test_closing_writes_everything_in_order(writer: Gated) -> None:
+    """No line is lost at the end of the process."""
+    handler = BackgroundHandler(writer)
+    writer.gate.set()
+    for number in range(100):
+        logger_of(handler).info("line %d", number)
+    handler.close()
+    assert writer.events() == [f"line {number}" for number in range(100)]
+
+
+def test_a_blocked_writer_does_not_block_the_caller(writer: Gated) -> None:
+    """Lines beyond the limit are dropped, counted, and the count is written when there is room."""
+    handler = BackgroundHandler(writer)
+    logger = logger_of(handler)
+    logger.info("first")
+    assert writer.writing.wait(5)
+    for _ in range(WAITING_LINES + 7):  # returns although nothing is being written
+        logger.info("more")
+    writer.gate.set()
+    while not handler.queue.empty():
+        threading.Event().wait(0.01)
+    logger.info("last")
+    handler.close()
+    assert writer.events()[0] == "first"
+    assert writer.events()[-2:] == ["7 log lines were dropped", "last"]

@@ -1,0 +1,86 @@
+"""The corpus of hostile pictures posted to the real server, with good traffic beside it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.codecs import pictures
+from tests.e2e.process import ROOT, Server, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
+
+CORPUS = ROOT / ".." / "shared" / "data" / "hostile_images"
+ACCEPTED = {"decode": {200}, "reject": {415, 422}, "either": {200, 415, 422}}
+
+
+@pytest.fixture(scope="module")
+def matting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(ROOT / "model_repo", tmp_path_factory.mktemp("matting")) as server:
+        server.wait_loaded()
+        yield server
+
+
+def post(client: httpx.Client, body: bytes) -> httpx.Response:
+    headers = {"content-type": "image/jpeg"}  # whatever it is: only the bytes count
+    return client.post("/segment?output=mask&timeout_ms=30000", content=body, headers=headers)
+
+
+def process_ids(server: Server) -> set[int]:
+    """The server's children, from /proc."""
+    children = set()
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            lines = status.read_text("ascii", errors="replace")
+        except OSError:
+            continue
+        if f"\nPPid:\t{server.process.pid}\n" in lines:
+            children.add(int(status.parent.name))
+    return children
+
+
+def test_every_hostile_picture_gets_its_expected_status(matting: Server) -> None:
+    """314 files: 200, 415 or 422 as the manifest expects, never a 5xx; no process is lost, and
+    every good picture sent meanwhile is answered."""
+    if not CORPUS.is_dir():
+        pytest.skip(f"NOT TESTED: the corpus {CORPUS.name} is not beside the project")
+    manifest = json.loads((CORPUS / "MANIFEST.json").read_text("utf-8"))
+    before = process_ids(matting)
+    good = pictures.encoded(pictures.photo(), "JPEG")
+    done = threading.Event()
+    neighbours: list[int] = []
+
+    def keep_asking() -> None:
+        with matting.client() as client:
+            while not done.is_set():
+                neighbours.append(post(client, good).status_code)
+
+    def outcome(name: str) -> tuple[str, int, str]:
+        response = post(client, (CORPUS / name).read_bytes())
+        code = "" if response.is_success else response.json()["code"]
+        return name, response.status_code, code
+
+    neighbour = threading.Thread(target=keep_asking)
+    neighbour.start()
+    try:
+        with matting.client() as client, ThreadPoolExecutor(3) as clients:
+            outcomes = list(clients.map(outcome, manifest))
+    finally:
+        done.set()
+        neighbour.join()
+    wrong = {
+        name: (status, code)
+        for name, status, code in outcomes
+        if status not in ACCEPTED[manifest[name]["expect"]]
+    }
+    assert wrong == {}
+    assert len(outcomes) == 314
+    assert len(neighbours) > 10
+    assert set(neighbours) == {200}
+    assert process_ids(matting) == before
