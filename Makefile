@@ -7,7 +7,8 @@ INSTALLED := $(VENV)/.installed
 .PHONY: run test check lint load install lock
 
 run: $(INSTALLED)  ## serve both models on http://127.0.0.1:8000
-	@$(BIN)/paddlepool pull u2netp --timeout 5 || echo "going on with the weights in model_repo/"
+	@{ why=$$($(BIN)/paddlepool pull u2netp --timeout 5 2>&1 >&3) \
+		|| echo "$$why; going on with the weights in model_repo/"; } 3>&1
 	$(BIN)/paddlepool serve
 
 test: $(INSTALLED)  ## run every test
