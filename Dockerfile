@@ -10,7 +10,7 @@ WORKDIR /build
 COPY requirements.lock ./
 RUN python3 -m venv --without-pip /opt/paddlepool \
     && python3 -m pip --python /opt/paddlepool/bin/python install \
-        --require-hashes --only-binary=:all: --requirement requirements.lock
+        --no-deps --require-hashes --only-binary=:all: --requirement requirements.lock
 COPY deploy/container/keep.py deploy/container/
 
 # The server without the tools that only development needs, and without Paddle's C++ headers.

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: run test check lint load install lock
+.PHONY: run test check lint load install lock comparison
 
 run: $(INSTALLED)  ## serve both models on http://127.0.0.1:8000
 	@{ why=$$($(BIN)/paddlepool pull u2netp --timeout 5 2>&1 >&3) \
@@ -23,11 +23,12 @@ check: lint test  ## everything a commit must pass
 
 install: $(INSTALLED)
 
-# The lock carries every package's hashes; the project itself is installed from this directory.
+# The lock is complete and carries every package's hashes. --no-deps, because one package's own pins
+# are overridden (requirements.overrides.txt) and pip would hold to them.
 $(INSTALLED): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
 	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Paddlepool needs Python 3.11 or newer, this is " + sys.version.split()[0])'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $(INSTALLED)
 
@@ -42,8 +43,12 @@ $(LOAD_INSTALLED): loadtest/requirements.lock
 	.venv-load/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement loadtest/requirements.lock
 	touch $(LOAD_INSTALLED)
 
+comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (half an hour)
+	$(BIN)/paddlepool compare --claims --docs docs
+
 lock:  ## resolve the dependencies again (needs uv on the path)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+		--override requirements.overrides.txt \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file requirements.lock
 	uv pip compile loadtest/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file loadtest/requirements.lock

@@ -14,10 +14,12 @@ COMMANDS = {
     "serve": ("app.commands.serve", "serve the models of a repository over HTTP"),
     "segment": ("app.commands.segment", "cut out every picture of a directory"),
     "sentiment": ("app.commands.sentiment", "classify every row of a CSV file"),
-    "models": ("app.commands.models", "list, verify and describe the models of a repository"),
+    "models": ("app.commands.models", "list, verify, describe and seal the models of a repository"),
     "pull": ("app.commands.pull", "fetch official weights and publish them as a new version"),
     "import": ("app.commands.import_", "publish weights from a local file as a new version"),
     "compare": ("app.commands.compare", "measure predictor configurations against each other"),
+    "tune": ("app.commands.tune", "find the instance group that serves a model best here"),
+    "graph": ("app.commands.graph", "a model's optimised operators and the time of each"),
     "export": ("app.commands.export", "publish a network with given weights as a static model"),
 }
 """Name, module and one line each. Only the module of the command that runs is imported."""

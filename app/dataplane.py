@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -34,6 +34,19 @@ class RequestObserver(Protocol):
     """Told how long each stage of an answered request took; must not block or raise."""
 
     def stages_done(self, *, model: str, group: str, stages: Mapping[str, float]) -> None: ...
+
+
+class Bystander(Protocol):
+    """Told of requests as they come and go, from the event loop; must not block or raise."""
+
+    def began(self) -> None: ...
+
+    def ended(self) -> None: ...
+
+    def answered(
+        self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
+    ) -> None:
+        """The reply is settled: nothing done with these tensors can change it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +69,13 @@ class DataPlane:
         *,
         observer: RequestObserver,
         default_models: Mapping[str, str],
+        bystander: Bystander | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._registry = registry
         self._observer = observer
         self._default_models = default_models
+        self._bystander = bystander
         self._clock = clock
 
     async def run(
@@ -79,10 +94,11 @@ class DataPlane:
         Overloaded, DeadlineExceeded, WorkerCrashed and ModelOutputInvalid.
         """
         deadline = self._clock() + timeout
-        with self._registry.lease(model or self._default_model(task), version) as served:
+        chosen = model or self._default_model(task)
+        with self._bystander_told(), self._registry.lease(chosen, version) as served:
             pipeline = _pipeline_of(served, task)
             group = group or served.config.default_group
-            async with _within(timeout):
+            async with _within(timeout, served, group):
                 prepared = await _prepared(pipeline.prepare(payload, deadline=deadline))
                 try:
                     results = await self._infer_all(served, prepared.jobs, group, deadline)
@@ -101,6 +117,8 @@ class DataPlane:
                 prepared.stages, {"queue": queued, "infer": inferred}, finished.stages
             )
             self._observer.stages_done(model=served.name, group=group, stages=stages)
+            if self._bystander is not None:
+                self._bystander.answered(served, group, prepared.jobs, outputs)
             return Answer(
                 value=finished.value,
                 model=served.name,
@@ -120,10 +138,13 @@ class DataPlane:
     ) -> InferResult:
         """Run raw tensors on a model that the caller leases; the second front door."""
         deadline = self._clock() + timeout
-        async with _within(timeout):
-            [result] = await self._infer_all(served, [inputs], group, deadline, priority)
+        with self._bystander_told():
+            async with _within(timeout, served, group):
+                [result] = await self._infer_all(served, [inputs], group, deadline, priority)
         stages = {"queue": result.queue_seconds, "infer": result.infer_seconds}
         self._observer.stages_done(model=served.name, group=result.group, stages=stages)
+        if self._bystander is not None:
+            self._bystander.answered(served, result.group, [inputs], [result.outputs])
         return result
 
     async def _infer_all(
@@ -146,6 +167,17 @@ class DataPlane:
             for future in futures:
                 future.cancel()
 
+    @contextlib.contextmanager
+    def _bystander_told(self) -> Iterator[None]:
+        if self._bystander is None:
+            yield
+            return
+        self._bystander.began()
+        try:
+            yield
+        finally:
+            self._bystander.ended()
+
     def _default_model(self, task: str) -> str:
         try:
             return self._default_models[task]
@@ -165,13 +197,20 @@ def _pipeline_of(served: ServedModel, task: str) -> Pipeline:
 
 
 @contextlib.asynccontextmanager
-async def _within(timeout: float) -> AsyncIterator[None]:
+async def _within(timeout: float, served: ServedModel, group: str | None) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(timeout):
             yield
     except TimeoutError:
+        chosen = group or served.config.default_group
+        starting = any(
+            status.name == chosen and status.started and status.live == 0
+            for status in served.groups()
+        )
+        why = f": instance group {chosen!r} is still starting" if starting else ""
         raise DeadlineExceeded(
-            f"no answer within the deadline of {timeout * 1000:.0f} ms", limit=round(timeout, 3)
+            f"no answer within the deadline of {timeout * 1000:.0f} ms{why}",
+            limit=round(timeout, 3),
         ) from None
 
 

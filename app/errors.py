@@ -16,8 +16,10 @@
     │   ├── InvalidTensor
     │   └── OutputTooLarge
     ├── Unauthorized
+    ├── Forbidden
     ├── ModelNotFound
     ├── ModelNotReady
+    ├── ModelLoadFailed
     ├── Overloaded
     ├── RateLimited
     ├── DeadlineExceeded
@@ -134,6 +136,11 @@ class Unauthorized(PaddlepoolError):
     title = "Unauthorized"
 
 
+class Forbidden(PaddlepoolError):
+    code = "forbidden"
+    title = "Switched off on this server"
+
+
 class ModelNotFound(PaddlepoolError):
     code = "model_not_found"
     title = "Model not found"
@@ -142,6 +149,11 @@ class ModelNotFound(PaddlepoolError):
 class ModelNotReady(PaddlepoolError):
     code = "model_not_ready"
     title = "Model not ready"
+
+
+class ModelLoadFailed(PaddlepoolError):
+    code = "model_load_failed"
+    title = "The model cannot be loaded"
 
 
 class Overloaded(PaddlepoolError):

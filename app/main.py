@@ -8,7 +8,7 @@ import importlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -27,10 +27,18 @@ from app.codecs.service import Codecs
 from app.dataplane import DataPlane
 from app.engine.child import Limits
 from app.engine.config import ModelConfig
+from app.engine.pause import Pause
 from app.engine.ports import Pipeline, ServedModelInfo
-from app.engine.registry import ModelRegistry
+from app.engine.registry import BuildPipeline, ModelRegistry
 from app.engine.repository import ModelRepository
+from app.engine.watcher import RepositoryWatcher
 from app.errors import ConfigError, PaddlepoolError
+from app.live.background import Background
+from app.live.ports import Agreement
+from app.live.prover import Prover
+from app.live.quiet import Quiet
+from app.live.shadow import Shadow
+from app.live.spare import Spares
 from app.metrics import GroupGauges, Metrics, ModelGauges
 from app.pipelines import PIPELINES
 from app.settings import Settings
@@ -54,23 +62,28 @@ def create_app(
     configs = read_configs(repository)
     metrics = Metrics(build=build_info())
     for name, config in configs.items():
-        metrics.expect_model(name, [group.name for group in config.instance_group])
+        _introduce(name, config, metrics)
     workers: Workers | None = None
     if registry is None:
         workers = build_workers(settings)
         registry = ModelRegistry(
             repository,
             open_predictor=ProcessBackend(),
-            build_pipeline=PipelineBuilder(repository, pipelines, workers),
+            build_pipeline=introduced(
+                PipelineBuilder(repository, pipelines, workers), repository, metrics
+            ),
             observer=metrics,
         )
     metrics.watch(partial(read_gauges, registry))
+    background = build_background(settings, registry, metrics, pipelines)
     operations = ThreadPoolExecutor(1, thread_name_prefix="operations")
     default_models = {**find_default_models(configs, pipelines), **settings.default_models}
     services = Services(
         settings=settings,
         registry=registry,
-        dataplane=DataPlane(registry, observer=metrics, default_models=default_models),
+        dataplane=DataPlane(
+            registry, observer=metrics, default_models=default_models, bystander=background
+        ),
         metrics=metrics,
         lifecycle=lifecycle or Lifecycle(),
         default_models=default_models,
@@ -79,25 +92,53 @@ def create_app(
     return build_application(
         services,
         tasks=task_routers(pipelines),
-        lifespan=partial(_lifespan, registry=registry, workers=workers, operations=operations),
+        lifespan=partial(
+            _lifespan,
+            load=partial(
+                _load, repository, registry, background, poll=settings.repository_poll_seconds
+            ),
+            registry=registry,
+            workers=workers,
+            operations=operations,
+            background=background,
+        ),
     )
 
 
 @asynccontextmanager
 async def _lifespan(
-    app: FastAPI, *, registry: ModelRegistry, workers: Workers | None, operations: Executor
+    app: FastAPI,
+    *,
+    load: Callable[[threading.Event], None],
+    registry: ModelRegistry,
+    workers: Workers | None,
+    operations: Executor,
+    background: Background | None,
 ) -> AsyncIterator[None]:
     """Load behind the open socket; at the end, close what was opened. uvicorn has drained then."""
     del app
-    threading.Thread(target=_load, args=(registry,), name="load-all", daemon=True).start()
+    stopping = threading.Event()
+    threading.Thread(target=load, args=(stopping,), name="load", daemon=True).start()
     yield
+    stopping.set()
+    if background is not None:
+        await asyncio.to_thread(background.close)
     await asyncio.to_thread(registry.close)
     if workers is not None:
         await asyncio.to_thread(workers.close)
     operations.shutdown(wait=False)
 
 
-def _load(registry: ModelRegistry) -> None:
+def _load(
+    repository: ModelRepository,
+    registry: ModelRegistry,
+    background: Background | None,
+    stopping: threading.Event,
+    *,
+    poll: float,
+) -> None:
+    """Load everything, then what changes, looking every `poll` seconds (0: never)."""
+    watcher = RepositoryWatcher(repository, registry)
     started = time.monotonic()
     try:
         registry.load_all()
@@ -105,6 +146,44 @@ def _load(registry: ModelRegistry) -> None:
         log.exception("the models could not be loaded")
     seconds = round(time.monotonic() - started, 2)
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
+    if background is not None:  # only now: it must not delay the start
+        background.start()
+    if poll:
+        watcher.run(every=poll, until=stopping)
+
+
+def build_background(
+    settings: Settings,
+    registry: ModelRegistry,
+    metrics: Metrics,
+    pipelines: Mapping[str, str],
+) -> Background | None:
+    """What compares predictor groups in idle moments; None where the settings ask for nothing."""
+    if settings.prove_groups == "off" and not settings.shadow_fraction:
+        return None
+    pause = Pause()
+    quiet = Quiet(pause)
+    spares = Spares(open_predictor=ProcessBackend(pause=pause), pause=pause, quiet=quiet)
+    return Background(
+        quiet,
+        shadow=Shadow(
+            registry,
+            spares,
+            fraction=settings.shadow_fraction,
+            groups=settings.shadow_groups,
+            max_predictors=settings.shadow_max_predictors,
+            observer=metrics,
+            agreement_of=partial(_agreement_of, pipelines),
+        ),
+        prover=Prover(registry, spares, which=settings.prove_groups),
+    )
+
+
+def _agreement_of(pipelines: Mapping[str, str], info: ServedModelInfo) -> Agreement | None:
+    if info.pipeline is None:
+        return None
+    measure = getattr(importlib.import_module(pipelines[info.pipeline]), "agreement", None)
+    return cast(Agreement, measure(info)) if measure is not None else None
 
 
 def build_workers(settings: Settings) -> Workers:
@@ -132,6 +211,22 @@ def build_workers(settings: Settings) -> Workers:
 def task_routers(pipelines: Mapping[str, str]) -> list[APIRouter]:
     """The endpoint of each task."""
     return [importlib.import_module(package).endpoints() for package in pipelines.values()]
+
+
+def introduced(
+    build: BuildPipeline, repository: ModelRepository, metrics: Metrics
+) -> BuildPipeline:
+    """`build`, and the metrics know each model and group before it serves: some appear later."""
+
+    def build_known(info: ServedModelInfo) -> Pipeline | None:
+        _introduce(info.name, repository.config(info.name), metrics)
+        return build(info)
+
+    return build_known
+
+
+def _introduce(name: str, config: ModelConfig, metrics: Metrics) -> None:
+    metrics.expect_model(name, [group.name for group in config.instance_group])
 
 
 class PipelineBuilder:
@@ -191,6 +286,7 @@ def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:
                     queue_limit=group.queue_limit,
                     inflight=group.inflight,
                     resident_bytes=group.resident_bytes,
+                    effective=group.effect.effective,
                 )
                 for group in model.groups()
             ),

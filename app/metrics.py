@@ -18,6 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from app.dataplane import STAGES
 from app.engine.ports import REJECTIONS, RESTARTS
+from app.live.ports import SHADOW_OUTCOMES
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 UNMATCHED, UNKNOWN, OTHER = "unmatched", "unknown", "OTHER"
@@ -30,6 +31,8 @@ def geometric(first: float, last: float, steps: int) -> tuple[float, ...]:
 
 
 SECONDS = geometric(0.001, 10.0, 32)  # factor 1.33: a quantile read from it is right to 15 %
+DRIFT = (0.0, *geometric(1e-8, 10.0, 27))  # three steps a decade; the first is "the same bits"
+AGREEMENT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
@@ -43,6 +46,7 @@ class GroupGauges:
     queue_limit: int
     inflight: int
     resident_bytes: int
+    effective: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,26 @@ class Metrics:
             buckets=ROWS,
             registry=self.registry,
         )
+        self._drift = Histogram(
+            "paddlepool_predictor_output_drift",
+            "Largest absolute difference of a shadowed request's outputs from the default group's.",
+            ("model", "predictor"),
+            buckets=DRIFT,
+            registry=self.registry,
+        )
+        self._agreement = Histogram(
+            "paddlepool_predictor_output_agreement",
+            "How far a shadowed request's outputs mean the same as the default group's, 0 to 1.",
+            ("model", "predictor"),
+            buckets=AGREEMENT,
+            registry=self.registry,
+        )
+        self._shadowed = Counter(
+            "paddlepool_shadow_requests_total",
+            "Sampled requests by what became of their replay.",
+            ("model", "outcome"),
+            registry=self.registry,
+        )
         self._padding = Counter(
             "paddlepool_padding_tokens_total",
             "Tokens of padding that texts were given to fill their length bucket.",
@@ -137,7 +161,11 @@ class Metrics:
         self._models.add(model)
         for reason in REJECTIONS:
             self._rejected.labels(model, reason)
+        for outcome in SHADOW_OUTCOMES:
+            self._shadowed.labels(model, outcome)
         for group in groups:
+            self._drift.labels(model, group)
+            self._agreement.labels(model, group)
             self._rows.labels(model, group)
             self._padding.labels(model, group)
             for stage in STAGES:
@@ -165,6 +193,15 @@ class Metrics:
 
     def rejected(self, *, model: str, reason: str) -> None:
         self._rejected.labels(self._model(model), reason).inc()
+
+    def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
+        """One replay against the default group's answer."""
+        self._drift.labels(self._model(model), group).observe(drift)
+        if agreement is not None:
+            self._agreement.labels(self._model(model), group).observe(agreement)
+
+    def shadowed(self, *, model: str, outcome: str) -> None:
+        self._shadowed.labels(self._model(model), outcome).inc()
 
     def padded(self, *, model: str, group: str, tokens: int) -> None:
         """Tokens of padding a request's texts were given to fill their buckets."""
@@ -209,6 +246,11 @@ class _Gauges:
             "1 for the group that answers requests which name none: ratios are taken to it.",
             labels=("model", "predictor"),
         )
+        effective = GaugeMetricFamily(
+            "paddlepool_predictor_effective",
+            "1 where the configuration was found to change outputs or times, 0 where it was not.",
+            labels=("model", "predictor"),
+        )
         ready = GaugeMetricFamily(
             "paddlepool_model_ready",
             "1 when the model version answers requests.",
@@ -224,6 +266,7 @@ class _Gauges:
         running: Counts[tuple[str, str]] = Counts()
         room: Counts[tuple[str, str]] = Counts()
         defaults: dict[tuple[str, str], bool] = {}
+        effects: dict[tuple[str, str], bool] = {}
         for model in self.read():
             version = str(model.version)
             ready.add_metric((model.model, version), float(model.ready))
@@ -232,16 +275,19 @@ class _Gauges:
                 running[model.model, group.predictor] += group.inflight
                 room[model.model, group.predictor] += group.queue_limit
                 defaults[model.model, group.predictor] = group.default
+                if group.effective is not None:
+                    effects.setdefault((model.model, group.predictor), group.effective)
                 resident.add_metric((model.model, version, group.predictor), group.resident_bytes)
         for family, values in (
             (queue, waiting),
             (inflight, running),
             (limit, room),
             (default, defaults),
+            (effective, effects),
         ):
             for labels, value in values.items():
                 family.add_metric(labels, value)
-        yield from (queue, inflight, limit, default, ready, resident)
+        yield from (queue, inflight, limit, default, effective, ready, resident)
 
     def describe(self) -> Iterable[Metric]:
         return ()

@@ -36,6 +36,13 @@ class Settings(BaseSettings):
         description="Model that answers a task when a request names none, as `segment=u2netp`;"
         " a task left out uses the first model, by name, whose config.toml names that task.",
     )
+    repository_poll_seconds: float = Field(
+        0.0,
+        ge=0,
+        le=86_400,
+        description="How often the model repository is looked through for changes to load;"
+        " 0 leaves that to the model control endpoints.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log lines that are written."
     )
@@ -133,6 +140,27 @@ class Settings(BaseSettings):
     )
     text_threads: int = Field(2, ge=1, le=64, description="Threads that tokenise texts.")
 
+    shadow_fraction: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the answered requests that is run again, in idle moments, on the"
+        " model's other predictor groups, to compare their times and outputs.",
+    )
+    shadow_groups: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Predictor groups to run them on, in every model that has them; without any,"
+        " all that are started.",
+    )
+    shadow_max_predictors: int = Field(
+        4, ge=1, le=64, description="Most predictor processes that are kept open for this."
+    )
+    prove_groups: Literal["off", "started", "all"] = Field(
+        "started",
+        description="Predictor groups whose effect is measured in idle moments; `all` opens each"
+        " group of each model once, for a moment, also those that start on demand.",
+    )
+
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (), description="Keys of which a request must carry one; none means open to all."
     )
@@ -150,7 +178,7 @@ class Settings(BaseSettings):
         (), description="Web origins that may call the server from a browser; none by default."
     )
 
-    @field_validator("api_keys", "cors_origins", mode="before")
+    @field_validator("api_keys", "cors_origins", "shadow_groups", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):

@@ -87,12 +87,24 @@ class Server:
 
     def memory(self) -> dict[str, int]:
         """Bytes of all its processes: `rss` counts shared pages in each, `pss` once."""
-        pids = [self.pid, *_descendants(self.pid)]
-        return {
-            "processes": len(pids),
-            "rss": sum(_rollup(pid, "Rss") for pid in pids),
-            "pss": sum(_rollup(pid, "Pss") for pid in pids),
-        }
+        return memory_of(self.pid)
+
+
+def memory_of(pid: int) -> dict[str, int]:
+    """Bytes of a process and all below it: `rss` counts shared pages in each, `pss` once."""
+    pids = [pid, *_descendants(pid)]
+    return {
+        "processes": len(pids),
+        "rss": sum(_rollup(each, "Rss") for each in pids),
+        "pss": sum(_rollup(each, "Pss") for each in pids),
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 @contextlib.contextmanager
@@ -103,9 +115,7 @@ def running_server(
 
     Raises RuntimeError, with the end of its log, when it is not ready within `timeout` seconds.
     """
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     settings = {
         "PADDLEPOOL_HOST": HOST,
         "PADDLEPOOL_PORT": str(port),

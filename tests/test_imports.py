@@ -17,7 +17,7 @@ SOURCES = sorted((ROOT / "app").rglob("*.py"))
 
 CORE = ("app.errors", "app.engine")
 PORTS = ("app.errors", "app.engine.ports", "app.engine.tensors")
-OFFLINE = ("app.backends", "app.comparison", "app.export", "app.pipelines")
+OFFLINE = ("app.backends", "app.comparison", "app.export", "app.pipelines", "app.quality")
 EDGE = ("app.api", "app.dataplane", "app.settings", "app.metrics", "app.errors")
 
 # First match counts. `{here}` is the task's own package: one task never imports another.
@@ -27,7 +27,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.settings", ()),
     ("app.client", ()),
     ("app.build_info", ()),
-    ("app.metrics", ("app.engine.ports", "app.dataplane")),
+    ("app.metrics", ("app.engine.ports", "app.dataplane", "app.live.ports")),
     ("app.engine", CORE),
     ("app.engine.*", CORE),
     ("app.backends", (*CORE, "app.backends")),
@@ -45,10 +45,16 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.api.*", (*EDGE, "app.engine")),
     ("app.pipelines", ()),
     ("app.pipelines.*.router", (*EDGE, *PORTS, "app.codecs", "{here}")),
+    ("app.pipelines.*.judging", (*PORTS, "app.codecs", "app.quality", "{here}")),
     ("app.pipelines.*.*", (*PORTS, "app.codecs", "{here}")),
-    ("app.pipelines.*", (*PORTS, "app.workers", "{here}")),
+    ("app.pipelines.*", (*PORTS, "app.quality.ports", "app.workers", "{here}")),
+    ("app.quality", ()),
+    ("app.quality.*", (*CORE, "app.quality")),
+    ("app.live", ()),
+    ("app.live.*", (*CORE, "app.comparison.proof", "app.live")),
     ("app.comparison", ()),
-    ("app.comparison.*", (*CORE, "app.backends", "app.build_info", "app.comparison")),
+    ("app.comparison.load", (*CORE, "app.comparison", "app.metrics")),
+    ("app.comparison.*", (*CORE, "app.build_info", "app.comparison")),
     ("app.commands.serve", ("app",)),
     ("app.commands", ()),
     ("app.commands.*", (*CORE, *OFFLINE, "app.client", "app.commands", "app.settings")),
@@ -77,7 +83,9 @@ MAY_NOT_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.pipelines*", (*HTTP, *FRAMEWORKS, "asyncio", "prometheus_client")),
     ("app.codecs*", (*HTTP, *FRAMEWORKS, *TEXTS, "asyncio", "prometheus_client")),
     ("app.backends*", (*HTTP, *PICTURES, *TEXTS, "asyncio", "prometheus_client")),
+    ("app.comparison*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio")),
     ("app.networks*", (*HTTP, *PICTURES, *TEXTS, "asyncio")),
+    ("app.quality*", (*HTTP, *FRAMEWORKS, *TEXTS, "asyncio", "prometheus_client")),
     ("app.export*", ("fastapi", "starlette", "uvicorn", "httptools", "prometheus_client")),
     ("app.main", FRAMEWORKS),
 )

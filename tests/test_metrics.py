@@ -11,7 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.engine.ports import REJECTIONS, RESTARTS, EngineObserver
-from app.metrics import METHODS, SECONDS, GroupGauges, Metrics, ModelGauges
+from app.live.ports import SHADOW_OUTCOMES, LiveObserver
+from app.metrics import DRIFT, METHODS, SECONDS, GroupGauges, Metrics, ModelGauges
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 
@@ -44,7 +45,13 @@ def test_every_family_is_documented_with_its_labels() -> None:
     metrics.expect_model("m", ["g"])
     metrics.batch_done(model="m", version=1, group="g", rows=1, seconds=0.1)
     group = GroupGauges(
-        predictor="g", default=True, queue_depth=1, queue_limit=16, inflight=1, resident_bytes=1
+        predictor="g",
+        default=True,
+        queue_depth=1,
+        queue_limit=16,
+        inflight=1,
+        resident_bytes=1,
+        effective=True,
     )
     metrics.watch(lambda: [ModelGauges(model="m", version=1, ready=True, groups=(group,))])
     found = set()
@@ -129,6 +136,56 @@ def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
     assert value(metrics, "paddlepool_predictor_resident_bytes", version="1", **where) == 10
     assert value(metrics, "paddlepool_model_ready", model="u2netp", version="1") == 0
     assert value(metrics, "paddlepool_model_ready", model="u2netp", version="2") == 1
+
+
+def test_replays_are_told_by_group(metrics: Metrics) -> None:
+    """Equal bits have a bucket of their own; the task's measure is there only where it has one."""
+    observer: LiveObserver = metrics
+    observer.drifted(model="u2netp", group="native", drift=0.0, agreement=0.997)
+    observer.drifted(model="u2netp", group="native", drift=2e-6, agreement=None)
+    observer.shadowed(model="u2netp", outcome="replayed")
+    where = {"model": "u2netp", "predictor": "native"}
+    drift = "paddlepool_predictor_output_drift"
+    assert value(metrics, f"{drift}_bucket", le="0.0", **where) == 1
+    assert value(metrics, f"{drift}_count", **where) == 2
+    agreement = "paddlepool_predictor_output_agreement"
+    assert value(metrics, f"{agreement}_bucket", le="0.995", **where) == 0
+    assert value(metrics, f"{agreement}_bucket", le="0.999", **where) == 1
+    assert value(metrics, f"{agreement}_count", **where) == 1
+    for outcome, count in zip(SHADOW_OUTCOMES, (1, 0, 0), strict=True):
+        name = "paddlepool_shadow_requests_total"
+        assert value(metrics, name, model="u2netp", outcome=outcome) == count
+
+
+def test_a_drift_read_from_its_histogram_is_right_by_order_of_magnitude() -> None:
+    """Three steps a decade, from rounding noise to nonsense."""
+    assert DRIFT[0] == 0
+    assert (DRIFT[1], DRIFT[-1]) == (1e-8, 10)
+    for low, high in pairwise(DRIFT[1:]):
+        assert 2 <= high / low <= 2.3
+
+
+def test_an_effect_is_shown_once_it_is_known(metrics: Metrics) -> None:
+    """1 or 0; absent while nothing has been found out."""
+    effects = {"onednn": True, "onednn_t2": False, "native": None}
+    groups = tuple(
+        GroupGauges(
+            predictor=name,
+            default=name == "onednn",
+            queue_depth=0,
+            queue_limit=1,
+            inflight=0,
+            resident_bytes=0,
+            effective=effect,
+        )
+        for name, effect in effects.items()
+    )
+    metrics.watch(lambda: [ModelGauges(model="u2netp", version=1, ready=True, groups=groups)])
+    family = "paddlepool_predictor_effective"
+    assert value(metrics, family, model="u2netp", predictor="onednn") == 1
+    assert value(metrics, family, model="u2netp", predictor="onednn_t2") == 0
+    shown = {dict(labels)["predictor"] for name, labels in samples(metrics) if name == family}
+    assert shown == {"onednn", "onednn_t2"}
 
 
 def test_the_build_is_told_by_labels(metrics: Metrics) -> None:

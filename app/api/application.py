@@ -13,7 +13,19 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from app import __version__
-from app.api import demo, docs, errors, health, info, metrics, v2, v2_infer
+from app.api import (
+    control,
+    demo,
+    docs,
+    errors,
+    health,
+    info,
+    metrics,
+    v2,
+    v2_config,
+    v2_infer,
+    v2_stats,
+)
 from app.api.access import Access
 from app.api.disconnect import Disconnect
 from app.api.keys import Keys
@@ -50,7 +62,8 @@ def build_application(
     mounts = [
         *(_Mount(router, TASK_STATUSES) for router in tasks),
         *(_Mount(module.router()) for module in (info, metrics, docs, demo)),
-        *(_Mount(module.router(), protocol=True) for module in (health, v2, v2_infer)),
+        *(_Mount(module.router(), protocol=True) for module in (health, v2_stats, v2, v2_config)),
+        *(_Mount(module.router(), protocol=True) for module in (v2_infer, control)),
     ]
     routes = RouteTable(
         [(mount.router, mount.statuses) for mount in mounts],

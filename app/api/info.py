@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from app import __version__
 from app.api.services import Services, ServicesDep
 from app.engine.model import ServedModel
-from app.engine.status import ModelStatus
+from app.engine.status import UNKNOWN_EFFECT, GroupStatus, ModelStatus
 from app.errors import ModelNotFound, ModelNotReady
 from app.settings import Settings
 
@@ -49,7 +49,14 @@ class GroupInfo(BaseModel):
     started: bool = Field(description="False for a group that starts when first asked for.")
     default: bool = Field(description="Whether it answers requests that name no predictor.")
     ready: bool
-    reason: str | None = Field(None, description="Why it is not ready.")
+    effective: bool | None = Field(
+        None,
+        description="Whether it differs from its base group in outputs or times; null: not known.",
+    )
+    proof: str = Field(description="How that was found out, or why it was not.")
+    reason: str | None = Field(
+        None, description="Why it is not ready; of a ready one, why it is not known to do anything."
+    )
     queue_limit: int = Field(description="Most jobs that wait for this group.")
 
 
@@ -151,9 +158,19 @@ def _served(served: ServedModel) -> dict[str, Any]:
                 started=group.started,
                 default=group.name == served.config.default_group,
                 ready=group.ready,
-                reason=group.reason or None,
+                effective=group.effect.effective,
+                proof=group.effect.reason,
+                reason=_reason(group),
                 queue_limit=group.queue_limit,
             )
             for group in served.groups()
         ],
     }
+
+
+def _reason(group: GroupStatus) -> str | None:
+    if group.ready:
+        return None if group.effect.effective else group.effect.reason
+    # What a try beside the service was told is more than that nobody has asked for the group yet.
+    tried = not group.started and group.effect is not UNKNOWN_EFFECT
+    return group.effect.reason if tried and not group.effect.effective else group.reason

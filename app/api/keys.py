@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.errors import fault_of
 from app.api.problems import reply
-from app.errors import Unauthorized
+from app.errors import Forbidden, Unauthorized
 
 ADMIN_PREFIX = "/v2/repository"
 OPEN = ("/", "/openapi.json")
@@ -43,10 +43,10 @@ class Keys:
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, path: str, headers: Headers) -> Unauthorized | None:
+    def _refusal(self, path: str, headers: Headers) -> Unauthorized | Forbidden | None:
         if path == ADMIN_PREFIX or path.startswith(ADMIN_PREFIX + "/"):
             if not self._admin_keys:
-                return Unauthorized("Model control is off: the server has no admin key.")
+                return Forbidden("Model control is off: the server has no admin key.")
             return _check(headers, self._admin_keys, "the admin key")
         if self._keys and self._needs_key(path):
             return _check(headers, self._keys, "an API key")

@@ -10,20 +10,12 @@ from pydantic import BaseModel
 from app import __version__
 from app.api.problems import documented
 from app.api.services import Services, ServicesDep
+from app.api.wire import NAMES
 from app.engine.tensors import TensorSpec
 
-DATATYPES = {
-    "bool": "BOOL",
-    "uint8": "UINT8",
-    "int8": "INT8",
-    "int16": "INT16",
-    "int32": "INT32",
-    "int64": "INT64",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-}
 PLATFORM = "paddle_inference"
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "schedule_policy", "statistics")
+CONTROL_EXTENSIONS = ("model_repository", "model_repository(unload_dependents)")
 
 
 class ServerMetadata(BaseModel):
@@ -65,9 +57,12 @@ def router() -> APIRouter:
     return routes
 
 
-async def server_metadata() -> ServerMetadata:
-    """Name, version and protocol extensions of the server."""
-    return ServerMetadata(name="paddlepool", version=__version__, extensions=[])
+async def server_metadata(services: ServicesDep) -> ServerMetadata:
+    """Name, version and the protocol extensions that this server has switched on."""
+    control = CONTROL_EXTENSIONS if services.settings.admin_key is not None else ()
+    return ServerMetadata(
+        name="paddlepool", version=__version__, extensions=[*EXTENSIONS, *control]
+    )
 
 
 async def model_metadata(model: str, services: ServicesDep) -> ModelMetadata:
@@ -84,11 +79,11 @@ def _metadata(services: Services, model: str, version: int | None) -> ModelMetad
     with services.registry.lease(model, version) as served:
         return ModelMetadata(
             name=served.name,
-            versions=sorted(
-                str(status.version)
-                for status in services.registry.index()
-                if status.name == served.name and status.state == "READY"
-            ),
+            versions=[
+                str(each.version)
+                for each in reversed(services.registry.served())
+                if each.name == served.name and each.ready()
+            ],
             platform=PLATFORM,
             inputs=[TensorMetadata(**_tensor(spec)) for spec in served.inputs],
             outputs=[TensorMetadata(**_tensor(spec)) for spec in served.outputs],
@@ -96,4 +91,4 @@ def _metadata(services: Services, model: str, version: int | None) -> ModelMetad
 
 
 def _tensor(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": DATATYPES[spec.dtype], "shape": list(spec.shape)}
+    return {"name": spec.name, "datatype": NAMES[spec.dtype], "shape": list(spec.shape)}

@@ -71,7 +71,7 @@ async def _infer(
     length = _header_length(request.headers.get(BINARY_HEADER))
     body = await request.body()
     cap = services.settings.infer_json_max_bytes
-    json_bytes = len(body) if length is None else length
+    json_bytes = len(body) if length is None else min(length, len(body))
     if json_bytes > cap:
         raise FileTooLarge(
             f"The JSON part has {json_bytes} bytes, the limit is {cap}; larger tensors can be "

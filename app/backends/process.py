@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from app.backends import BACKENDS
 from app.engine.child import Child, ChildDied, ChildTimeout, Limits
+from app.engine.pause import Pause
 from app.engine.ports import Predictor, PredictorSpec
 from app.engine.tensors import Tensors, TensorSpec
 from app.errors import BackendError, ConfigError, DeadlineExceeded, WorkerCrashed
@@ -15,6 +16,13 @@ NICE = 5
 """Predictors give way to the event loop: liveness must answer while they use every core."""
 
 ENVIRONMENT = {
+    "GLOG_minloglevel": "2",
+    # Paddle's package warns of a C++ build tool for custom operators, which nobody here has.
+    "PYTHONWARNINGS": "ignore:No ccache found",
+}
+"""Set before any predictor process starts."""
+
+TUNED_ALLOCATOR = {
     # Paddle allocates and frees every activation of every run (26-52 MB each for U²-Netp). By
     # default glibc maps and unmaps those, which costs 43,000 page faults a run: a quarter of it.
     "GLIBC_TUNABLES": ":".join(
@@ -26,9 +34,15 @@ ENVIRONMENT = {
             "top_pad=67108864",
         )
     ),
-    "GLOG_minloglevel": "2",
 }
-"""Set before the child starts, the same for every backend: a comparison must not depend on it."""
+BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
+    "paddle_inference": TUNED_ALLOCATOR,
+    # Without the flag its executor hands operators to a pool of threads: more than its budget,
+    # and for U²-Netp a third slower and a third more memory.
+    "paddle_jit": TUNED_ALLOCATOR | {"FLAGS_new_executor_serial_run": "1"},
+}
+"""Part of how static programs are served. The dynamic graph and the other frameworks run as in any
+process of their users, which is what they are compared as: docs/decisions/0006."""
 
 
 class ProcessPredictor:
@@ -72,11 +86,23 @@ class ProcessPredictor:
 
 
 class ProcessBackend:
-    """Opens predictors: a `PredictorFactory`. `backends` names each framework's target."""
+    """Opens predictors: a `PredictorFactory`. `backends` names each framework's target.
 
-    def __init__(self, backends: Mapping[str, str] = BACKENDS, *, nice: int = NICE) -> None:
+    Those opened with a `pause` give way to everything else: see `app.engine.child.Limits`.
+    """
+
+    def __init__(
+        self,
+        backends: Mapping[str, str] = BACKENDS,
+        *,
+        nice: int = NICE,
+        environments: Mapping[str, Mapping[str, str]] = BACKEND_ENVIRONMENT,
+        pause: Pause | None = None,
+    ) -> None:
+        self._pause = pause
         self._backends = backends
         self._nice = nice
+        self._environments = environments
 
     def __call__(self, spec: PredictorSpec) -> Predictor:
         """Raises ConfigError for an unknown backend or option, BackendError for an unfit model."""
@@ -87,8 +113,18 @@ class ProcessBackend:
                 received=spec.backend,
             )
         opening = asdict(spec) | {"directory": str(spec.directory)}
+        environment = ENVIRONMENT | dict(self._environments.get(spec.backend, {}))
         try:
-            child = Child(target, opening, limits=Limits(nice=self._nice, environment=ENVIRONMENT))
+            child = Child(
+                target,
+                opening,
+                limits=Limits(
+                    nice=self._nice,
+                    gentle=spec.gentle,
+                    environment=environment,
+                    pause=self._pause,
+                ),
+            )
         except ChildDied as error:
             raise BackendError(
                 f"the {spec.backend} process ended while it loaded the model ({error.reason})"

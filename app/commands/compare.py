@@ -5,8 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app.comparison.claims import ClaimTable
 
 REQUESTS = 20
+REQUESTS_FOR_DOCS = {"u2netp": 12, "emotion": 200}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -97,8 +102,7 @@ def _compare(args: argparse.Namespace) -> int:
         print(line)
     print(f"\n{found.budgets()}")
     if args.json is not None:
-        text = json.dumps(found.as_json(), ensure_ascii=False, indent=2)
-        args.json.write_text(text + "\n", "utf-8")
+        _write_json(args.json, found.as_json())
     if args.plot is not None:
         from app.comparison.plot import plot_comparison
 
@@ -106,5 +110,125 @@ def _compare(args: argparse.Namespace) -> int:
     return 0
 
 
+def _write_json(file: Path, values: object) -> None:
+    file.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", "utf-8")
+
+
 def _claims(args: argparse.Namespace) -> int:
-    raise NotImplementedError
+    """Returns 1 when a published ratio is not exceeded by any row that claims it."""
+    from dataclasses import asdict
+
+    from tqdm import tqdm
+
+    from app.backends.process import (
+        BACKEND_ENVIRONMENT,
+        TUNED_ALLOCATOR,
+        ProcessBackend,
+    )
+    from app.commands.models import open_repository, read_version
+    from app.comparison.claims import (
+        BERT_REQUESTS,
+        U2NETP_REQUESTS,
+        Backends,
+        beaten,
+        measure_bert,
+        measure_u2netp,
+        runs_of,
+    )
+    from app.comparison.machine import describe_machine
+    from app.comparison.page import claim_text
+    from app.engine.budget import available_cores
+
+    u2netp = read_version(open_repository(args.repository), "u2netp", None)
+    bert = read_version(open_repository(_random_bert()), "bert-base-random", None)
+    cores = available_cores()
+    backends = Backends(
+        served=ProcessBackend(nice=0),
+        tuned=ProcessBackend(
+            nice=0,
+            environments={**BACKEND_ENVIRONMENT, "paddle_dygraph": TUNED_ALLOCATOR},
+        ),
+    )
+    pictures, texts = args.requests or U2NETP_REQUESTS, args.requests or BERT_REQUESTS
+    pictures = min(pictures, U2NETP_REQUESTS)
+    whole = max(1, int(cores))
+    total = runs_of(pictures, texts, cores=whole)
+    with tqdm(total=total, desc="claims", unit="run", disable=None) as bar:
+        tables = [
+            measure_u2netp(u2netp, backends, requests=pictures, cores=whole, tick=bar.update),
+            measure_bert(bert, backends, requests=texts, cores=whole, tick=bar.update),
+        ]
+    machine = describe_machine(cores=cores)
+    print(machine)
+    for table in tables:
+        print(f"\n{claim_text(table)}")
+    behind = [name for table in tables for name, ahead in beaten(table).items() if not ahead]
+    if args.json is not None:
+        _write_json(args.json, {"machine": machine, "tables": [asdict(table) for table in tables]})
+    if args.plot is not None:
+        from app.comparison.plot import plot_claims
+
+        plot_claims(tables, args.plot)
+    if args.docs is not None:
+        _write_docs(args, machine, tables)
+    if behind:
+        print(f"\nnot ahead of the published ratio: {', '.join(behind)}")
+        return 1
+    print("\nahead of every published ratio")
+    return 0
+
+
+def _random_bert() -> Path:
+    """A repository in the cache that holds a BERT of bert-base's shape; made when it is missing."""
+    from app.commands.paddle_noise import silence
+    from app.commands.pull import default_cache
+
+    root = default_cache() / "measured-models"
+    if not (root / "bert-base-random" / "1" / "manifest.json").exists():
+        silence()
+        from app.export.random_bert import export_random_bert
+
+        root.mkdir(parents=True, exist_ok=True)
+        export_random_bert(root)
+    return root
+
+
+def _write_docs(args: argparse.Namespace, machine: str, tables: list[ClaimTable]) -> None:
+    """comparison.md, and beside it images/compare-*.svg: the claims, then two models."""
+    from app.backends.process import ProcessBackend
+    from app.commands.models import open_repository, read_version
+    from app.comparison.claims import LENGTHS, PADDED
+    from app.comparison.page import page
+    from app.comparison.plot import plot_claims, plot_comparison
+    from app.comparison.run import Plan, compare
+    from app.pipelines import PIPELINES
+
+    images = args.docs / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    repository = open_repository(args.repository)
+    with_plots = []
+    for table, name in zip(tables, ("u2netp", "bert"), strict=True):
+        plot_claims([table], images / f"compare-claims-{name}.svg")
+        with_plots.append((table, f"images/compare-claims-{name}.svg"))
+    comparisons = []
+    for model, most in REQUESTS_FOR_DOCS.items():
+        found = compare(
+            Plan(
+                files=read_version(repository, model, None),
+                requests=min(args.requests or most, most),
+            ),
+            open_predictor=ProcessBackend(nice=0),
+            pipelines=PIPELINES,
+        )
+        plot_comparison(found, images / f"compare-{model}.svg")
+        comparisons.append((found, f"images/compare-{model}.svg"))
+    requests = f" --requests {args.requests}" if args.requests else ""
+    text = page(
+        command=f"paddlepool compare --claims{requests} --docs docs",
+        machine=machine,
+        tables=with_plots,
+        comparisons=comparisons,
+        lengths=", ".join(map(str, LENGTHS)),
+        padded=PADDED,
+    )
+    (args.docs / "comparison.md").write_text(text, "utf-8")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.commands.models_quality import add_quality_options, check_quality_options, verify_quality
+
 if TYPE_CHECKING:
     from app.engine.model import ServedModel
     from app.engine.repository import ModelFiles, ModelRepository
@@ -24,9 +26,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also open each instance group that always runs and run its self-test",
     )
+    add_quality_options(verify)
     describe = actions.add_parser("describe", help="inputs, outputs, groups, origin of one model")
     describe.add_argument("name", metavar="MODEL")
     describe.add_argument("--version", type=int, help="default: the newest")
+    seal = actions.add_parser(
+        "seal", help="write the manifest of a Paddle program that was exported elsewhere"
+    )
+    seal.add_argument(
+        "directory",
+        type=Path,
+        metavar="MODEL/VERSION",
+        help="holds NAME.json or NAME.pdmodel, and NAME.pdiparams",
+    )
+    seal.add_argument("--source", default="", help="free text: where the weights came from")
+    seal.add_argument("--licence", default="", help="licence of the weights")
     for action in (listing, verify, describe):
         action.add_argument(
             "--repository",
@@ -36,6 +50,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.action == "seal":
+        return _seal(args)
     repository = open_repository(args.repository)
     action: Callable[[ModelRepository, argparse.Namespace], int] = {
         "list": _list,
@@ -97,14 +113,19 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
 
 
 def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
+    from app.engine.load_history import UNSEALED
     from app.errors import PaddlepoolError
 
+    check_quality_options(args)
     rows = [("MODEL", "VERSION", "RESULT")]
     faults = 0
     for name in args.names or repository.names():
         versions = repository.versions(name)
-        if not versions:
+        unsealed = repository.unsealed(name)
+        rows += [(name, str(each), UNSEALED) for each in unsealed]
+        if not versions and not unsealed:
             rows.append((name, "-", "no version with a manifest is published"))
+        if not versions or unsealed:
             faults += 1
         for version in versions:
             try:
@@ -115,7 +136,34 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
                 faults += 1
             rows.append((name, str(version), result))
     _print_table(rows)
-    return 1 if faults else 0
+    if faults or not args.quality:
+        return 1 if faults else 0
+    newest = [read_version(repository, name, None) for name in args.names or repository.names()]
+    return verify_quality(newest, args)
+
+
+def _seal(args: argparse.Namespace) -> int:
+    from app.backends.process import ProcessBackend
+    from app.export.seal import seal
+
+    sealed = seal(
+        args.directory.resolve(),
+        open_predictor=ProcessBackend(),
+        source=args.source,
+        licence=args.licence,
+    )
+    rows = [("TENSOR", "NAME", "DTYPE", "SHAPE")]
+    for kind, specs in (("input", sealed.inputs), ("output", sealed.outputs)):
+        rows += [(kind, spec.name, spec.dtype, _shape(spec)) for spec in specs]
+    _print_table(rows)
+    print()
+    facts = {
+        "rows": "independent" if sealed.independent else "not proven independent: not batched",
+        "onednn": sealed.onednn or "equals the native kernels",
+        "config.toml": "written" if sealed.config else "left as it is",
+    }
+    _print_table([(f"{label}:", value) for label, value in facts.items()])
+    return 0
 
 
 def _self_test(files: ModelFiles) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 
 import app.errors
 from app.engine.arena import Arena
+from app.engine.pause import Pause
 from app.engine.tensors import Array, Tensors
 from app.errors import BackendError, PaddlepoolError
 
@@ -58,11 +59,18 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a child may take. `address_space` in bytes is RLIMIT_AS, set after its imports."""
+    """What a child may take. `address_space` in bytes is RLIMIT_AS, set after its imports.
+
+    With a `pause` the child runs only on processors that nobody else wants, stands still while it
+    is held (no timeout runs on then), and ends with the thread that started it. A `gentle` child
+    is opened with what processor time others leave; it is called like any other.
+    """
 
     address_space: int | None = None
     nice: int = 0
+    gentle: bool = False
     environment: Mapping[str, str] | None = None
+    pause: Pause | None = None
 
 
 class Child:
@@ -91,9 +99,12 @@ class Child:
             self._replies.descriptor,
         )
         environment = dict(os.environ) | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self._pause = limits.pause
+        end_with_thread = ["end-with-thread"] if limits.pause is not None else []
+        command = [sys.executable, "-m", "app.engine.child_main", *map(str, inherited)]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "app.engine.child_main", *map(str, inherited)],
+                command + end_with_thread,
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -103,6 +114,11 @@ class Child:
             theirs.close()
             os.close(lifeline)
         self.pid = self._process.pid
+        if self._pause is not None:
+            # Before it has a second thread: threads inherit the policy.
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
+            self._pause.add(self._process)
         # Kept open: asked before every run, and reading by path would cost ten times as much.
         self._stat = os.open(f"/proc/{self.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         self._statm = os.open(f"/proc/{self.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
@@ -111,6 +127,7 @@ class Child:
             "init": init,
             "address_space": limits.address_space,
             "nice": limits.nice,
+            "gentle": limits.gentle,
         }
         try:
             self.ready = self.call(opening, timeout=start_timeout).meta
@@ -159,6 +176,10 @@ class Child:
             try:
                 received = self._socket.recv(HEADER_BYTES)
             except TimeoutError:
+                if self._pause is not None and self._pause.held:
+                    deadline += time.monotonic() - now
+                    stopped_since = None
+                    continue
                 if time.monotonic() >= deadline:
                     self.kill()
                     raise ChildTimeout from None
@@ -200,7 +221,7 @@ class Child:
         code = self._process.poll()
         if code is not None:
             return "killed" if code == -signal.SIGKILL else "crashed"
-        return "stopped" if self._state() == "T" else None
+        return "stopped" if self._pause is None and self._state() == "T" else None
 
     def resident_bytes(self) -> int:
         """Resident set size in bytes; 0 when the process is gone."""
@@ -211,6 +232,8 @@ class Child:
         return pages * mmap.PAGESIZE
 
     def kill(self) -> None:
+        if self._pause is not None:
+            self._pause.discard(self._process)
         self._process.kill()
         self._process.wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -13,8 +14,9 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from app.engine.arena import Arena
 from app.engine.tensors import Tensors
@@ -22,12 +24,19 @@ from app.errors import PaddlepoolError
 
 HEADER_BYTES = 128 << 10
 MAX_DESCRIPTORS = 8
+PR_SET_PDEATHSIG = 1
+LOWEST = 19
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 
 
 def main(arguments: Sequence[str]) -> None:
-    wire_fd, lifeline, requests_fd, replies_fd = map(int, arguments)
+    wire_fd, lifeline, requests_fd, replies_fd = map(int, arguments[:4])
+    if arguments[4:]:
+        _end_with_starting_thread()
     # The terminal's Ctrl-C and Ctrl-Z reach the whole process group; only the parent decides to
     # stop, and a stopped child would be taken for a dead one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -67,14 +76,35 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Import the target and build its handler, then apply the limits.
 
     Imports need more room than calls, and a lost child must be replaced soon: it gives way to
-    others only once it is open.
+    others only once it is open, unless it is to be gentle.
     """
-    module, _, function = str(opening["target"]).partition(":")
-    ready, handler = getattr(importlib.import_module(module), function)(opening["init"])
-    _give_way(int(opening["nice"]))
+    if opening["gentle"]:
+        _give_way(int(opening["nice"]))
+        ready, handler = _apart(_build, opening)
+    else:
+        ready, handler = _build(opening)
+        _give_way(int(opening["nice"]))
     if space := opening["address_space"]:
         resource.setrlimit(resource.RLIMIT_AS, (space, space))
     return ready, handler
+
+
+def _build(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    module, _, function = str(opening["target"]).partition(":")
+    ready, handler = getattr(importlib.import_module(module), function)(opening["init"])
+    return ready, handler
+
+
+def _apart(work: Callable[[T], U], argument: T) -> U:
+    """Run it in a thread that gives way to everything: without privileges no thread can take its
+    priority back, so the one that will answer calls must not give it away."""
+
+    def run() -> U:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
+        return work(argument)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
 
 
 def _give_way(nice: int) -> None:
@@ -92,6 +122,11 @@ def _describe(error: PaddlepoolError) -> dict[str, Any]:
         "limit": error.limit,
         "received": error.received,
     }
+
+
+def _end_with_starting_thread() -> None:
+    """For a child that may be stopped: while it is, it could not read the end of its lifeline."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _exit_with_parent(lifeline: int) -> None:

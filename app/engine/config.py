@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -52,11 +53,39 @@ class Warmup(_Table):
     shapes: dict[str, tuple[int, ...]]
 
 
+class VersionPolicy(_Table):
+    """Which published versions are served: the `count` latest, all, or the `versions` listed."""
+
+    kind: Literal["latest", "all", "specific"] = "latest"
+    count: int = Field(default=1, ge=1, le=64)
+    versions: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _fields_fit_the_kind(self) -> VersionPolicy:
+        if (self.kind == "specific") != bool(self.versions):
+            raise ValueError("versions must be listed with kind = 'specific', and only with it")
+        if self.kind != "latest" and "count" in self.model_fields_set:
+            raise ValueError("count belongs to kind = 'latest'")
+        return self
+
+    def choose(self, published: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """The versions to try, newest first, and how many of them to serve.
+
+        `published` is newest first. More are named than are served where an older version may
+        stand in for a newer one that is unfit.
+        """
+        if self.kind == "specific":
+            listed = tuple(sorted(set(self.versions), reverse=True))
+            return listed, len(listed)
+        return tuple(published), self.count if self.kind == "latest" else len(published)
+
+
 class ModelConfig(_Table):
     """The whole of config.toml. `parameters` is read by the pipeline alone."""
 
     pipeline: str | None = None
     default_group: GroupName = "onednn"
+    version_policy: VersionPolicy = VersionPolicy()
     dynamic_batching: DynamicBatching = DynamicBatching()
     instance_group: tuple[InstanceGroup, ...] = (
         InstanceGroup(name="onednn", backend="paddle_inference", options={"onednn": True}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.engine.batcher import Batcher
 from app.engine.config import DynamicBatching, InstanceGroup
@@ -21,7 +21,8 @@ from app.engine.ports import (
     PredictorSpec,
 )
 from app.engine.selftest import SelfTest
-from app.engine.status import GroupStatus
+from app.engine.statistics import RunTimes, Statistics
+from app.engine.status import UNKNOWN_EFFECT, Effect, GroupStatus
 from app.engine.tensors import Tensors, shape_key
 from app.errors import (
     BackendError,
@@ -61,6 +62,7 @@ class Group:
         batching: DynamicBatching,
         selftest: SelfTest,
         warmups: tuple[Tensors, ...],
+        statistics: Statistics,
         around: Surroundings,
     ) -> None:
         self.config = config
@@ -69,6 +71,7 @@ class Group:
         self._spec = spec
         self._selftest = selftest
         self._warmups = warmups
+        self._statistics = statistics
         self._around = around
         self._queue_limit = batching.max_queue_size * config.count
         self._guard = CrashGuard(around.clock)
@@ -80,17 +83,22 @@ class Group:
             on_rejected=lambda reason: around.observer.rejected(model=model, reason=reason),
         )
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._gently = False
         self._instances: list[Instance] = []
         self._failure: PaddlepoolError | None = None
         self._restarts = 0
+        self.effect: Effect = UNKNOWN_EFFECT
 
-    def start(self) -> list[Future[None]]:
+    def start(self, *, gently: bool = False) -> list[Future[None]]:
         """Open every instance, each in its own thread; a second call returns the same futures.
 
+        Gently means one after another, each with what processor time others leave.
         When one refuses the model, the group takes no job until the model is loaded again.
         """
         with self._lock:
             if not self._instances and not self._batcher.closed:
+                self._gently = gently
                 self._instances = [
                     Instance(
                         f"{self._model}@{self._version} {self.config.name} {number}",
@@ -152,6 +160,7 @@ class Group:
             started=started,
             ready=ready,
             reason="" if ready else self._reason(started),
+            effect=self.effect,
         )
 
     def _reason(self, started: bool) -> str:
@@ -170,9 +179,28 @@ class Group:
         for instance in instances:
             instance.join()
 
+    def open_spare(self, open_predictor: PredictorFactory) -> Predictor:
+        """A tested predictor of this configuration that takes no part in the group's work.
+
+        Raises ConfigError, BackendError, WorkerCrashed or DeadlineExceeded.
+        """
+        predictor = open_predictor(self._spec)
+        try:
+            self._selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
+        except BaseException:
+            predictor.close()
+            raise
+        return predictor
+
     def _open(self) -> Predictor:
         """A predictor that has proven itself and is warm. Raises ConfigError or BackendError."""
-        predictor = self._around.open_predictor(self._spec)
+        if self._gently and not self._restarts:
+            with self._turn:
+                return self._open_one(replace(self._spec, gentle=True))
+        return self._open_one(self._spec)
+
+    def _open_one(self, spec: PredictorSpec) -> Predictor:
+        predictor = self._around.open_predictor(spec)
         try:
             self._selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
             self._warm_up(predictor)
@@ -214,26 +242,35 @@ class Group:
         self._around.observer.restarted(model=self._model, group=self.config.name, reason=reason)
         return 0.0 if reason == "memory" else self._guard.record()
 
-    def _deliver(self, batch: Batch, parts: list[Tensors], seconds: float) -> None:
+    def _deliver(self, batch: Batch, outputs: Tensors, joining: float, infer: float) -> None:
+        """Give each job its rows. Raises ValueError when the outputs do not have its rows."""
+        dividing = self._around.clock()
+        parts = batch.split(outputs)
         self._around.observer.batch_done(
             model=self._model,
             version=self._version,
             group=self.config.name,
             rows=batch.rows,
-            seconds=seconds,
+            seconds=infer,
         )
-        for job, outputs in zip(batch.jobs, parts, strict=True):
-            if not all_finite(outputs):
+        finite = [all_finite(part) for part in parts]
+        ended = self._around.clock()
+        times = RunTimes(inputs=joining, infer=infer, outputs=ended - dividing)
+        self._statistics.executed(batch.rows, times, ended=ended)
+        for job, part, fit in zip(batch.jobs, parts, finite, strict=True):
+            if not fit:
                 job.fail(ModelOutputInvalid("the model's output contains NaN or infinity"))
                 continue
+            queued = batch.started - job.enqueued
+            self._statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
             job.finish(
                 InferResult(
-                    outputs=outputs,
+                    outputs=part,
                     model=self._model,
                     version=self._version,
                     group=self.config.name,
-                    queue_seconds=batch.started - job.enqueued,
-                    infer_seconds=seconds,
+                    queue_seconds=queued,
+                    infer_seconds=infer,
                     batch_rows=batch.rows,
                 )
             )

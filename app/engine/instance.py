@@ -40,7 +40,9 @@ class Instance:
 
     `open_predictor` gives a predictor that has passed its self-test and is warm, or raises a
     PaddlepoolError. `lost(reason)` is told of each predictor that is replaced and says how many
-    seconds to wait before the next is opened. `deliver` settles the jobs of a finished batch.
+    seconds to wait before the next is opened. `deliver(batch, outputs, joining,
+    infer)` settles the jobs of a finished batch; it is told the seconds that joining the inputs and
+    the run took.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Instance:
         open_predictor: Callable[[], Predictor],
         batcher: Batcher,
         lost: Callable[[str], float],
-        deliver: Callable[[Batch, list[Tensors], float], None],
+        deliver: Callable[[Batch, Tensors, float, float], None],
         clock: Clock,
         max_resident_bytes: int,
     ) -> None:
@@ -163,11 +165,13 @@ class Instance:
         return None
 
     def _run(self, predictor: Predictor, batch: Batch) -> float:
+        began = self._clock()
+        inputs = batch.inputs()
         started = self._clock()
         patience = max(batch.deadline - started, PATIENCE * batch.expected_seconds)
-        outputs = predictor.run(batch.inputs(), timeout=patience + GRACE_SECONDS)
+        outputs = predictor.run(inputs, timeout=patience + GRACE_SECONDS)
         seconds = self._clock() - started
-        self._deliver(batch, batch.split(outputs), seconds)
+        self._deliver(batch, outputs, started - began, seconds)
         return seconds
 
     def _fail(self, batch: Batch, error: PaddlepoolError, reason: str | None) -> str | None:

@@ -10,6 +10,8 @@ from app.engine.model import ServedModel
 from app.engine.status import ModelStatus
 from app.errors import PaddlepoolError
 
+UNSEALED = "it has no manifest.json: `paddlepool models seal` writes it"
+
 Key = tuple[str, int | None]
 """Name and version; None stands for a model without any published version."""
 
@@ -44,17 +46,29 @@ class LoadHistory:
                 if reason:
                     self._failures[key] = reason
 
-    def knows(self, name: str, version: int) -> bool:
-        """Whether this version is being loaded or has failed to load."""
+    def knows(self, name: str, version: int | None) -> bool:
+        """Whether this version, or any where it is None, is being loaded or has failed to load."""
         with self._lock:
-            return (name, version) in self._loading or (name, version) in self._failures
+            known = {*self._loading, *self._failures}
+        return any(key[0] == name and version in (None, key[1]) for key in known)
+
+    def forget(self, name: str) -> None:
+        """The model is wanted no longer; why its versions failed matters to nobody."""
+        with self._lock:
+            for key in [key for key in self._failures if key[0] == name]:
+                del self._failures[key]
 
     def index(
-        self, serving: Iterable[ServedModel], published: Mapping[str, Iterable[int]]
+        self,
+        serving: Iterable[ServedModel],
+        published: Mapping[str, Iterable[int]],
+        unsealed: Mapping[str, Iterable[int]],
     ) -> tuple[ModelStatus, ...]:
         """One row for each version on disk or in memory, by name, newest version first."""
+        without: set[Key] = {(name, each) for name in unsealed for each in unsealed[name]}
         with self._lock:
-            loading, failures = set(self._loading), dict(self._failures)
+            loading = set(self._loading)
+            failures = dict.fromkeys(without, UNSEALED) | self._failures
         served: dict[Key, ServedModel] = {(each.name, each.version): each for each in serving}
         on_disk: set[Key] = {(name, each) for name in published for each in published[name]}
         return tuple(

@@ -10,13 +10,14 @@ import numpy as np
 
 from app.engine.group import Group, Surroundings, wait_until_open
 from app.engine.job import Job
-from app.engine.ports import InferResult, Pipeline, ServedModelInfo
+from app.engine.ports import InferResult, Pipeline, Predictor, PredictorFactory, ServedModelInfo
 from app.engine.repository import ModelFiles
 from app.engine.selftest import read_selftest
-from app.engine.status import GroupStatus
+from app.engine.statistics import Snapshot, Statistics
+from app.engine.status import Effect, GroupStatus
 from app.engine.tensors import Tensors, TensorSpec, shape_key
 from app.engine.warmup import warmup_inputs
-from app.errors import InvalidParameter, InvalidTensor
+from app.errors import InvalidParameter, InvalidTensor, PaddlepoolError
 
 
 class ServedModel:
@@ -40,14 +41,16 @@ class ServedModel:
         self.pipeline: Pipeline | None = None
         self._clock = around.clock
         batching = files.config.dynamic_batching
-        self._batched = all(
+        self.batched: bool = all(
             spec.shape[:1] == (-1,) for spec in (*manifest.inputs, *manifest.outputs)
         )
-        if not self._batched:  # a fixed first axis cannot be shared, so each job runs alone
+        if not self.batched:  # a fixed first axis cannot be shared, so each job runs alone
             batching = batching.model_copy(update={"max_batch_size": 1})
-        self._max_rows = batching.max_batch_size
+        self.max_rows: int = batching.max_batch_size
         selftest = read_selftest(files.directory, manifest.inputs, manifest.outputs)
+        self.selftest_inputs: Tensors = selftest.inputs
         warmups = warmup_inputs(files.config, manifest.inputs)
+        self._statistics = Statistics()
         self._groups = {
             group.name: Group(
                 group,
@@ -57,6 +60,7 @@ class ServedModel:
                 batching=batching,
                 selftest=selftest.within(group.tolerance),
                 warmups=warmups,
+                statistics=self._statistics,
                 around=around,
             )
             for group in files.config.instance_group
@@ -64,13 +68,14 @@ class ServedModel:
         self._leases = 0
         self._lease_ended = threading.Condition()
 
-    def start(self) -> None:
+    def start(self, *, gently: bool = False) -> None:
         """Open the groups that always run; blocks until each instance is tested and warm.
 
+        Gently where others are serving requests meanwhile: it takes longer then.
         Raises ConfigError or BackendError when one refuses the model.
         """
         groups = [group for group in self._groups.values() if group.config.start == "always"]
-        wait_until_open([opened for group in groups for opened in group.start()])
+        wait_until_open([opened for group in groups for opened in group.start(gently=gently)])
 
     def start_group(self, name: str) -> None:
         """Open a group that starts on demand; blocks. Raises InvalidParameter, BackendError."""
@@ -97,8 +102,33 @@ class ServedModel:
             deadline=deadline,
             enqueued=self._clock(),
         )
-        chosen.submit(job)
+        try:
+            chosen.submit(job)
+        except PaddlepoolError:
+            self._statistics.failed(0.0)
+            raise
+        job.future.add_done_callback(lambda future: self._ended(future, job))
         return job.future
+
+    def _ended(self, future: Future[InferResult], job: Job) -> None:
+        """Count what failed; the group has counted what succeeded, with the times of its run."""
+        if future.cancelled() or future.exception() is not None:
+            self._statistics.failed(self._clock() - job.enqueued)
+
+    def statistics(self) -> Snapshot:
+        """What this version has done since it was loaded."""
+        return self._statistics.snapshot()
+
+    def open_spare(self, group: str, open_predictor: PredictorFactory) -> Predictor:
+        """A tested predictor of a group's configuration, the caller's own to run and close.
+
+        Raises InvalidParameter, ConfigError, BackendError, WorkerCrashed, DeadlineExceeded.
+        """
+        return self._group(group).open_spare(open_predictor)
+
+    def record_effect(self, group: str, effect: Effect) -> None:
+        """Keep what was found out about a group, for groups() to tell."""
+        self._group(group).effect = effect
 
     def groups(self) -> tuple[GroupStatus, ...]:
         return tuple(group.status() for group in self._groups.values())
@@ -154,18 +184,18 @@ class ServedModel:
                     f"input {spec.name!r} must be {spec.dtype} {list(spec.shape)}, "
                     f"received {array.dtype.name} {list(array.shape)}"
                 )
-            if array.dtype.kind == "f" and bool(np.isnan(array).any()):
-                raise InvalidTensor(f"input {spec.name!r} contains NaN")
-        if not self._batched:
+            if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
+                raise InvalidTensor(f"input {spec.name!r} contains NaN or infinity")
+        if not self.batched:
             return 1
         sizes = {name: array.shape[0] for name, array in inputs.items()}
         rows = int(next(iter(sizes.values())))
         if len(set(sizes.values())) != 1:
             raise InvalidTensor(f"inputs differ in their first axis: {sizes}")
-        if rows > self._max_rows:
+        if rows > self.max_rows:
             raise InvalidTensor(
-                f"{rows} rows in one job, limit {self._max_rows} (max_batch_size)",
-                limit=self._max_rows,
+                f"{rows} rows in one job, limit {self.max_rows} (max_batch_size)",
+                limit=self.max_rows,
                 received=rows,
             )
         return rows

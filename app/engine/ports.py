@@ -16,7 +16,10 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorSpec:
-    """All a backend needs to open one predictor; crosses the process boundary as JSON."""
+    """All a backend needs to open one predictor; crosses the process boundary as JSON.
+
+    `gentle`: others are serving requests meanwhile, and must not feel it.
+    """
 
     directory: Path
     program: str
@@ -27,6 +30,7 @@ class PredictorSpec:
     threads: int
     options: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, Any] | None = None
+    gentle: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What is loaded now: one served version of each model, swapped whole and drained through leases.
+"""What is loaded now: the versions each model's policy asks for, swapped whole and drained.
 
 load ──► read + verify ──► predictors open, self-test, warm up ──► swap ──► drain old ──► close
               │                           │
@@ -12,17 +12,19 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from app.engine.budget import ThreadBudget, available_cores, refuse_absurd, thread_budget
+from app.engine.config import VersionPolicy
 from app.engine.group import Surroundings
-from app.engine.load_history import LoadHistory
+from app.engine.load_history import UNSEALED, LoadHistory
 from app.engine.model import ServedModel
 from app.engine.ports import Clock, EngineObserver, Pipeline, PredictorFactory, ServedModelInfo
 from app.engine.repository import ModelRepository
+from app.engine.serving import Serving
 from app.engine.status import ModelStatus
-from app.errors import ManifestError, ModelNotFound, ModelNotReady, PaddlepoolError
+from app.errors import ConfigError, ManifestError, ModelNotFound, ModelNotReady, PaddlepoolError
 
 BuildPipeline = Callable[[ServedModelInfo], Pipeline | None]
 
@@ -58,46 +60,72 @@ class ModelRegistry:
         self._lock = threading.Lock()
         self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._wanted: set[str] = set()
-        self._serving: dict[str, ServedModel] = {}
+        self._serving = Serving()
         self._history = LoadHistory()
-        self._closed = False
 
-    def load(self, name: str, version: int | None = None) -> None:
-        """Serve a version of a model, the newest fit one unless named; blocks until it is ready.
+    def load(
+        self, name: str, version: int | None = None, *, changed: Collection[int] | None = None
+    ) -> None:
+        """Serve the versions that the model's policy asks for, or the one named; blocks.
 
-        The version served before goes on until the new one has proven itself, then it is drained
-        and closed. Raises ModelNotFound, ConfigError, ManifestError or BackendError: nothing has
-        changed then, and index() gives the reason.
+        Each takes its place as soon as it is ready; the version served before goes on until
+        then, and is drained and closed after it. With `changed`, other versions that are served
+        already stay as they are. Raises ModelNotFound, ConfigError, ManifestError or
+        BackendError where a version is unfit: what it was to replace is served on, and index()
+        gives the reason. At start an older version stands in without an error.
         """
         self._repository.versions(name)  # an unknown name leaves no trace
         with self._loading[name]:
-            with self._lock:
-                self._wanted.add(name)
-            model = self._build_newest(name) if version is None else self._build(name, version)
-            with self._lock:
-                closed, old = self._closed, self._serving.get(name)
-                if not closed:
-                    self._serving[name] = model
-            if closed:
-                model.close()
-                raise ModelNotReady("the server is shutting down")
-            log.info("%s: version %d is served", name, model.version)
-            if old is not None:
-                self._retire(old)
+            candidates, count = self._candidates(name, version)
+            held = self._serving.versions(name)
+            keep: set[int] = set()
+            failures: list[PaddlepoolError] = []
+            for candidate in candidates:
+                if len(keep) == count:
+                    break
+                stands_in = bool(failures) or (changed is not None and candidate not in changed)
+                if not (candidate in held and stands_in):
+                    try:
+                        self._replace(self._build(name, candidate))
+                    except PaddlepoolError as error:
+                        failures.append(error)
+                        if candidate not in held:
+                            continue
+                keep.add(candidate)
+            for model in self._serving.remove(name, keep=keep or held):
+                self._retire(model)
+            if keep:
+                # Not before: a model that is new must not make the server unready while it loads.
+                with self._lock:
+                    self._wanted.add(name)
+        if failures and (held or not keep):
+            raise failures[0]
 
-    def _build_newest(self, name: str) -> ServedModel:
-        """The newest version that is fit. Falls back to older ones only while none is served."""
+    def _candidates(self, name: str, version: int | None) -> tuple[tuple[int, ...], int]:
+        """The versions to try, newest first, and how many of them to serve."""
         with self._history.attempt(name, None):
-            versions = self._repository.versions(name)
-            if not versions:
-                raise ManifestError(f"{name}: no version with a manifest is published")
-        for version in versions[:-1]:
+            published = self._repository.versions(name)
+            if version is not None:
+                return (version,), 1
+            if not published:
+                waiting = self._repository.unsealed(name)
+                hint = f"; of version {waiting[0]}, {UNSEALED}" if waiting else ""
+                raise ManifestError(f"{name}: no version with a manifest is published{hint}")
             try:
-                return self._build(name, version)
-            except PaddlepoolError:
-                if name in self._serving:
-                    raise
-        return self._build(name, versions[-1])
+                policy = self._repository.config(name).version_policy
+            except ConfigError:
+                policy = VersionPolicy()  # the attempt to build a version will say what is wrong
+            return policy.choose(published)
+
+    def _replace(self, model: ServedModel) -> None:
+        try:
+            old = self._serving.swap(model)
+        except ModelNotReady:
+            model.close()
+            raise
+        log.info("%s: version %d is served", model.name, model.version)
+        if old is not None:
+            self._retire(old)
 
     def _build(self, name: str, version: int) -> ServedModel:
         with self._history.attempt(name, version):
@@ -107,7 +135,7 @@ class ModelRegistry:
                 model = ServedModel(files, around=self._around)
                 try:
                     model.pipeline = self._build_pipeline(model.info)
-                    model.start()
+                    model.start(gently=bool(self._serving.all()))
                 except BaseException:
                     model.close()
                     raise
@@ -153,51 +181,50 @@ class ModelRegistry:
             raise ModelNotFound("no model of this name is served")
         with self._loading[name]:
             with self._lock:
-                model = self._serving.pop(name, None)
                 self._wanted.discard(name)
-            if model is None:
-                return
-            self._retire(model)
+            for model in self._serving.remove(name):
+                self._retire(model)
+            self._history.forget(name)
             log.info("%s: unloaded", name)
 
     @contextlib.contextmanager
     def lease(self, name: str, version: int | None = None) -> Iterator[ServedModel]:
-        """Hold one version for the length of a request. Raises ModelNotFound, ModelNotReady."""
-        with self._lock:
-            model = self._serving.get(name)
-            if model is not None and version in (None, model.version):
-                model.acquire()
-            else:
-                raise self._not_served(name, version)
+        """Hold one version for the length of a request, the newest ready one unless named.
+
+        Raises ModelNotFound, ModelNotReady.
+        """
+        model = self._serving.acquire(name, version)
+        if model is None:
+            raise self._not_served(name, version)
         try:
             yield model
         finally:
             model.release()
 
     def _not_served(self, name: str, version: int | None) -> PaddlepoolError:
-        if name in self._wanted and (version is None or self._history.knows(name, version)):
+        if self._history.knows(name, version) or (version is None and name in self._wanted):
             return ModelNotReady("the model is in the repository but not ready")
         return ModelNotFound("no model of this name and version is served")
 
     def served(self) -> tuple[ServedModel, ...]:
-        """What is served now, by name; for showing only: requests take a lease."""
-        with self._lock:
-            return tuple(self._serving[name] for name in sorted(self._serving))
+        """What is served now, by name, newest version first; requests take a lease instead."""
+        return self._serving.all()
 
     def index(self) -> tuple[ModelStatus, ...]:
         """Every model and version of the repository or in memory, newest version first."""
         published: dict[str, tuple[int, ...]] = {}
+        unsealed: dict[str, tuple[int, ...]] = {}
         with contextlib.suppress(PaddlepoolError):
             for name in self._repository.names():
                 published[name] = self._repository.versions(name)
-        return self._history.index(self.served(), published)
+                unsealed[name] = self._repository.unsealed(name)
+        return self._history.index(self.served(), published, unsealed)
 
     def ready(self, name: str | None = None) -> bool:
         """Whether this model, or every model that should be served, takes jobs."""
         with self._lock:
             wanted = [name] if name is not None else sorted(self._wanted)
-            models = [self._serving.get(each) for each in wanted]
-        return bool(models) and all(model is not None and model.ready() for model in models)
+        return bool(wanted) and all(self._serving.ready(each) for each in wanted)
 
     def wanted(self) -> tuple[str, ...]:
         """Models that should be served: loaded, or tried, and not unloaded since."""
@@ -215,9 +242,6 @@ class ModelRegistry:
 
     def close(self) -> None:
         """End every predictor at once; what is still queued fails, and nothing loads any more."""
-        with self._lock:
-            self._closed = True
-            models = list(self._serving.values())
-            self._serving.clear()
+        models = self._serving.close()
         with ThreadPoolExecutor(max(1, len(models)), thread_name_prefix="close") as closers:
             list(closers.map(ServedModel.close, models))

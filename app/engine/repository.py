@@ -82,6 +82,13 @@ class ModelRepository:
 
     def versions(self, name: str) -> tuple[int, ...]:
         """Published versions, newest first. Raises ModelNotFound."""
+        return self._numbered(name, sealed=True)
+
+    def unsealed(self, name: str) -> tuple[int, ...]:
+        """Version directories without a manifest: still being copied, or never sealed."""
+        return self._numbered(name, sealed=False)
+
+    def _numbered(self, name: str, *, sealed: bool) -> tuple[int, ...]:
         directory = self._model_directory(name)
         return tuple(
             sorted(
@@ -90,7 +97,7 @@ class ModelRepository:
                     for entry in directory.iterdir()
                     if VERSION.fullmatch(entry.name)
                     and _is_directory(entry)
-                    and os.path.lexists(entry / MANIFEST)
+                    and os.path.lexists(entry / MANIFEST) == sealed
                 ),
                 reverse=True,
             )

@@ -8,6 +8,20 @@ from typing import Literal
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
 
 
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Whether a configuration does anything against its base group, and how that is known.
+
+    `effective` is None while it is not known; the reason then says why not.
+    """
+
+    effective: bool | None
+    reason: str
+
+
+UNKNOWN_EFFECT = Effect(None, "not measured yet")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
     """One instance group now. `live` of `count` instances take batches; queue sizes are in jobs."""
@@ -25,6 +39,7 @@ class GroupStatus:
     started: bool
     ready: bool
     reason: str
+    effect: Effect = UNKNOWN_EFFECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -184,16 +184,31 @@ def predictors() -> list[Json]:
                     "{{model}} {{predictor}}",
                 )
             ],
-            width=12,
+            width=8,
             text="0: this configuration was measured and changes nothing against its base group.",
             thresholds=GOOD_AT_ONE,
         ),
         lines(
             "Drift from the default group, p99",
             [quantiles("paddlepool_predictor_output_drift", GROUP, "model, predictor")[2]],
-            width=12,
+            width=8,
             height=5,
             text="Largest absolute difference of a shadowed request's output.",
+        ),
+        lines(
+            "Agreement with the default group",
+            [
+                (
+                    "sum by (model, predictor) "
+                    f"(rate(paddlepool_predictor_output_agreement_sum{{{GROUP}}}[$__rate_interval]))"
+                    " / sum by (model, predictor) "
+                    f"(rate(paddlepool_predictor_output_agreement_count{{{GROUP}}}[$__rate_interval]))",
+                    "{{model}} {{predictor}}",
+                )
+            ],
+            width=8,
+            height=5,
+            text="Mean of the task's own measure: mask IoU, or the share of equal labels.",
         ),
     ]
 

@@ -20,6 +20,7 @@ from app.engine.budget import ThreadBudget
 from app.engine.config import InstanceGroup, ModelConfig
 from app.engine.manifest import FileEntry, Manifest
 from app.engine.registry import ModelRegistry
+from app.engine.statistics import Snapshot, Statistics
 from app.engine.status import GroupStatus, ModelStatus
 from app.engine.tensors import TensorSpec
 from app.errors import ModelNotFound
@@ -67,7 +68,14 @@ class FakeModel:
     config: ModelConfig = CONFIG
     manifest: Manifest = MANIFEST
     is_ready: bool = True
+    group: GroupStatus = GROUP
     pipeline: None = None
+    batched: bool = True
+    max_rows: int = 4
+    counters: Statistics = field(default_factory=Statistics)
+
+    def statistics(self) -> Snapshot:
+        return self.counters.snapshot()
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -78,7 +86,7 @@ class FakeModel:
         return self.manifest.outputs
 
     def groups(self) -> tuple[GroupStatus, ...]:
-        return (GROUP,)
+        return (self.group,)
 
     def ready(self) -> bool:
         return self.is_ready

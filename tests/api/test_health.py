@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from app.engine.status import ModelStatus
+from app.engine.status import Effect, GroupStatus, ModelStatus
 from app.settings import Settings
-from tests.api.fakes import Client, FakeModel, FakeRegistry, assert_problem, make_app, make_services
+from tests.api.fakes import (
+    GROUP,
+    Client,
+    FakeModel,
+    FakeRegistry,
+    assert_problem,
+    make_app,
+    make_services,
+)
 
 BROKEN = ModelStatus(name="m2", version=3, state="UNAVAILABLE", reason="m2/3: broken")
 
@@ -89,7 +99,7 @@ def test_metadata_is_the_protocol_s() -> None:
     assert client.get("/v2/models/m1").json() == expected
     assert client.get("/v2/models/m1/versions/1").json() == expected
     server = client.get("/v2").json()
-    assert (server["name"], server["extensions"]) == ("paddlepool", [])
+    assert server["name"] == "paddlepool"
 
 
 def test_info_tells_what_is_served_and_from_where() -> None:
@@ -114,11 +124,38 @@ def test_info_tells_what_is_served_and_from_where() -> None:
         "started": True,
         "default": True,
         "ready": True,
-        "reason": None,
+        "effective": None,
+        "proof": "not measured yet",
+        "reason": "not measured yet",
         "queue_limit": 32,
     }
     assert (broken["state"], broken["reason"]) == ("UNAVAILABLE", "m2/3: broken")
     assert info["thread_budget"] == {"cores": 4.0, "threads": 2, "warning": None}
+
+
+COLD = replace(GROUP, started=False, ready=False, reason="not started")
+NOTHING, REFUSED = Effect(False, "changes nothing"), Effect(None, "cannot start: no GPU")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (replace(GROUP, effect=Effect(True, "other outputs")), None),
+        (replace(GROUP, effect=NOTHING), "changes nothing"),
+        (COLD, "not started"),
+        (replace(COLD, effect=REFUSED), "cannot start: no GPU"),
+        (replace(COLD, effect=Effect(True, "other outputs")), "not started"),
+        (replace(GROUP, ready=False, reason="restarting", effect=NOTHING), "restarting"),
+    ],
+    ids=["effective", "ineffective", "cold", "cold and refused", "cold and proven", "restarting"],
+)
+def test_info_tells_why_a_predictor_is_of_no_use(status: GroupStatus, reason: str | None) -> None:
+    """First why it does not answer, then why it is not known to do anything."""
+    registry = FakeRegistry(models=[FakeModel(group=status)])
+    [model] = client_of(registry).get("/info").json()["models"]
+    [group] = model["predictors"]
+    assert group["reason"] == reason
+    assert (group["effective"], group["proof"]) == (status.effect.effective, status.effect.reason)
 
 
 def test_info_tells_the_limits_that_are_in_force() -> None:

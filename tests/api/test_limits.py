@@ -162,7 +162,7 @@ def test_health_and_metrics_are_open_unless_set() -> None:
 def test_model_control_needs_the_admin_key_alone() -> None:
     """Off without one; an ordinary key does not open it."""
     path = "/v2/repository/index"
-    assert Client(make_app()).post(path).status_code == 401
+    assert Client(make_app()).post(path).status_code == 403
     client = Client(make_app(settings=KEYED))
     assert client.post(path).status_code == 401
     assert client.post(path, headers={"X-Api-Key": "first"}).status_code == 401

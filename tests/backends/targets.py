@@ -41,3 +41,14 @@ def open_double(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]
         return [2 * x]  # type: ignore[operator]
 
     return {}, serve(run)
+
+
+def open_priorities(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Tells with how much niceness it was opened, and in a run with how much it runs."""
+    opened = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def run(_inputs: Tensors) -> list[np.ndarray[Any, Any]]:
+        running = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        return [np.array([[opened, running]], np.float32)]
+
+    return {}, serve(run)

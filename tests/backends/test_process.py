@@ -138,6 +138,20 @@ def test_every_thread_of_a_predictor_gives_way(predictor: ProcessPredictor) -> N
     assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(19, mine + 5)}
 
 
+@pytest.mark.parametrize("gentle", [False, True], ids=["in a hurry", "gently"])
+def test_only_a_gentle_opening_gives_way_to_everything(gentle: bool) -> None:
+    """It is done at the lowest priority, and its runs are as urgent as those of any predictor:
+    nobody without privileges could raise them again."""
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    backends = {"fake": "tests.backends.targets:open_priorities"}
+    predictor = ProcessBackend(backends)(spec(gentle=gentle))
+    try:
+        found = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
+    finally:
+        predictor.close()
+    assert found == [[19 if gentle else mine, min(19, mine + 5)]]
+
+
 @pytest.fixture
 def observer() -> RecordingObserver:
     return RecordingObserver()

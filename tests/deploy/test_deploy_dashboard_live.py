@@ -18,9 +18,8 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-# These wait for the predictor comparison, which will measure them.
-NOT_YET = ("Effective", "Drift from the default group, p99")
-WAIT_SECONDS = 90.0
+# Replays and proofs run in idle moments, and on a busy machine those are rare.
+WAIT_SECONDS = 150.0
 
 
 def free_port() -> int:
@@ -68,12 +67,16 @@ def post(url: str, body: bytes, content_type: str) -> None:
 
 @pytest.mark.e2e
 def test_no_panel_is_empty_when_both_models_are_used(
-    script: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: Callable[[str], ModuleType],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every expression of every panel is answered with at least one finite number."""
+    monkeypatch.setenv("PADDLEPOOL_SHADOW_FRACTION", "1")
+    monkeypatch.setenv("PADDLEPOOL_SHADOW_GROUPS", "native")
     run, inputs = script("loadtest/run.py"), script("loadtest/inputs.py")
     check = script("deploy/check_dashboard.py").main
-    excuses = [argument for title in NOT_YET for argument in ("--may-be-empty", title)]
     picture = inputs.draw_picture(320, 240, seed=1).data
     text = json.dumps({"text": inputs.SENTENCES[0]}).encode()
     with (
@@ -86,6 +89,6 @@ def test_no_panel_is_empty_when_both_models_are_used(
         while code != 0 and time.monotonic() < give_up:
             post(f"{host}/segment?output=mask", picture, "image/jpeg")
             post(f"{host}/sentiment", text, "application/json")
-            code = check(["--prometheus", prometheus, *excuses])
+            code = check(["--prometheus", prometheus])
             printed = capsys.readouterr().out
     assert code == 0, printed

@@ -532,3 +532,21 @@ def test_leases_are_counted_under_contention(tmp_path: Path, open_one: Open) -> 
     with ThreadPoolExecutor(8) as threads:
         [model] = set(threads.map(hold, range(8)))
     assert model.drain(0.0)
+
+
+def test_only_a_reload_is_gentle(tmp_path: Path, open_one: Open, factory: FakeFactory) -> None:
+    """At start nobody is served whom it could disturb; later, instances open one after another."""
+    write_double(tmp_path, count=2)
+    registry = open_one()
+    registry.load("double")
+    opening = threading.Lock()
+
+    def alone(inputs: Tensors) -> Tensors:
+        assert opening.acquire(blocking=False), "two instances were opened at the same time"
+        time.sleep(0.01)
+        opening.release()
+        return doubled(inputs)
+
+    factory.selftest = alone
+    registry.load("double")
+    assert [spec.gentle for spec in factory.specs] == [False, False, True, True]

@@ -19,6 +19,7 @@ pytest.importorskip("sklearn", reason="install the extra [train]")
 from tokenizers import Tokenizer  # noqa: E402 - after the skips, like all that follows
 from transformers import BertForSequenceClassification  # noqa: E402
 
+from app.quality.labels import calibration_error  # noqa: E402
 from training.emotion import finetune, linear, prepare, vocabulary  # noqa: E402
 from training.emotion.annotation import joined  # noqa: E402
 from training.emotion.batching import WIDTHS, pad, shuffled  # noqa: E402
@@ -26,7 +27,7 @@ from training.emotion.corpora import LABELS, TASKS, Post  # noqa: E402
 from training.emotion.evaluate import encoded, logits  # noqa: E402
 from training.emotion.network import Pretraining, config  # noqa: E402
 from training.emotion.prepare import Overlap, key  # noqa: E402
-from training.emotion.quality import calibration_error, measure, softmax, temperature  # noqa: E402
+from training.emotion.quality import measure, softmax, temperature  # noqa: E402
 from training.emotion.targets import masking  # noqa: E402
 from training.emotion.vocabulary import CLS, MASK, PAD, SEP  # noqa: E402
 

@@ -16,6 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
+from app.errors import ConfigError
 from training.mnist.data import load_mnist
 
 pytestmark = [pytest.mark.paddle, pytest.mark.e2e]
@@ -200,5 +201,5 @@ def test_wrong_file_kind(tmp_path: Path) -> None:
     """A file with another magic number is refused by both numbers."""
     for name in ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"):
         write_idx(tmp_path / name, np.zeros(4))
-    with pytest.raises(ValueError, match="magic number 0x801, expected 0x803"):
+    with pytest.raises(ConfigError, match="magic number 0x801, expected 0x803"):
         load_mnist(tmp_path)

@@ -25,7 +25,8 @@ from training.emotion.targets import mixed
 from training.emotion.vocabulary import PAD
 
 _LAYER_DECAY = 0.9
-_AVERAGING = 0.995
+_AVERAGING = 0.97
+_AVERAGED_EVERY = 5
 _WARMUP = 0.06
 
 
@@ -121,10 +122,11 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             step += 1
-            share = 1 - min(_AVERAGING, step / (step + 20))
-            with torch.no_grad():
-                for name, value in model.state_dict().items():
-                    average[name].lerp_(value, share)
+            if step % _AVERAGED_EVERY == 0:
+                share = 1 - min(_AVERAGING, step / (step + 100))
+                with torch.no_grad():
+                    for name, value in model.state_dict().items():
+                        average[name].lerp_(value, share)
         raw = copied(model)
         model.load_state_dict(average)
         found = logits(model, dev_ids)
@@ -144,7 +146,7 @@ def main() -> None:
     found = logits(model, dev_ids)
     lift = rare_lift(found[usual], dev_labels[usual], shares)
     raised = -lift * np.log(shares)
-    divisor = temperature(found + raised, dev_labels)
+    divisor = temperature(found[usual] + raised, dev_labels[usual])
     with torch.no_grad():
         model.classifier.bias.add_(torch.from_numpy(raised))
         model.classifier.weight.div_(divisor)

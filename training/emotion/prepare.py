@@ -6,23 +6,18 @@ import argparse
 import hashlib
 import json
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from app.quality.labels import text_key as key
 from training.emotion.corpora import Post, auxiliary, smp
 
 EVAL_SPLITS = ("usual_eval", "virus_eval")
 _SHINGLE = 4
 _CONTAINED = 0.7
 _HELD_OUT_PERCENT = 8
-
-
-def key(text: str) -> str:
-    """Return what two copies of one post share: letters and digits, width and case folded."""
-    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).lower()) or text.strip()
 
 
 def _shingles(text: str) -> set[str]:

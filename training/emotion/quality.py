@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
+from app.quality.labels import Floats, Ints, Quality
+from app.quality.labels import measure as judge
 from training.emotion.corpora import LABELS
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """What a set of predictions is worth; every figure lies within 0 … 1."""
-
-    texts: int
-    accuracy: float
-    macro_f1: float
-    ece: float
-    f1: dict[str, float]
 
 
 def softmax(logits: Floats) -> Floats:
@@ -34,27 +19,7 @@ def softmax(logits: Floats) -> Floats:
 
 def measure(logits: Floats, labels: Ints) -> Quality:
     """Judge ``[n, 6]`` logits against ``[n]`` class numbers."""
-    probabilities = softmax(logits)
-    guesses = probabilities.argmax(axis=1)
-    f1 = {}
-    for number, name in enumerate(LABELS):
-        guessed, true = guesses == number, labels == number
-        f1[name] = float(2 * (guessed & true).sum() / max(1, guessed.sum() + true.sum()))
-    return Quality(
-        texts=len(labels),
-        accuracy=float((guesses == labels).mean()),
-        macro_f1=float(np.mean(list(f1.values()))),
-        ece=calibration_error(probabilities, labels),
-        f1=f1,
-    )
-
-
-def calibration_error(probabilities: Floats, labels: Ints, *, bins: int = 15) -> float:
-    """Return the expected gap between the top score and how often the top class is right."""
-    top, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
-    slot = np.minimum((top * bins).astype(int), bins - 1)
-    gaps = (abs(top[slot == b].sum() - right[slot == b].sum()) for b in range(bins))
-    return float(sum(gaps) / len(labels))
+    return judge(softmax(logits), labels, labels=LABELS)
 
 
 def temperature(logits: Floats, labels: Ints) -> float:

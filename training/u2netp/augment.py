@@ -10,13 +10,10 @@ from dataclasses import dataclass
 
 import cv2
 import numpy as np
-import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import Dataset
 
-from training.u2netp.data import Corpus, Pixels, normalise
+from training.u2netp.data import Corpus, Pixels
 
 Floats = NDArray[np.float32]
 
@@ -82,8 +79,8 @@ def _colour(picture: Pixels, random: Generator, recipe: Recipe) -> Pixels:
     return np.rint(image * 255).astype(np.uint8)
 
 
-class Samples(Dataset[tuple[Tensor, Tensor]]):
-    """Sample number → (3×S×S normalised float32 picture, 7×S×S float32 targets in 0…1)."""
+class Samples:
+    """An endless stream: number → (picture S×S×3 RGB, targets 7×S×S), both uint8."""
 
     def __init__(self, corpus: Corpus, *, size: int, seed: int, recipe: Recipe) -> None:
         self.corpus = corpus
@@ -92,18 +89,14 @@ class Samples(Dataset[tuple[Tensor, Tensor]]):
         self.recipe = recipe
         self.rows = corpus.training
 
-    def __len__(self) -> int:
-        # An endless stream in principle; the sampler decides which numbers are asked for.
-        return 2**31
-
-    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, number: int) -> tuple[Pixels, Pixels]:
         epoch, place = divmod(number, len(self.rows))
         order = np.random.default_rng([self.seed, 1, epoch]).permutation(self.rows)
         random = np.random.default_rng([self.seed, 2, number])
         picture, target, _ = self._view(int(order[place]), random)
         if random.random() < self.recipe.paste:
             picture, target = self._paste(picture, target, random)
-        return torch.from_numpy(normalise(picture)), torch.from_numpy(target)
+        return picture, np.rint(target * 255).astype(np.uint8)
 
     def _view(self, row: int, random: Generator) -> tuple[Pixels, Floats, Floats]:
         """One cropped, mirrored and recoloured pair: picture, seven targets, its plain mask."""

@@ -11,67 +11,23 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from app.quality.masks import Map, Quality, measure
 from training.u2netp.data import SIDE, Corpus, Pixels, normalise, read
 from training.u2netp.network import U2Netp
-
-Map = NDArray[np.float32]
-BETA_SQUARED = 0.3
-"""Weight of recall in F, the field's convention since Achanta et al. 2009."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """Means over pictures; `max_f` is the best over 256 thresholds of the mean curve."""
-
-    mae: float
-    max_f: float
-    iou: float
-    pictures: int
-
-    def __str__(self) -> str:
-        return (
-            f"MAE {self.mae:.4f}  max-F {self.max_f:.4f}  IoU@0.5 {self.iou:.4f}"
-            f"  ({self.pictures} pictures)"
-        )
 
 
 def stretch(mask: Map) -> Map:
     """Min-max normalise as the official inference does; a constant map becomes zero."""
     low, high = float(mask.min()), float(mask.max())
     return (mask - low) / (high - low) if high > low else np.zeros_like(mask)
-
-
-def measure(predictions: Iterable[Map], truths: Iterable[Pixels]) -> Quality:
-    """Compare H×W maps in 0…1 with graded uint8 masks.
-
-    MAE is against the graded mask; F and IoU against the mask at half. A picture without any
-    true or predicted pixel at half counts as IoU 1.
-    """
-    errors, overlaps, precisions, recalls = [], [], [], []
-    for prediction, truth in zip(predictions, truths, strict=True):
-        errors.append(float(np.abs(prediction - truth.astype(np.float32) / 255).mean()))
-        solid = truth > 127
-        guess = prediction > 0.5
-        union = int((guess | solid).sum())
-        overlaps.append(int((guess & solid).sum()) / union if union else 1.0)
-        level = np.clip(np.rint(prediction * 255), 0, 255).astype(np.int64)
-        hits = np.bincount(level[solid], minlength=256)[::-1].cumsum()
-        marked = np.bincount(level.ravel(), minlength=256)[::-1].cumsum()
-        precisions.append(hits / np.maximum(marked, 1))
-        recalls.append(hits / max(int(solid.sum()), 1))
-    precision, recall = np.mean(precisions, axis=0), np.mean(recalls, axis=0)
-    f = (1 + BETA_SQUARED) * precision * recall
-    f = f / np.maximum(BETA_SQUARED * precision + recall, 1e-12)
-    return Quality(float(np.mean(errors)), float(f.max()), float(np.mean(overlaps)), len(overlaps))
 
 
 def load_network(path: Path) -> U2Netp:
@@ -118,10 +74,12 @@ def resized_maps(network: U2Netp, pictures: Pixels, side: int) -> list[Map]:
     ]
 
 
-def _onnx_maps(path: Path, pictures: Pixels) -> list[Map]:
+def _onnx_maps(path: Path, pictures: Pixels, *, threads: int) -> list[Map]:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return [session.run(None, {name: normalise(p)[None]})[0][0, 0] for p in pictures]
 
@@ -139,7 +97,7 @@ def evaluate_network(network: U2Netp, corpus: Corpus, *, bf16: bool) -> dict[str
 
 def main() -> None:
     """Command line; see the module's docstring."""
-    from training.u2netp.baselines import BASELINES
+    from app.quality.baselines import BASELINES
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder or packed .npz")
@@ -167,7 +125,7 @@ def main() -> None:
 
     for path in given.weights:
         if path.suffix == ".onnx":
-            raw = _onnx_maps(path, corpus.pictures[rows])
+            raw = _onnx_maps(path, corpus.pictures[rows], threads=given.threads)
         else:
             network = load_network(path).to(memory_format=torch.channels_last)
             raw = (

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import cv2
 import torch
 
 from training.u2netp.augment import Recipe
@@ -48,10 +49,11 @@ def export(network: U2Netp, path: Path, *, note: dict[str, str]) -> None:
 class Run:
     """One process's training: the loop, its checkpoints, its log and its best weights."""
 
-    def __init__(self, trainer: Trainer, out: Path, *, calibrate: int) -> None:
+    def __init__(self, trainer: Trainer, out: Path, *, calibrate: int, sharpen: float) -> None:
         self.trainer = trainer
         self.out = out
         self.calibrate = calibrate
+        self.sharpen = sharpen
         self.seconds = 0.0
         metrics = out / "metrics.json"
         self.best = json.loads(metrics.read_text())["normalised"]["iou"] if metrics.exists() else 0
@@ -64,7 +66,7 @@ class Run:
     def evaluate(self) -> None:
         """Measure the calibrated average; export it if its validation IoU is the best so far."""
         trainer = self.trainer
-        network = trainer.calibrated(pictures=self.calibrate)
+        network = trainer.calibrated(pictures=self.calibrate, sharpen=self.sharpen)
         quality = evaluate_network(network, trainer.corpus, bf16=trainer.settings.bf16)
         better = quality["normalised"].iou > self.best
         record = {kind: asdict(value) for kind, value in quality.items()} | {
@@ -101,7 +103,7 @@ class Run:
             if now - shown >= 30:
                 speed = (trainer.seen - shown_seen) / (now - shown)
                 print(
-                    f"{trainer.seen}/{trainer.settings.pictures} side {pictures.shape[-1]}"
+                    f"{trainer.seen}/{trainer.settings.pictures} side {targets.shape[-1]}"
                     f" loss {sum(losses) / len(losses):.4f}"
                     f" rate {trainer.settings.rate_at(trainer.seen):.2e}"
                     f" {speed:.1f} pictures/s {self.seconds:.0f} s",
@@ -132,6 +134,7 @@ def train(rank: int, given: argparse.Namespace) -> None:
             world_size=given.ranks,
         )
     torch.set_num_threads(given.threads)
+    cv2.setNumThreads(1)
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
@@ -146,7 +149,7 @@ def train(rank: int, given: argparse.Namespace) -> None:
         bf16=not given.fp32,
     )
     trainer = Trainer(corpus, settings, device=given.device, rank=rank, ranks=given.ranks)
-    run = Run(trainer, given.out, calibrate=given.calibrate)
+    run = Run(trainer, given.out, calibrate=given.calibrate, sharpen=given.sharpen)
     saved = given.out / "checkpoint.pt"
     if saved.is_file() and not given.fresh:
         state = torch.load(saved, map_location=given.device, weights_only=True)
@@ -177,6 +180,7 @@ def main() -> None:
     add("--checkpoint-s", type=float, default=300)
     add("--evaluate-s", type=float, default=600)
     add("--calibrate", type=int, default=64, help="pictures for batch statistics; ×4 at the end")
+    add("--sharpen", type=float, default=2.0, help="factor on the exported fused logits")
     add("--fresh", action="store_true", help="ignore a checkpoint in --out")
     given = parser.parse_args()
     try:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from training.u2netp.augment import Recipe, Samples
 from training.u2netp.data import Corpus, DataError, normalise
+from training.u2netp.loader import load, to_input
 from training.u2netp.loss import deep_loss
 from training.u2netp.network import U2Netp
 
@@ -124,15 +124,15 @@ class Trainer:
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def step(self, pictures: Tensor, targets: Tensor) -> float:
-        """One optimiser step on a batch; returns its loss."""
-        pictures = pictures.to(self.device, memory_format=torch.channels_last, non_blocking=True)
-        targets = targets.to(self.device, non_blocking=True)
+        """One optimiser step on a uint8 batch (N×S×S×3, N×7×S×S); returns its loss."""
+        inputs = to_input(pictures.to(self.device))
+        goals = targets.to(self.device).float() / 255
         self.network.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.settings.rate_at(self.seen)
         with self._autocast():
-            outputs = self.network(pictures, coarse=self.steps % self._fine() != 0)
-        loss = deep_loss(outputs, targets)
+            outputs = self.network(inputs, coarse=self.steps % self._fine() != 0)
+        loss = deep_loss(outputs, goals)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self._share_gradients()
@@ -185,16 +185,10 @@ class Trainer:
                 )
                 share = phase.batch // self.ranks
                 skip = self.rank * share
-                yield from DataLoader(
-                    samples,
-                    batch_sampler=[
-                        range(number + skip, number + skip + share)
-                        for number in range(first, end, phase.batch)
-                    ],
-                    num_workers=workers,
-                    pin_memory=self.device.type == "cuda",
-                    prefetch_factor=4 if workers else None,
-                )
+                share = phase.batch // self.ranks
+                skip = self.rank * share
+                places = range(first + skip, end, phase.batch)
+                yield from load(samples, [range(at, at + share) for at in places], workers=workers)
             start = end
 
     def state(self) -> dict[str, Any]:
@@ -219,8 +213,12 @@ class Trainer:
         self.optimiser.load_state_dict(state["optimiser"])
         self.seen, self.steps = state["seen"], state["steps"]
 
-    def calibrated(self, *, pictures: int) -> U2Netp:
-        """The averaged network with batch statistics re-estimated at the serving size."""
+    def calibrated(self, *, pictures: int, sharpen: float = 1.0) -> U2Netp:
+        """The averaged network with batch statistics re-estimated at the serving size.
+
+        `sharpen` multiplies the fused logits: soft targets leave the network less sure of
+        itself than it is right.
+        """
         network = copy.deepcopy(self.average)
         norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
         for norm in norms:
@@ -230,8 +228,10 @@ class Trainer:
         random = np.random.default_rng([self.settings.seed, 3])
         rows = random.permutation(self.corpus.training)[:pictures]
         with torch.no_grad(), self._autocast():
-            for start in range(0, len(rows) - len(rows) % 8, 8):
+            for start in range(0, len(rows), 8):
                 inputs = [normalise(self.corpus.pictures[r]) for r in rows[start : start + 8]]
                 batch = torch.from_numpy(np.stack(inputs)).to(self.device)
                 network(batch.to(memory_format=torch.channels_last))
+            network.outconv.weight *= sharpen
+            network.outconv.bias *= sharpen
         return network.eval()

@@ -10,10 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastapi import APIRouter
 
     from app.engine.ports import Pipeline, ServedModelInfo
+    from app.engine.tensors import Tensors
     from app.pipelines.segment.comparing import MaskComparison
+    from app.pipelines.segment.judging import SegmentQuality
+    from app.quality.ports import Source
     from app.workers import Workers
 
 
@@ -36,3 +41,17 @@ def comparison(info: ServedModelInfo) -> MaskComparison:
     from app.pipelines.segment.comparing import MaskComparison
 
     return MaskComparison(info)
+
+
+def agreement(info: ServedModelInfo) -> Callable[[Tensors, Tensors], float]:
+    """How far two predictors' outputs mean the same; cheap enough for the API process."""
+    from app.pipelines.segment.masks import MaskAgreement
+
+    return MaskAgreement(info)
+
+
+def quality(info: ServedModelInfo, source: Source) -> SegmentQuality:
+    """What `paddlepool models verify --quality` measures; raises ConfigError without the data."""
+    from app.pipelines.segment.judging import SegmentQuality
+
+    return SegmentQuality(info, source)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from app.codecs.decode import decode
 from app.codecs.limits import PictureLimits
 from app.engine.ports import ServedModelInfo
 from app.engine.tensors import Tensors
 from app.errors import ConfigError
 from app.pipelines.segment import matte
+from app.pipelines.segment.masks import MaskAgreement
 from app.pipelines.segment.parameters import read_parameters
 
 WHITE = (255, 255, 255, 255)
@@ -25,7 +24,8 @@ class MaskComparison:
 
     def __init__(self, info: ServedModelInfo) -> None:
         self._parameters = read_parameters(info)
-        self._input, self._output = info.inputs[0].name, info.outputs[0].name
+        self._input = info.inputs[0].name
+        self.agreement = MaskAgreement(info)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
         """One of each picture. Raises ConfigError for an unreadable file, InputError as serving."""
@@ -34,13 +34,6 @@ class MaskComparison:
     def default_samples(self) -> list[tuple[str, Tensors]]:
         """None: every picture costs the same, so the self-test's will do."""
         return []
-
-    def agreement(self, found: Tensors, expected: Tensors) -> float:
-        """1 where both masks call the same pixels foreground, both none included."""
-        ours = matte.normalise(np.asarray(found[self._output], np.float32)) >= 0.5
-        theirs = matte.normalise(np.asarray(expected[self._output], np.float32)) >= 0.5
-        union = int((ours | theirs).sum())
-        return float((ours & theirs).sum() / union) if union else 1.0
 
     def _tensor(self, file: Path) -> matte.Floats:
         try:

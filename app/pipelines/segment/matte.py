@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from app.codecs.picture import Pixels
-
-Floats = NDArray[np.float32]
+from app.pipelines.segment.masks import Floats as Floats
+from app.pipelines.segment.masks import normalise as normalise
 
 BAND_PIXELS = 1 << 16
 """Small enough for a band and its floats to stay in the processor's cache."""
@@ -47,14 +46,6 @@ def network_input(pixels: Pixels, size: int, mean: Sequence[float], std: Sequenc
         np.multiply(small[..., channel], np.float32(1 / (largest * spread)), out=tensor[0, channel])
         tensor[0, channel] -= np.float32(middle / spread)
     return tensor
-
-
-def normalise(mask: Floats) -> Floats:
-    """Stretch a mask to 0…1 as upstream does; a flat mask has nothing to stretch and stays."""
-    low, high = float(mask.min()), float(mask.max())
-    if high - low < 1e-6:
-        return np.clip(mask, 0.0, 1.0)
-    return (mask - np.float32(low)) / np.float32(high - low)
 
 
 def confidence(mask: Floats) -> float:

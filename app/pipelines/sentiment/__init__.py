@@ -9,10 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastapi import APIRouter
 
     from app.engine.ports import Pipeline, ServedModelInfo
+    from app.engine.tensors import Tensors
     from app.pipelines.sentiment.comparing import LabelComparison
+    from app.pipelines.sentiment.judging import SentimentQuality
+    from app.quality.ports import Source
     from app.workers import Workers
 
 
@@ -35,3 +40,18 @@ def comparison(info: ServedModelInfo) -> LabelComparison:
     from app.pipelines.sentiment.comparing import LabelComparison
 
     return LabelComparison(info)
+
+
+def agreement(info: ServedModelInfo) -> Callable[[Tensors, Tensors], float]:
+    """How far two predictors' outputs mean the same; cheap enough for the API process."""
+    from app.pipelines.sentiment.labels import label_agreement
+
+    del info  # the same for every model of this task
+    return label_agreement
+
+
+def quality(info: ServedModelInfo, source: Source) -> SentimentQuality:
+    """What `paddlepool models verify --quality` measures; raises ConfigError without the data."""
+    from app.pipelines.sentiment.judging import SentimentQuality
+
+    return SentimentQuality(info, source)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from app.engine.ports import ServedModelInfo
 from app.engine.tensors import Tensors
 from app.errors import ConfigError
+from app.pipelines.sentiment.labels import label_agreement
 from app.pipelines.sentiment.parameters import read_parameters
 from app.pipelines.sentiment.texts import TextLimits, check_texts
 from app.pipelines.sentiment.tokens import open_tokenizer, tokenise
@@ -23,6 +22,7 @@ class LabelComparison:
     """Samples are (name, tensors); agreement is the share of texts that get the same label."""
 
     agreement_name = "label agreement"
+    agreement = staticmethod(label_agreement)
 
     def __init__(self, info: ServedModelInfo) -> None:
         self._parameters = read_parameters(info)
@@ -45,10 +45,6 @@ class LabelComparison:
         """A spread of lengths, since what a text costs is its length."""
         longest = SENTENCE * (max(CHARACTERS) // len(SENTENCE) + 1)
         return self._tokenised([longest[:length] for length in CHARACTERS])
-
-    def agreement(self, found: Tensors, expected: Tensors) -> float:
-        [ours], [theirs] = found.values(), expected.values()
-        return float(np.mean(ours.argmax(axis=-1) == theirs.argmax(axis=-1)))
 
     def _tokenised(self, texts: Sequence[str]) -> list[tuple[str, Tensors]]:
         check_texts(texts, limits=TextLimits(texts=len(texts)))

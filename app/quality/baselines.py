@@ -6,11 +6,8 @@ from collections.abc import Callable
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
-from training.u2netp.data import Pixels
-
-Map = NDArray[np.float32]
+from app.quality.masks import Map, Pixels
 
 
 def nothing(picture: Pixels) -> Map:
@@ -24,7 +21,8 @@ def centred_ellipse(picture: Pixels) -> Map:
     y, x = np.mgrid[:height, :width].astype(np.float32)
     across = (x - (width - 1) / 2) / (0.3 * width)
     down = (y - (height - 1) / 2) / (0.3 * height)
-    return (across**2 + down**2 <= 1).astype(np.float32)
+    inside: Map = (across**2 + down**2 <= 1).astype(np.float32)
+    return inside
 
 
 def grabcut(picture: Pixels) -> Map:

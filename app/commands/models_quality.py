@@ -1,0 +1,115 @@
+"""`paddlepool models verify --quality`: the figures of the served models, measured again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app.engine.repository import ModelFiles
+    from app.quality.report import Report
+
+DATA = Path("../shared/data")
+SMOKE = Path("training/emotion/smoke.jsonl")
+
+
+def add_quality_options(parser: argparse.ArgumentParser) -> None:
+    options = parser.add_argument_group("quality")
+    options.add_argument(
+        "--quality",
+        action="store_true",
+        help="also measure the newest version of each model on data, and compare its model card",
+    )
+    options.add_argument("--data", type=Path, metavar="DIR", help=f"default: {DATA}")
+    options.add_argument(
+        "--smoke",
+        type=Path,
+        metavar="FILE",
+        help=f"everyday sentences with labels; default: {SMOKE}, where it exists",
+    )
+    options.add_argument(
+        "--limit", type=int, metavar="N", help="a quick look at the first N of each set"
+    )
+    options.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
+    options.add_argument(
+        "--write-cards",
+        action="store_true",
+        help="write the figures into each MODEL_CARD.md instead of comparing them",
+    )
+
+
+def check_quality_options(args: argparse.Namespace) -> None:
+    """Raises ConfigError for options that do not go together, before anything runs."""
+    from app.errors import ConfigError
+
+    given = [
+        option
+        for option in ("data", "smoke", "limit", "json", "write_cards")
+        if getattr(args, option) not in (None, False)
+    ]
+    if given and not args.quality:
+        raise ConfigError(f"--{given[0].replace('_', '-')} belongs to --quality")
+    if args.limit is not None and args.limit < 1:
+        raise ConfigError("--limit must be at least 1", received=args.limit)
+    if args.limit is not None and args.write_cards:
+        raise ConfigError("--write-cards needs all the data: leave --limit out")
+
+
+def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> int:
+    """Prints the figures; returns 1 when a model card says others.
+
+    Raises ConfigError where data, or a card to write into, are absent: before the first run.
+    """
+    from app.backends.process import ProcessBackend
+    from app.errors import ConfigError
+    from app.pipelines import PIPELINES
+    from app.quality.cards import CARD, read_card, write_card
+    from app.quality.ports import Source
+    from app.quality.run import measure_model, task_quality
+
+    source = Source(
+        data=args.data or DATA,
+        smoke=args.smoke or (SMOKE if SMOKE.is_file() else None),
+        limit=args.limit,
+    )
+    tasks = [(files, task_quality(files, source, PIPELINES)) for files in models]
+    for files, task in tasks:
+        if task is None and files.name in args.names:
+            raise ConfigError(f"{files.name}: nothing is defined to measure its quality by")
+        if task is not None and args.write_cards:
+            read_card(files.directory.parent / CARD)
+    reports: list[Report] = []
+    differ = 0
+    for files, task in tasks:
+        if task is None:
+            print(f"\n{files.name}: nothing is defined to measure its quality by")
+            continue
+        report = measure_model(files, task, open_predictor=ProcessBackend(), limit=args.limit)
+        reports.append(report)
+        print(f"\n{report.as_text()}", flush=True)
+        card = files.directory.parent / CARD
+        if args.write_cards:
+            write_card(card, report)
+            print(f"\n{files.name}/{CARD}: figures written")
+        elif args.limit is None:
+            differ += _compare(card, report)
+    if args.json is not None:
+        values = {report.model: report.as_json() for report in reports}
+        args.json.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", "utf-8")
+    return 1 if differ else 0
+
+
+def _compare(card: Path, report: Report) -> int:
+    """Prints one line on the model's card; 1 where it is wrong, 0 where it agrees or is silent."""
+    from app.quality.cards import compare_card
+
+    label = f"{card.parent.name}/{card.name}"
+    if not card.exists():
+        print(f"\n{label}: there is no card")
+        return 0
+    found = compare_card(card, report)
+    print(f"\n{label}: " + ("the figures are the same" if found is None else found.sentence))
+    return 1 if found is not None and found.wrong else 0

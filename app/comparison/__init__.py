@@ -1,0 +1,1 @@
+"""Predictor configurations against each other: same inputs, and believed when proven."""

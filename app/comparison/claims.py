@@ -1,0 +1,319 @@
+"""The two published tables of speed-ups, measured again: the same steps on our own machine.
+
+Ratios are to the dynamic graph of the same table and thread budget; a published second belongs to
+another machine. `requests` fewer than published scale the published seconds, never ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from app.comparison.measure import SLICES, measure_concurrent, measure_single
+from app.comparison.opening import open_groups
+from app.comparison.tasks import Sample
+from app.engine.config import InstanceGroup
+from app.engine.ports import Predictor, PredictorFactory
+from app.engine.repository import ModelFiles
+from app.engine.selftest import read_selftest
+from app.engine.tensors import Array, Tensors
+from app.errors import BackendError
+
+U2NETP_SECONDS = {"dygraph": 2.1827, "jit": 1.9110, "native": 1.8756, "onednn": 0.5750}
+U2NETP_REQUESTS = 12
+BERT_SECONDS = {"dygraph": 29.46, "onnxruntime": 10.87, "onednn": 7.70}
+BERT_REQUESTS = 1000
+PADDED = 128
+"""Tokens to which every text was padded: the maximum of the emotion model that is served, too."""
+BUCKETS = (16, 32, 64, PADDED)
+LENGTHS = (7, 17, 19, 20, 22, 24, 26, 28, 31, 33, 36, 40, 44, 49, 55, 62, 72, 89, 114, 128)
+"""Tokens of the texts: the 20 middles of equal shares of 40,374 posts (SMP2020-EWECT)."""
+
+BFLOAT16_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRow:
+    """`seconds` are the median of one picture, or the sum over all texts, as was published."""
+
+    label: str
+    threads: str
+    seconds: float
+    ratio: float
+    published_seconds: float | None = None
+    published_ratio: float | None = None
+
+    @property
+    def ahead(self) -> bool | None:
+        return None if self.published_ratio is None else self.ratio > self.published_ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimTable:
+    title: str
+    unit: str
+    requests: int
+    rows: tuple[ClaimRow, ...]
+    refused: Mapping[str, str]
+
+
+def beaten(table: ClaimTable) -> dict[str, bool]:
+    """Of each published ratio whether one of the rows that measure it again is ahead."""
+    found: dict[float, list[ClaimRow]] = {}
+    for row in table.rows:
+        if row.published_ratio not in (None, 1.0):
+            found.setdefault(row.published_ratio or 0.0, []).append(row)
+    return {rows[-1].label: any(row.ahead for row in rows) for rows in found.values()}
+
+
+class Fitted:
+    """A predictor that pads each text to the smallest of `lengths` that holds it."""
+
+    def __init__(self, predictor: Predictor, lengths: Sequence[int]) -> None:
+        self._predictor = predictor
+        self._lengths = lengths
+
+    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        tokens = next(iter(inputs.values())).shape[1]
+        more = next(length for length in self._lengths if length >= tokens) - tokens
+        padded: dict[str, Array] = {
+            name: np.pad(array, ((0, 0), (0, more))) for name, array in inputs.items()
+        }
+        return self._predictor.run(padded, timeout=timeout)
+
+    def failure(self) -> str | None:
+        return self._predictor.failure()
+
+    def resident_bytes(self) -> int:
+        return self._predictor.resident_bytes()
+
+    def abort(self) -> None:
+        self._predictor.abort()
+
+    def close(self) -> None:
+        self._predictor.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backends:
+    """How predictors are opened: as Paddlepool serves, and everything with its allocator."""
+
+    served: PredictorFactory
+    tuned: PredictorFactory
+
+
+def measure_u2netp(
+    files: ModelFiles, backends: Backends, *, requests: int, cores: int, tick: Callable[[], None]
+) -> ClaimTable:
+    """One 1×3×320×320 picture at a time, then every core busy. Raises BackendError."""
+    groups = (
+        _group("dygraph", "paddle_dygraph"),
+        _group("jit", "paddle_jit"),
+        _group("native", "paddle_inference", onednn=False),
+        _group("onednn", "paddle_inference"),
+        _group("bf16", "paddle_inference", bfloat16=True),
+    )
+    selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    samples: list[Sample] = [("self-test", selftest.inputs)]
+    with (
+        _opened(files, groups, backends.served) as (alone, refused),
+        _opened(files, (_group("tuned", "paddle_dygraph"),), backends.tuned) as (tuned, _),
+    ):
+        runs = measure_single(alone | tuned, samples, requests=requests, tick=tick)
+    times = {name: median(each.seconds) for name, each in runs.items()}
+    busy = _busy(files, backends, samples, requests=requests, cores=cores, tick=tick)
+    labels = {
+        "dygraph": "dynamic graph",
+        "tuned": "dynamic graph in a process with Paddlepool's allocator",
+        "jit": "paddle.jit.load",
+        "native": "Paddle Inference, oneDNN off",
+        "onednn": "Paddle Inference + oneDNN (MKLDNN)",
+        "bf16": "Paddle Inference + oneDNN in bfloat16",
+    }
+    rows = [
+        _row(label, "1", times[name], times["dygraph"], U2NETP_SECONDS, name)
+        for name, label in labels.items()
+        if name in times
+    ]
+    return ClaimTable(
+        title="U²-Netp, 1×3×320×320",
+        unit="seconds a picture (median; with all cores: wall time / pictures)",
+        requests=requests,
+        rows=(*rows, *_busy_rows(busy, cores, scale=1.0)),
+        refused=refused,
+    )
+
+
+def measure_bert(
+    files: ModelFiles, backends: Backends, *, requests: int, cores: int, tick: Callable[[], None]
+) -> ClaimTable:
+    """Texts one at a time, padded to the maximum and in buckets, then every core busy."""
+    groups = (
+        _group("dygraph", "paddle_dygraph"),
+        _group("onnxruntime", "onnxruntime"),
+        _group("onednn", "paddle_inference", cache_capacity=len(BUCKETS)),
+        _group("bf16", "paddle_inference", cache_capacity=len(BUCKETS), bfloat16=True),
+    )
+    samples = _texts()
+    warm_up = [samples[place] for place in (0, 1, 10, 19)]  # one of each bucket
+    with _opened(files, groups, backends.served) as (alone, refused):
+        variants: dict[str, Predictor] = {
+            name: Fitted(predictor, (PADDED,))
+            for name, predictor in alone.items()
+            if name != "bf16"
+        }
+        variants |= {
+            f"{name}+buckets": Fitted(predictor, BUCKETS)
+            for name, predictor in alone.items()
+            if name != "dygraph"
+        }
+        runs = measure_single(variants, samples, requests=requests, warm_up=warm_up, tick=tick)
+    times = {name: sum(each.seconds) for name, each in runs.items()}
+    busy = _busy(
+        files, backends, samples, requests=requests, cores=cores, tick=tick, buckets=BUCKETS
+    )
+    labels = {
+        "dygraph": f"dynamic graph, padded to {PADDED}",
+        "onnxruntime": f"ONNX Runtime, padded to {PADDED}",
+        "onednn": f"static graph (Paddle Inference + oneDNN), padded to {PADDED}",
+        "onnxruntime+buckets": "ONNX Runtime, in length buckets",
+        "onednn+buckets": "static graph (Paddle Inference + oneDNN), in length buckets",
+        "bf16+buckets": "static graph in bfloat16, in length buckets",
+    }
+    published = {name: value * requests / BERT_REQUESTS for name, value in BERT_SECONDS.items()}
+    rows = [
+        _row(label, "1", times[name], times["dygraph"], published, name.removesuffix("+buckets"))
+        for name, label in labels.items()
+        if name in times
+    ]
+    return ClaimTable(
+        title=f"BERT of bert-base's shape, {requests:,} single predictions",
+        unit=f"seconds for all {requests:,} (published seconds scaled from {BERT_REQUESTS:,})",
+        requests=requests,
+        rows=(*rows, *_busy_rows(busy, cores, scale=requests)),
+        refused=refused,
+    )
+
+
+def runs_of(requests_u2netp: int, requests_bert: int, *, cores: int) -> int:
+    """How many times `tick` is called, for a progress bar: at most."""
+    one, pool = SLICES * -(-requests_bert // SLICES), -(-requests_bert // (SLICES * cores))
+    picture = SLICES * -(-requests_u2netp // SLICES)
+    pool_picture = -(-requests_u2netp // (SLICES * cores))
+    return (
+        6 * requests_u2netp
+        + picture
+        + SLICES * cores * pool_picture
+        + 6 * requests_bert
+        + one
+        + SLICES * cores * pool
+    )
+
+
+def _busy(
+    files: ModelFiles,
+    backends: Backends,
+    samples: Sequence[Sample],
+    *,
+    requests: int,
+    cores: int,
+    tick: Callable[[], None],
+    buckets: Sequence[int] = (),
+) -> dict[str, float]:
+    """Wall seconds a request of the dynamic graph with every core, and of one predictor a core."""
+    dygraph = _group("dygraph", "paddle_dygraph", threads=cores)
+    pool = tuple(
+        _group(f"pool{number}", "paddle_inference", cache_capacity=max(1, len(buckets)))
+        for number in range(cores)
+    )
+    with (
+        _opened(files, (dygraph,), backends.served) as (one, _),
+        _opened(files, pool, backends.served) as (many, _),
+    ):
+        several: dict[str, list[Predictor]] = {"dygraph": [*one.values()], "pool": [*many.values()]}
+        if buckets:
+            several = {
+                "dygraph": [Fitted(each, (PADDED,)) for each in one.values()],
+                "pool": [Fitted(each, buckets) for each in many.values()],
+            }
+        for predictors in several.values():
+            for predictor in predictors:
+                for _, inputs in samples[:: max(1, len(samples) // 4)]:
+                    predictor.run(inputs, timeout=120.0)
+        loads = measure_concurrent(several, samples, requests=requests, tick=tick)
+    return {name: load.wall_seconds / len(load.seconds) for name, load in loads.items()}
+
+
+def _busy_rows(busy: Mapping[str, float], cores: int, *, scale: float) -> Iterator[ClaimRow]:
+    labels = {
+        "dygraph": "all cores: dynamic graph",
+        "pool": "all cores: Paddlepool's predictors (oneDNN), one thread each",
+    }
+    threads = {"dygraph": f"1 × {cores}", "pool": f"{cores} × 1"}
+    for name, label in labels.items():
+        yield ClaimRow(
+            label=label,
+            threads=threads[name],
+            seconds=busy[name] * scale,
+            ratio=busy["dygraph"] / busy[name],
+        )
+
+
+def _row(
+    label: str,
+    threads: str,
+    seconds: float,
+    dynamic: float,
+    published: Mapping[str, float],
+    name: str,
+) -> ClaimRow:
+    claimed = published.get(name)
+    return ClaimRow(
+        label=label,
+        threads=threads,
+        seconds=seconds,
+        ratio=dynamic / seconds,
+        published_seconds=claimed,
+        published_ratio=None if claimed is None else published["dygraph"] / claimed,
+    )
+
+
+def _group(name: str, backend: str, *, threads: int = 1, **options: object) -> InstanceGroup:
+    tolerance = BFLOAT16_TOLERANCE if options.get("bfloat16") else None
+    return InstanceGroup(
+        name=name, backend=backend, threads=threads, tolerance=tolerance, options=options
+    )
+
+
+def _texts() -> list[Sample]:
+    random = np.random.default_rng(20)
+    return [
+        (
+            f"{length} tokens",
+            {
+                "input_ids": random.integers(1000, 20000, (1, length)).astype(np.int64),
+                "attention_mask": np.ones((1, length), np.int64),
+            },
+        )
+        for length in LENGTHS
+    ]
+
+
+@contextmanager
+def _opened(
+    files: ModelFiles, groups: Sequence[InstanceGroup], open_predictor: PredictorFactory
+) -> Iterator[tuple[dict[str, Predictor], Mapping[str, str]]]:
+    """One predictor of each group; only bfloat16 may be refused."""
+    selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    opened = open_groups(files, list(groups), open_predictor=open_predictor, selftest=selftest)
+    try:
+        for name, reason in opened.refused.items():
+            if name != "bf16":
+                raise BackendError(f"{name} cannot be measured: {reason}")
+        yield {name: several[0] for name, several in opened.predictors.items()}, opened.refused
+    finally:
+        opened.close()

@@ -1,0 +1,70 @@
+"""Predictors for a comparison: opened one after another, each proven by the golden self-test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.engine.config import InstanceGroup
+from app.engine.ports import Predictor, PredictorFactory
+from app.engine.repository import ModelFiles
+from app.engine.selftest import SelfTest
+from app.errors import PaddlepoolError
+
+FIRST_RUN_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What could be opened, by group, and why the rest was refused."""
+
+    predictors: dict[str, list[Predictor]]
+    refused: dict[str, str]
+
+    def close(self) -> None:
+        for predictors in self.predictors.values():
+            for predictor in predictors:
+                predictor.close()
+
+
+def open_groups(
+    files: ModelFiles,
+    groups: list[InstanceGroup],
+    *,
+    open_predictor: PredictorFactory,
+    selftest: SelfTest,
+    count: Callable[[InstanceGroup], int] = lambda _: 1,
+    opened_one: Callable[[], None] = lambda: None,
+) -> Opened:
+    """`count(group)` predictors of each group; one that refuses the model is told, never raised."""
+    opened = Opened(predictors={}, refused={})
+    try:
+        for group in groups:
+            test = selftest.within(group.tolerance)
+            predictors: list[Predictor] = []
+            try:
+                for _ in range(count(group)):
+                    predictors.append(_open(files, group, open_predictor, test))
+                    opened_one()
+            except PaddlepoolError as error:
+                for predictor in predictors:
+                    predictor.close()
+                opened.refused[group.name] = error.message
+                continue
+            opened.predictors[group.name] = predictors
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _open(
+    files: ModelFiles, group: InstanceGroup, open_predictor: PredictorFactory, test: SelfTest
+) -> Predictor:
+    predictor = open_predictor(files.spec(group))
+    try:
+        test.check(predictor, timeout=FIRST_RUN_SECONDS)
+    except BaseException:
+        predictor.close()
+        raise
+    return predictor

@@ -1,0 +1,122 @@
+"""docs/comparison.md: measured tables and plots as a page, without dates or machines' names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.comparison.claims import ClaimTable
+from app.comparison.result import Comparison
+from app.comparison.table import columns, comparison_rows, markdown, reasons, seconds
+
+INTRODUCTION = """\
+# Predictor configurations compared
+
+`{command}` measured and wrote this page; `make comparison` does it again. Read ratios: seconds
+belong to the machine, which was
+
+> {machine}
+
+Every group runs in a process of its own and is asked in turns with the others, on the same inputs,
+after its golden self-test and a warm run. Times are what a request pays for its predictor: the way
+to the process and back is in them (about half a millisecond), queue, picture and tokenizer are not.
+"""
+
+CLAIMS = """\
+## The published tables, measured again
+
+The tables that this project started from compare one network in several ways to run it. Ratios are
+to the dynamic graph; *ahead* says whether ours is larger than the published one. Rows without a
+published figure show what else there is: the dynamic graph with our allocator, bfloat16 where the
+processor has it, and the whole machine busy, where the dynamic graph gets every core as threads and
+Paddlepool gives every core a predictor.
+
+BERT has bert-base's shape (12 layers of 768, vocabulary of 21,128) and random weights: latency does
+not depend on them. Texts have {lengths} tokens, in turn: equal shares of 40,374 posts. The original
+padded every text to one maximum; here that is {padded}. Length buckets are what Paddlepool serves
+with.
+"""
+
+READING = """\
+## How to read the tables
+
+- **Threads.** {budgets}
+- **effective**: whether the group differs from its base group, in outputs bit by bit or in time
+  by more than the interleaved runs explain (99 % bootstrap interval of the median ratio, 5 % at
+  least). `NO` means that a configuration changes nothing; `unproven` that the runs were too few
+  or too noisy to tell.
+  Paddle's own switches cannot be asked: `enable_openvino_engine()`, `enable_onnxruntime()` and
+  `enable_mkldnn_int8()` on a float program report success and change nothing.
+- **drift** is the largest absolute difference of any output from the default group's.
+- **busy** rows keep every core at work: as many predictors as cores allow, one client each.
+- **memory** is the resident size of one predictor process.
+
+## What the groups are
+
+| group | what runs |
+| --- | --- |
+| `dygraph` | the network's Python code, operator by operator, as it was trained and debugged |
+| `jit` | `paddle.jit.load` of the static program |
+| `native` | Paddle Inference with `disable_mkldnn()`: oneDNN is on unless told otherwise |
+| `onednn`, `onednn_t2` | Paddle Inference with oneDNN, one thread and two |
+| `onednn_bf16` | the same in bfloat16, refused on a processor without AVX512_BF16 or AMX |
+| `onnxruntime`, `openvino` | the same program through ONNX (extra `onnx`), tested against Paddle |
+| `gpu`, `gpu_fp16` | Paddle Inference on CUDA, refused where Paddle was built without |
+
+Predictors of static Paddle programs (`jit` and Paddle Inference) run with Paddlepool's allocator
+settings; the dynamic graph and the other frameworks run in a plain process, as their users have it
+([decision 6](decisions/0006-the-allocator-belongs-to-the-served-programs.md)).
+"""
+
+
+def page(
+    *,
+    command: str,
+    machine: str,
+    tables: Sequence[tuple[ClaimTable, str]],
+    comparisons: Sequence[tuple[Comparison, str]],
+    lengths: str,
+    padded: int,
+) -> str:
+    """The whole page; each table comes with the path of its plot, seen from the page."""
+    parts = [
+        INTRODUCTION.format(command=command, machine=machine),
+        CLAIMS.format(lengths=lengths, padded=padded),
+    ]
+    for table, plot in tables:
+        parts += [f"### {table.title}\n", markdown(claim_rows(table)) + "\n"]
+        parts += [f"Seconds are {table.unit}; {table.requests:,} requests a row.\n"]
+        parts += [f"{name}: refused: {reason}\n" for name, reason in table.refused.items()]
+        parts += [f"![{table.title}: published and measured speed-ups]({plot})\n"]
+    budgets = comparisons[0][0].budgets() if comparisons else ""
+    parts.append(READING.format(budgets=budgets))
+    for found, plot in comparisons:
+        parts += [f"## {found.model}, version {found.version}\n"]
+        parts += [f"{found.groups[0].requests} requests a group.\n"]
+        parts += [markdown(comparison_rows(found)) + "\n"]
+        parts += ["\n".join(f"- {line}" for line in reasons(found)) + "\n"]
+        parts += [f"![{found.model}: times and rates of its predictor groups]({plot})\n"]
+    return "\n".join(parts)
+
+
+def claim_rows(table: ClaimTable) -> list[list[str]]:
+    head = ["", "threads", "published", "published ratio", "here", "ratio here", "ahead"]
+    rows = [
+        [
+            row.label,
+            row.threads,
+            "-" if row.published_seconds is None else seconds(row.published_seconds),
+            "-" if row.published_ratio is None else f"{row.published_ratio:.2f}",
+            seconds(row.seconds),
+            f"{row.ratio:.2f}",
+            "-" if row.published_ratio in (None, 1.0) else "yes" if row.ahead else "no",
+        ]
+        for row in table.rows
+    ]
+    return [head, *rows]
+
+
+def claim_text(table: ClaimTable) -> str:
+    """The same for a terminal."""
+    head = f"{table.title}: {table.unit}"
+    refused = [f"{name}: refused: {reason}" for name, reason in table.refused.items()]
+    return "\n".join([head, columns(claim_rows(table)), *refused])

@@ -1,0 +1,150 @@
+"""One comparison from files to result: open, prove, measure alone and busy, judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from app.comparison.machine import available_bytes, describe_machine
+from app.comparison.measure import SLICES, Load, measure_concurrent, measure_single
+from app.comparison.opening import Opened, open_groups
+from app.comparison.result import Comparison, group_results
+from app.comparison.tasks import choose_samples, task_comparison
+from app.engine.budget import available_cores
+from app.engine.config import InstanceGroup, ModelConfig
+from app.engine.ports import Predictor, PredictorFactory
+from app.engine.repository import ModelFiles
+from app.engine.selftest import read_selftest
+from app.errors import BackendError, ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to compare: `groups` empty means all; the default group and bases are always in."""
+
+    files: ModelFiles
+    groups: tuple[str, ...] = ()
+    inputs: tuple[Path, ...] = ()
+    requests: int = 20
+    concurrent: bool = True
+
+
+def compare(
+    plan: Plan, *, open_predictor: PredictorFactory, pipelines: Mapping[str, str]
+) -> Comparison:
+    """Raises ConfigError for unknown groups or inputs, BackendError when the default is refused."""
+    files, config = plan.files, plan.files.config
+    chosen = choose_groups(config, plan.groups)
+    task = task_comparison(files.info(), pipelines)
+    selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    samples = choose_samples(task, plan.inputs, selftest)
+    cores = available_cores()
+    with tqdm(total=len(chosen), desc="opening", unit="group", leave=False, disable=None) as bar:
+        opened = open_groups(
+            files, chosen, open_predictor=open_predictor, selftest=selftest, opened_one=bar.update
+        )
+    try:
+        if config.default_group in opened.refused:
+            reason = opened.refused[config.default_group]
+            raise BackendError(f"the default group {config.default_group} cannot run: {reason}")
+        alone = {name: several[0] for name, several in opened.predictors.items()}
+        with tqdm(
+            total=len(alone) * plan.requests, desc="alone", unit="run", leave=False, disable=None
+        ) as bar:
+            runs = measure_single(alone, samples, requests=plan.requests, tick=bar.update)
+        resident = {name: predictor.resident_bytes() for name, predictor in alone.items()}
+        loads: dict[str, Load] = {}
+        not_busy: Mapping[str, str] = {}
+        if plan.concurrent:
+            extra = _open_for_all_cores(plan, opened, resident, cores, open_predictor)
+            not_busy = extra.refused
+            try:
+                busy: dict[str, list[Predictor]] = {
+                    name: [*several, *extra.predictors.get(name, [])]
+                    for name, several in opened.predictors.items()
+                    if name not in extra.refused
+                }
+                total = sum(
+                    SLICES * -(-plan.requests // (SLICES * len(several))) * len(several)
+                    for several in busy.values()
+                )
+                with tqdm(
+                    total=total, desc="all cores", unit="run", leave=False, disable=None
+                ) as bar:
+                    loads = measure_concurrent(
+                        busy, samples, requests=plan.requests, tick=bar.update
+                    )
+            finally:
+                extra.close()
+    finally:
+        opened.close()
+    return Comparison(
+        model=files.name,
+        version=files.version,
+        machine=describe_machine(cores=cores),
+        cores=cores,
+        samples=tuple(name for name, _ in samples),
+        default_group=config.default_group,
+        agreement_name=task.agreement_name if task else None,
+        groups=group_results(config, runs, loads=loads, resident=resident, task=task),
+        refused=opened.refused,
+        not_busy=not_busy,
+    )
+
+
+def choose_groups(config: ModelConfig, names: Sequence[str]) -> list[InstanceGroup]:
+    """The named groups with the default group and their bases; raises ConfigError."""
+    known = [group.name for group in config.instance_group]
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"there is no instance group {name!r}, there are {', '.join(known)}", received=name
+            )
+    wanted = set(names) | {config.default_group} if names else set(known)
+    wanted |= {base for name in tuple(wanted) if (base := config.base_of(name)) is not None}
+    return [group for group in config.instance_group if group.name in wanted]
+
+
+def _open_for_all_cores(
+    plan: Plan,
+    opened: Opened,
+    resident: Mapping[str, int],
+    cores: float,
+    open_predictor: PredictorFactory,
+) -> Opened:
+    """As many more predictors of each group as give every core a thread.
+
+    Refuses a group whose predictors would take more than half of the memory that is free.
+    """
+    files = plan.files
+    selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    extra = Opened(predictors={}, refused={})
+    groups = [files.config.group(name) for name in opened.predictors]
+    more = {group.name: max(1, int(cores) // group.threads) - 1 for group in groups}
+    room = available_bytes() // 2
+    fitting = []
+    for group in groups:
+        needed = more[group.name] * resident[group.name]
+        if needed > room:
+            extra.refused[group.name] = "not enough memory to keep every core busy"
+            continue
+        room -= needed
+        fitting.append(group)
+    try:
+        total = sum(more[group.name] for group in fitting)
+        with tqdm(total=total, desc="opening", unit="process", leave=False, disable=None) as bar:
+            found = open_groups(
+                files,
+                fitting,
+                open_predictor=open_predictor,
+                selftest=selftest,
+                count=lambda group: more[group.name],
+                opened_one=bar.update,
+            )
+    except BaseException:
+        extra.close()
+        raise
+    return Opened(predictors=found.predictors, refused=extra.refused | found.refused)

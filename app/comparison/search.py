@@ -1,0 +1,105 @@
+"""The search of `paddlepool tune`: threads and predictors first, then batches, then buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from app.comparison.load import Trial, open_trial
+from app.comparison.machine import available_bytes
+from app.comparison.tasks import Sample, choose_samples, task_comparison
+from app.comparison.tuning import (
+    Candidate,
+    Outcome,
+    batch_candidates,
+    bucket_candidates,
+    choose,
+    thread_candidates,
+)
+from app.engine.ports import PredictorFactory
+from app.engine.repository import ModelFiles
+from app.engine.selftest import read_selftest
+
+ROUNDS = 3
+"""The time of each candidate is cut into so many turns, so that all meet the same machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """`seconds` of load for each candidate; `tick` is called after each turn."""
+
+    files: ModelFiles
+    p95_seconds: float
+    cores: int
+    seconds: float
+    open_predictor: PredictorFactory
+    pipelines: Mapping[str, str]
+    tick: Callable[[], None] = lambda: None
+    say: Callable[[str], None] = lambda _: None
+
+    def run(self) -> tuple[Outcome | None, list[Outcome]]:
+        """The choice, None where nothing is fast enough, and everything that was measured."""
+        buckets = tuple(int(size) for size in self.files.config.parameters.get("buckets", ()))
+        outcomes = self._stage(thread_candidates(self.cores, buckets=buckets), known=[])
+        for follow in (batch_candidates, bucket_candidates):
+            best = choose(outcomes, p95_seconds=self.p95_seconds)
+            if best is None:
+                return None, outcomes
+            outcomes += self._stage(follow(best.candidate), known=outcomes)
+        return choose(outcomes, p95_seconds=self.p95_seconds), outcomes
+
+    def _stage(self, candidates: Sequence[Candidate], *, known: Sequence[Outcome]) -> list[Outcome]:
+        trials: list[Trial] = []
+        try:
+            for candidate in candidates:
+                if not self._fits_memory(candidate, known, trials):
+                    self.say(f"left out for lack of memory: {candidate}")
+                    continue
+                trials.append(
+                    open_trial(
+                        self.files,
+                        candidate,
+                        self._samples(candidate),
+                        cores=self.cores,
+                        open_predictor=self.open_predictor,
+                    )
+                )
+            for _ in range(ROUNDS):
+                for trial in trials:
+                    trial.run(self.seconds / ROUNDS)
+                    self.tick()
+            return [trial.outcome() for trial in trials]
+        finally:
+            for trial in trials:
+                trial.close()
+
+    def _fits_memory(
+        self, candidate: Candidate, known: Sequence[Outcome], trials: Sequence[Trial]
+    ) -> bool:
+        """By what one predictor took so far; half of what is free is left to others."""
+        seen = [*known, *(trial.outcome() for trial in trials if trial.seconds)]
+        each = max((one.resident_bytes // one.candidate.count for one in seen), default=0)
+        if not each and trials:
+            open_now = trials[0].model.groups()[0]
+            each = open_now.resident_bytes // max(1, open_now.live)
+        return candidate.count * each <= available_bytes() // 2
+
+    def _samples(self, candidate: Candidate) -> list[Sample]:
+        files = self.files
+        if candidate.buckets:
+            parameters = dict(files.config.parameters) | {"buckets": list(candidate.buckets)}
+            config = files.config.model_copy(update={"parameters": parameters})
+            files = replace(files, config=config)
+        task = task_comparison(files.info(), self.pipelines)
+        selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+        samples = choose_samples(task, (), selftest)
+        # A job has one row: what a batch is made of.
+        return [
+            (name, {key: array[:1] for key, array in inputs.items()}) for name, inputs in samples
+        ]
+
+
+def turns(cores: int, *, buckets: bool) -> int:
+    """How often a search ticks at most, for a progress bar."""
+    stages = len(thread_candidates(cores, buckets=())) + 3 + (3 if buckets else 0)
+    return ROUNDS * stages

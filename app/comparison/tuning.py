@@ -1,0 +1,145 @@
+"""Which shape of the default group serves most within a latency: candidates, and the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+EQUAL = 0.10
+"""Candidates whose rates differ by less count as equal; the simpler one is taken then."""
+
+BATCHES = (2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate:
+    """`count` predictors of `threads` threads, batches of up to `batch`, texts in `buckets`."""
+
+    batch: int
+    threads: int
+    count: int
+    buckets: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        predictors = "predictor" if self.count == 1 else "predictors"
+        threads = "thread" if self.threads == 1 else "threads"
+        text = f"{self.count} {predictors} × {self.threads} {threads}"
+        text += ", no batching" if self.batch == 1 else f", batches up to {self.batch}"
+        return text + (f", buckets {list(self.buckets)}" if self.buckets else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a candidate did under load; `p95_seconds` is read from the server's own histogram."""
+
+    candidate: Candidate
+    clients: int
+    per_second: float
+    p95_seconds: float
+    resident_bytes: int
+
+
+def thread_candidates(cores: int, *, buckets: tuple[int, ...]) -> list[Candidate]:
+    """Every split of the cores into equal predictors, by powers of two, idle cores included."""
+    powers = [2**power for power in range(cores.bit_length()) if 2**power <= cores]
+    sizes = sorted({*powers, cores})
+    return [
+        Candidate(batch=1, threads=threads, count=count, buckets=buckets)
+        for threads in sizes
+        for count in sizes
+        if threads * count <= cores
+    ]
+
+
+def batch_candidates(best: Candidate) -> list[Candidate]:
+    """The best split with batches."""
+    return [Candidate(batch, best.threads, best.count, best.buckets) for batch in BATCHES]
+
+
+def bucket_candidates(best: Candidate) -> list[Candidate]:
+    """Other sets of length buckets up to the same maximum: one, half as many, twice as many."""
+    if not best.buckets:
+        return []
+    lengths = best.buckets
+    between = [(low + high) // 2 for low, high in pairwise(lengths)]
+    every_other = lengths[::-1][::2][::-1]
+    found = {lengths[-1:], every_other, tuple(sorted({*lengths, *between}))} - {lengths}
+    return [Candidate(best.batch, best.threads, best.count, each) for each in sorted(found)]
+
+
+def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None:
+    """The most requests per second within the latency; of equals the simplest: no batches, few
+    threads a predictor (a crash or a slow request then holds up less), little memory."""
+    fit = [each for each in outcomes if each.p95_seconds <= p95_seconds]
+    if not fit:
+        return None
+    best = max(each.per_second for each in fit)
+    equals = [each for each in fit if each.per_second >= best * (1 - EQUAL)]
+    return min(
+        equals,
+        key=lambda each: (
+            each.candidate.batch,
+            each.candidate.threads,
+            len(each.candidate.buckets),
+            each.resident_bytes,
+        ),
+    )
+
+
+def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float) -> list[str]:
+    """Why, in sentences: the chosen one against the best rival of each kind."""
+    own = chosen.candidate
+    lines = [f"{own}: {chosen.per_second:.2f} requests per second, p95 {chosen.p95_seconds:.3f} s"]
+    for kind, because, rivals in _rivals(own, outcomes):
+        if not rivals:
+            continue
+        rival = max(rivals, key=lambda each: each.per_second)
+        gain = rival.per_second / chosen.per_second - 1
+        if rival.p95_seconds > p95_seconds and gain > 0:
+            because = "but its p95 is beyond what was asked for"
+        elif gain > 0:
+            because = "which counts as equal, and it is not as simple"
+        lines.append(
+            f"{kind} ({rival.candidate}): {gain:+.0%} requests per second, "
+            f"p95 {rival.p95_seconds:.3f} s; {because}"
+        )
+    return lines
+
+
+def _rivals(
+    own: Candidate, outcomes: Sequence[Outcome]
+) -> Iterator[tuple[str, str, list[Outcome]]]:
+    """Kinds of other choices, why one loses where it serves less, and who is of that kind."""
+    others = [(each.candidate, each) for each in outcomes if each.candidate != own]
+    plain = [(c, each) for c, each in others if c.batch == own.batch and c.buckets == own.buckets]
+    yield (
+        "more threads in a predictor",
+        "threads of one predictor wait for each other, predictors do not",
+        [each for c, each in plain if c.threads > own.threads],
+    )
+    yield (
+        "fewer predictors",
+        "cores are left idle",
+        [each for c, each in plain if c.count < own.count and c.threads == own.threads],
+    )
+    yield (
+        "more predictors",
+        "they wait for each other",
+        [each for c, each in plain if c.count > own.count],
+    )
+    yield (
+        "batching",
+        "a batch costs as much as its rows one by one",
+        [each for c, each in others if c.batch > own.batch],
+    )
+    yield (
+        "smaller batches",
+        "a batch costs less than its rows one by one",
+        [each for c, each in others if c.batch < own.batch and c.threads == own.threads],
+    )
+    yield (
+        "other buckets",
+        "more padding, or more shapes than pay",
+        [each for c, each in others if c.buckets != own.buckets],
+    )

@@ -1,0 +1,204 @@
+"""A manifest for a program that somebody else exported: read, tried, described, sealed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app import __version__
+from app.engine.config import MODEL_NAME, load_config
+from app.engine.manifest import MANIFEST
+from app.engine.ports import PredictorFactory, PredictorSpec
+from app.engine.repository import VERSION
+from app.engine.selftest import SELFTEST
+from app.engine.tensors import DTYPES, TensorSpec
+from app.errors import ExportError
+from app.export.read_program import read_specs
+from app.export.release import sha256_of
+from app.export.trial import Trial, run_trial
+
+PROGRAMS, PARAMS = (".json", ".pdmodel"), ".pdiparams"
+MAX_BATCH_SIZE = 8
+
+BATCHED = f"""\
+# A row's outputs were the same alone and beside another row, so requests may share a run.
+[dynamic_batching]
+max_batch_size = {MAX_BATCH_SIZE}
+"""
+NATIVE = """\
+# {doubt}
+default_group = "native"
+
+{batching}
+[[instance_group]]
+name = "native"
+backend = "paddle_inference"
+[instance_group.options]
+onednn = false
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """What was found; `config` is what was written as config.toml, empty where nothing was."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    independent: bool
+    onednn: str
+    config: str
+
+
+def seal(
+    directory: Path,
+    *,
+    open_predictor: PredictorFactory,
+    source: str = "",
+    licence: str = "",
+) -> Sealed:
+    """Make `MODEL/VERSION` with a saved program in it a version that can be served.
+
+    Writes selftest.npz, then manifest.json, which makes the version exist for a server; and
+    config.toml beside the version where there is none and the defaults would not do. Raises
+    ExportError naming what is wrong; no manifest is written then.
+    """
+    program = _program_of(directory)
+    config_file = directory.parent / "config.toml"
+    config = load_config(config_file)
+    inputs, outputs = read_specs(directory, program)
+    _check_dtypes(inputs)
+    trial = run_trial(
+        _spec(directory, program, inputs, outputs), config=config, open_predictor=open_predictor
+    )
+    _check_dtypes(trial.specs)
+    written = "" if config_file.exists() else _config_text(trial)
+    if written:
+        config_file.write_text(written, "utf-8")
+    _write_selftest(directory, trial)
+    weights: dict[str, str | bool] = {
+        "origin": "foreign",
+        "preview": False,
+        "source": source,
+        "licence": licence,
+        "sha256": sha256_of(directory / _params(program)),
+    }
+    _write_manifest(directory, program, inputs, trial.specs, weights)
+    return Sealed(
+        inputs=inputs,
+        outputs=trial.specs,
+        independent=trial.independent,
+        onednn=trial.onednn,
+        config=written,
+    )
+
+
+def _program_of(directory: Path) -> str:
+    """The one program of a version directory. Raises ExportError."""
+    where = f"{directory.parent.name}/{directory.name}"
+    if not (
+        directory.is_dir()
+        and VERSION.fullmatch(directory.name)
+        and MODEL_NAME.fullmatch(directory.parent.name)
+    ):
+        raise ExportError(
+            f"{where} must be a directory MODEL/VERSION: a name of {MODEL_NAME.pattern} and a "
+            "whole number from 1"
+        )
+    if (directory / MANIFEST).exists():
+        raise ExportError(f"{where} is sealed already; remove {MANIFEST} to seal it again")
+    found = [
+        path.name
+        for path in sorted(directory.iterdir())
+        if path.suffix in PROGRAMS and path.with_suffix(PARAMS).is_file()
+    ]
+    if len(found) != 1:
+        raise ExportError(
+            f"{where} must hold one program, NAME.json or NAME.pdmodel with NAME{PARAMS}; "
+            f"found {len(found)}: {', '.join(found) or 'none'}"
+        )
+    return found[0]
+
+
+def _params(program: str) -> str:
+    return Path(program).with_suffix(PARAMS).name
+
+
+def _spec(
+    directory: Path,
+    program: str,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+) -> PredictorSpec:
+    return PredictorSpec(
+        directory=directory,
+        program=program,
+        params=_params(program),
+        inputs=inputs,
+        outputs=outputs,
+        backend="paddle_inference",
+        threads=1,
+    )
+
+
+def _check_dtypes(specs: Sequence[TensorSpec]) -> None:
+    for spec in specs:
+        if spec.dtype not in DTYPES:
+            raise ExportError(f"{spec.name} has dtype {spec.dtype}, served are {', '.join(DTYPES)}")
+
+
+def _config_text(trial: Trial) -> str:
+    """Empty where the defaults are right."""
+    batching = BATCHED if trial.independent else ""
+    if trial.onednn:
+        return NATIVE.format(doubt=f"oneDNN: {trial.onednn}.", batching=batching)
+    return batching
+
+
+def _write_selftest(directory: Path, trial: Trial) -> None:
+    golden = {f"input.{name}": array for name, array in trial.inputs.items()}
+    golden |= {f"output.{name}": array for name, array in trial.outputs.items()}
+    with (directory / SELFTEST).open("wb") as file:
+        np.savez_compressed(
+            file, allow_pickle=False, tolerance=np.float64(trial.tolerance), **golden
+        )
+
+
+def _write_manifest(
+    directory: Path,
+    program: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    weights: dict[str, str | bool],
+) -> None:
+    """Beside the version first, then moved in by one rename: it is never there by halves."""
+    files = {
+        path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        for path in sorted(directory.iterdir())
+    }
+    manifest = {
+        "format": 1,
+        "program": program,
+        "params": _params(program),
+        "files": files,
+        "inputs": [asdict(spec) for spec in inputs],
+        "outputs": [asdict(spec) for spec in outputs],
+        "network": None,
+        "weights": weights,
+        "built_with": {
+            "paddlepool": __version__,
+            "paddle": importlib.metadata.version("paddlepaddle"),
+        },
+    }
+    text = json.dumps(manifest, ensure_ascii=False, indent=2, sort_keys=True)
+    staged = directory.parent / f".{directory.name}-{MANIFEST}"
+    with staged.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    staged.rename(directory / MANIFEST)

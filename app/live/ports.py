@@ -1,0 +1,40 @@
+"""What the live comparison tells about itself, and what it asks of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from app.engine.model import ServedModel
+from app.engine.ports import ServedModelInfo
+from app.engine.tensors import Tensors
+
+SHADOW_OUTCOMES = ("replayed", "dropped", "failed")
+"""What became of a sampled request: run on every group; given up, because an earlier one still
+waited for an idle moment or there was no group to run it on; or a predictor failed."""
+
+Agreement = Callable[[Tensors, Tensors], float]
+"""How far two sets of outputs mean the same to a task's users: from 0 to 1."""
+
+AgreementOf = Callable[[ServedModelInfo], Agreement | None]
+"""The measure of a model's task; None for a model without a task or a task without one."""
+
+
+class LiveObserver(Protocol):
+    """Told of runs beside the service; must not block or raise."""
+
+    def batch_done(
+        self, *, model: str, version: int, group: str, rows: int, seconds: float
+    ) -> None: ...
+
+    def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
+        """One replay against the answer: largest absolute difference, and the task's measure."""
+
+    def shadowed(self, *, model: str, outcome: str) -> None:
+        """One sampled request is done with; `outcome` is one of SHADOW_OUTCOMES."""
+
+
+class Served(Protocol):
+    """What is served now; the registry's part that is needed here."""
+
+    def served(self) -> tuple[ServedModel, ...]: ...

@@ -1,0 +1,147 @@
+"""Whether each started group does anything: run in turns with its base until that is known."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Literal
+
+from app.comparison.proof import MIN_PAIRS, Evidence, Verdict, judge, same_bits
+from app.engine.model import ServedModel
+from app.engine.ports import Clock
+from app.engine.status import Effect
+from app.engine.tensors import Tensors
+from app.errors import PaddlepoolError
+from app.live.ports import Served
+from app.live.spare import Spare, Spares
+
+Which = Literal["off", "started", "all"]
+
+MOST_PAIRS = 24
+MOST_ATTEMPTS = 72
+"""Of pairs: those that requests interrupt are not counted."""
+
+RETRY_SECONDS = 600.0
+"""A group whose runs were too noisy to tell is measured again after so long."""
+
+NOTHING_TO_COMPARE = Effect(None, "the others are compared with it, and it names no base")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Runs:
+    seconds: list[float] = field(default_factory=list)
+    base_seconds: list[float] = field(default_factory=list)
+    outputs: Tensors | None = None
+    base_outputs: Tensors | None = None
+    repeatable: bool = True
+
+
+class Prover:
+    """Proves one group at a time with two predictors of its own, closed afterwards.
+
+    `which` are the groups to prove: those that are started, or all of config.toml.
+    """
+
+    def __init__(
+        self, registry: Served, spares: Spares, *, which: Which, clock: Clock = time.monotonic
+    ) -> None:
+        self._registry = registry
+        self._spares = spares
+        self._which = which
+        self._clock = clock
+        self._done: dict[tuple[ServedModel, str], float] = {}
+
+    def waiting(self) -> bool:
+        return next(self._unproven(), None) is not None
+
+    def prove_one(self) -> bool:
+        """Judge one group and record it; False when there is none. Raises Closed."""
+        found = next(self._unproven(), None)
+        if found is None:
+            return False
+        served, group = found
+        effect, again = self._effect(served, group)
+        served.record_effect(group, effect)
+        self._done[served, group] = self._clock() + RETRY_SECONDS if again else float("inf")
+        log.info(
+            "%s@%d %s: effective %s: %s",
+            served.name,
+            served.version,
+            group,
+            effect.effective,
+            effect.reason,
+        )
+        return True
+
+    def _unproven(self) -> Iterator[tuple[ServedModel, str]]:
+        if self._which == "off":
+            return
+        now, models = self._clock(), self._registry.served()
+        self._done = {key: when for key, when in self._done.items() if key[0] in models}
+        for served in models:
+            for status in served.groups():
+                wanted = status.started or self._which == "all"
+                if wanted and self._done.get((served, status.name), now) <= now:
+                    yield served, status.name
+
+    def _effect(self, served: ServedModel, group: str) -> tuple[Effect, bool]:
+        """The effect, and whether to measure again later."""
+        base = served.config.base_of(group)
+        if base is None:
+            return NOTHING_TO_COMPARE, False
+        with ExitStack() as opened:
+            spares: dict[str, Spare] = {}
+            for name in (group, base):
+                try:
+                    spares[name] = opened.enter_context(
+                        contextlib.closing(self._spares.open(served, name))
+                    )
+                except PaddlepoolError as error:
+                    who = "" if name == group else f"its base {name} "
+                    return Effect(None, f"{who}cannot start: {error.message}"), False
+            try:
+                verdict = self._compare(served.selftest_inputs, spares[group], spares[base], base)
+            except PaddlepoolError as error:
+                return Effect(None, f"its runs failed: {error.message}"), True
+        return Effect(verdict.effective, verdict.reason), verdict.effective is None
+
+    def _compare(self, inputs: Tensors, spare: Spare, base_spare: Spare, base: str) -> Verdict:
+        runs = _Runs()
+        verdict = _judge(runs, base)
+        for _ in range(MOST_ATTEMPTS):
+            _run_pair(inputs, spare, base_spare, runs)
+            verdict = _judge(runs, base)
+            pairs = len(runs.seconds)
+            if pairs >= MIN_PAIRS and (verdict.effective is not None or pairs >= MOST_PAIRS):
+                break
+        return verdict
+
+
+def _run_pair(inputs: Tensors, spare: Spare, base_spare: Spare, runs: _Runs) -> None:
+    own, base = spare.run(inputs), base_spare.run(inputs)
+    for found, first in ((own, runs.outputs), (base, runs.base_outputs)):
+        if first is not None and not same_bits(found.outputs, first):
+            runs.repeatable = False
+    runs.outputs, runs.base_outputs = own.outputs, base.outputs
+    if own.seconds is not None and base.seconds is not None:
+        runs.seconds.append(own.seconds)
+        runs.base_seconds.append(base.seconds)
+
+
+def _judge(runs: _Runs, base: str) -> Verdict:
+    own, theirs = runs.outputs, runs.base_outputs
+    return judge(
+        Evidence(
+            base=base,
+            seconds=runs.seconds,
+            base_seconds=runs.base_seconds,
+            same_bits=own is not None and theirs is not None and same_bits(own, theirs),
+            repeatable=runs.repeatable,
+        )
+    )

@@ -1,0 +1,166 @@
+"""Answered requests run again on the other groups, in idle moments: times, drift, agreement."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app.comparison.proof import max_abs_drift
+from app.engine.model import ServedModel
+from app.engine.tensors import Tensors
+from app.errors import PaddlepoolError
+from app.live.ports import Agreement, AgreementOf, LiveObserver, Served
+from app.live.spare import Spare, Spares
+
+MAX_RESIDENT_BYTES = 2 << 30
+"""A spare that has grown above this is closed, and opened again for the next replay."""
+
+log = logging.getLogger(__name__)
+
+Key = tuple[ServedModel, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One job of a request that the default group answered, and its outputs."""
+
+    served: ServedModel
+    inputs: Tensors
+    outputs: Tensors
+
+
+class Shadow:
+    """offer() is called from the event loop; replay_one() from the one thread that owns the spares.
+
+    Memory is bounded: one sample of each model waits, what comes meanwhile is dropped, and at most
+    `max_predictors` spares are open, those of the groups least recently run being closed first.
+    """
+
+    def __init__(
+        self,
+        registry: Served,
+        spares: Spares,
+        *,
+        fraction: float,
+        groups: Sequence[str],
+        max_predictors: int,
+        observer: LiveObserver,
+        agreement_of: AgreementOf,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._registry = registry
+        self._spares = spares
+        self._fraction = fraction
+        self._groups = tuple(groups)
+        self._max_predictors = max_predictors
+        self._observer = observer
+        self._agreement_of = agreement_of
+        self._draw = draw
+        self._waiting: dict[str, Sample] = {}
+        self._open: dict[Key, Spare] = {}
+        self._refused: set[Key] = set()
+
+    def offer(
+        self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
+    ) -> bool:
+        """Take a share of the requests that the default group answered; True when it was taken.
+
+        Of a request with several jobs one is drawn.
+        """
+        if group != served.config.default_group or self._draw() >= self._fraction:
+            return False
+        if served.name in self._waiting:
+            self._observer.shadowed(model=served.name, outcome="dropped")
+            return False
+        chosen = int(self._draw() * len(jobs))
+        self._waiting[served.name] = Sample(served, jobs[chosen], outputs[chosen])
+        return True
+
+    def waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def replay_one(self) -> bool:
+        """Run the sample that waits longest on each of its groups; False when none waits.
+
+        Raises Closed.
+        """
+        waiting = list(self._waiting.values())  # one step: offer() may add to it meanwhile
+        if not waiting:
+            return False
+        sample = waiting[0]
+        self._forget_gone()
+        served, outcome = sample.served, "failed"
+        try:
+            if served not in self._registry.served() or not (groups := self._groups_of(served)):
+                outcome = "dropped"
+                return True
+            agreement = self._agreement_of(served.info)
+            done = [self._replay(sample, group, agreement) for group in groups]
+            if all(done):  # each is run, whatever became of the one before
+                outcome = "replayed"
+        finally:
+            del self._waiting[served.name]
+            self._observer.shadowed(model=served.name, outcome=outcome)
+        return True
+
+    def _groups_of(self, served: ServedModel) -> list[str]:
+        """Those named, of this model; all that are started where none is named."""
+        others = [g for g in served.groups() if g.name != served.config.default_group]
+        names = [g.name for g in others if g.name in self._groups or (not self._groups and g.ready)]
+        return [name for name in names if (served, name) not in self._refused]
+
+    def _replay(self, sample: Sample, group: str, agreement: Agreement | None) -> bool:
+        served, key = sample.served, (sample.served, group)
+        try:
+            spare = self._open.pop(key, None) or self._spares.open(served, group)
+        except PaddlepoolError as error:
+            self._refused.add(key)
+            log.warning("%s %s: cannot be shadowed: %s", served.name, group, error.message)
+            return False
+        try:
+            timed = spare.run(sample.inputs)
+        except PaddlepoolError as error:
+            spare.close()
+            log.warning("%s %s: a replay failed: %s", served.name, group, error.message)
+            return False
+        except BaseException:
+            spare.close()
+            raise
+        self._keep(key, spare)
+        if timed.seconds is not None:
+            rows = len(next(iter(sample.inputs.values())))
+            self._observer.batch_done(
+                model=served.name,
+                version=served.version,
+                group=group,
+                rows=rows,
+                seconds=timed.seconds,
+            )
+        self._observer.drifted(
+            model=served.name,
+            group=group,
+            drift=max_abs_drift(timed.outputs, sample.outputs),
+            agreement=None if agreement is None else agreement(timed.outputs, sample.outputs),
+        )
+        return True
+
+    def _keep(self, key: Key, spare: Spare) -> None:
+        if spare.resident_bytes() > MAX_RESIDENT_BYTES:
+            spare.close()
+            return
+        self._open[key] = spare
+        while len(self._open) > self._max_predictors:
+            self._open.pop(next(iter(self._open))).close()
+
+    def _forget_gone(self) -> None:
+        """Close the spares of versions that are no longer served."""
+        served = self._registry.served()
+        for key in [key for key in self._open if key[0] not in served]:
+            self._open.pop(key).close()
+        self._refused = {key for key in self._refused if key[0] in served}
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()

@@ -1,0 +1,101 @@
+"""Writes measured figures into a model card between two markers, and compares them with it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import ConfigError
+from app.quality.report import Report
+
+CARD = "MODEL_CARD.md"
+HEADING = "## Measured quality"
+BEGIN = "<!-- written by paddlepool models verify --quality --write-cards; do not edit -->"
+END = "<!-- end of the measured figures -->"
+
+TOLERANCE = 0.005
+"""Another processor rounds differently, and a text on the border changes its label. Counts of
+items must be equal."""
+
+_NUMBER = re.compile(r"(?<![\w.])(\d+\.\d+)(?![\w.])")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How a card differs from a report; `wrong` where it has figures, and others."""
+
+    sentence: str
+    wrong: bool = True
+
+
+def read_card(path: Path) -> str:
+    """The card's text. Raises ConfigError when it is absent or its markers do not pair."""
+    label = f"{path.parent.name}/{path.name}"
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{label} cannot be read; the figures are written into an existing card"
+        ) from error
+    found = (text.count(BEGIN), text.count(END))
+    if found not in ((0, 0), (1, 1)) or text.find(BEGIN) > text.find(END):
+        raise ConfigError(f"{label} has {found[0]} begin and {found[1]} end markers of the figures")
+    return text
+
+
+def write_card(path: Path, report: Report) -> None:
+    """Put the figures in place of the last ones.
+
+    Where the card has no markers yet they go below its heading "Measured quality", and that goes
+    to the end where it is absent. Raises ConfigError like read_card, and for a quick look.
+    """
+    if report.limit is not None:
+        raise ConfigError("the figures of a quick look (--limit) do not belong in a card")
+    text = read_card(path)
+    block = f"{BEGIN}\n{report.as_markdown()}\n{END}"
+    if BEGIN in text:
+        before, _, rest = text.partition(BEGIN)
+        text = before + block + rest.partition(END)[2]
+    elif heading := re.search(rf"^{HEADING}[ \t]*$", text, re.MULTILINE):
+        after = text[heading.end() :].lstrip("\n")
+        text = f"{text[: heading.end()].rstrip()}\n\n{block}\n" + (f"\n{after}" if after else "")
+    else:
+        text = f"{text.rstrip()}\n\n{HEADING}\n\n{block}\n"
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, "utf-8")
+    temporary.replace(path)
+
+
+def compare_card(path: Path, report: Report) -> Difference | None:
+    """How the card's figures differ from the report's, or None where they agree.
+
+    Fractions may differ by TOLERANCE, and the card may tell more: data may be absent here.
+    Raises ConfigError like read_card.
+    """
+    text = read_card(path)
+    if BEGIN not in text:
+        return Difference("it has no measured figures; --write-cards writes them", wrong=False)
+    told = _figures(text.partition(BEGIN)[2].partition(END)[0])
+    for line in _figures(report.as_markdown()):
+        if not any(_agree(line, theirs) for theirs in told):
+            alike = [theirs for theirs in told if _words(theirs) == _words(line)]
+            says = f"it says {alike[0]!r}" if alike else "it says nothing of the kind"
+            return Difference(f"{says}, measured: {line!r}")
+    return None
+
+
+def _figures(block: str) -> list[str]:
+    """What must agree: the line that names version and weights, and the tables."""
+    return [line for line in block.splitlines() if line.startswith(("Version", "|"))]
+
+
+def _words(line: str) -> list[str]:
+    return _NUMBER.split(line)[::2]
+
+
+def _agree(ours: str, theirs: str) -> bool:
+    pairs = zip(_NUMBER.findall(ours), _NUMBER.findall(theirs), strict=False)
+    return _words(ours) == _words(theirs) and all(
+        abs(float(a) - float(b)) <= TOLERANCE for a, b in pairs
+    )

@@ -1,0 +1,73 @@
+"""Measures one model version: its task's data, its default predictor proven, and the report."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from app.engine.ports import PredictorFactory, ServedModelInfo
+from app.engine.repository import ModelFiles
+from app.engine.selftest import read_selftest
+from app.quality.bench import PredictorBench
+from app.quality.digits import DigitQuality
+from app.quality.ports import Source, TaskQuality
+from app.quality.report import Report
+
+FIRST_RUN_SECONDS = 120.0
+
+Measure = Callable[[ServedModelInfo, Source], TaskQuality]
+
+NETWORKS: Mapping[str, Measure] = {"mnist": DigitQuality}
+"""Models without a pipeline, by the network in their manifest."""
+
+
+def task_quality(
+    files: ModelFiles, source: Source, pipelines: Mapping[str, str]
+) -> TaskQuality | None:
+    """What is measured of this model, its data read; None where nothing is defined for it.
+
+    Raises ConfigError where the data are absent or unfit.
+    """
+    build: Measure | None
+    name = files.config.pipeline
+    if name is None:
+        build = NETWORKS.get(str((files.manifest.network or {}).get("name")))
+    elif name in pipelines:
+        build = cast(
+            "Measure | None", getattr(importlib.import_module(pipelines[name]), "quality", None)
+        )
+    else:
+        build = None
+    return build(files.info(), source) if build is not None else None
+
+
+def measure_model(
+    files: ModelFiles,
+    task: TaskQuality,
+    *,
+    open_predictor: PredictorFactory,
+    limit: int | None = None,
+) -> Report:
+    """Run the task's data through one predictor of the default group, after its self-test."""
+    manifest, group = files.manifest, files.config.group(files.config.default_group)
+    test = read_selftest(files.directory, manifest.inputs, manifest.outputs)
+    predictor = open_predictor(files.spec(group))
+    try:
+        test.within(group.tolerance).check(predictor, timeout=FIRST_RUN_SECONDS)
+        bench = PredictorBench(
+            predictor,
+            max_batch_size=files.config.dynamic_batching.max_batch_size,
+            label=files.name,
+        )
+        findings = task.measure(bench)
+    finally:
+        predictor.close()
+    return Report(
+        model=files.name,
+        version=files.version,
+        group=group.name,
+        fingerprint=manifest.sha256(),
+        findings=findings,
+        limit=limit,
+    )

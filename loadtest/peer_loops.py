@@ -1,0 +1,117 @@
+"""Bare loops in processes of their own: the whole task with a framework alone, and no server.
+
+A picture is decoded, resized, run, and its mask resized and written as PNG; a text is tokenised,
+run, and its scores sorted. Each is written as a user of the framework would write it: no batching,
+no padding, the framework's own defaults besides the number of threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+from tokenizers import Tokenizer
+
+from app.engine.tensors import Tensors
+
+Feed = Mapping[str, Any]
+Run = Callable[[Feed], Any]
+Work = Callable[[bytes], bytes]
+
+MEAN, STD, SIDE = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 320
+
+
+def open_loop(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
+    """Target of a child: `framework`, `task`, `model` (a file), `threads`, `tokenizer` (a file).
+
+    Its handler takes {"seconds": float} or {"times": int}, and the payload as the array `body`;
+    it answers how long each piece of work took, and the last result.
+    """
+    run, names = FRAMEWORKS[opening["framework"]](opening["model"], opening["threads"])
+    cv2.setNumThreads(1)
+    if opening["task"] == "picture":
+        work: Work = _masks(run, names[0])
+    else:
+        work = _labels(run, names, Tokenizer.from_file(opening["tokenizer"]))
+
+    def loop(
+        meta: Mapping[str, Any], arrays: Tensors, _descriptors: Sequence[int]
+    ) -> tuple[Mapping[str, Any], Tensors]:
+        body = bytes(arrays["body"])
+        end = time.perf_counter() + meta.get("seconds", 1e9)
+        durations: list[float] = []
+        result = b""
+        began = now = time.perf_counter()
+        while now < end and len(durations) < meta.get("times", 1 << 30):
+            result = work(body)
+            durations.append(-now + (now := time.perf_counter()))
+        answer = {"durations": durations[:2000], "runs": len(durations), "seconds": now - began}
+        return answer, {"result": np.frombuffer(result, np.uint8)}
+
+    return {}, loop
+
+
+def _onnxruntime(model: str, threads: int) -> tuple[Run, list[str]]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return lambda feed: session.run(None, feed)[0], [each.name for each in session.get_inputs()]
+
+
+def _openvino(model: str, threads: int) -> tuple[Run, list[str]]:
+    import openvino
+
+    core = openvino.Core()
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        # Its default is bfloat16 where the processor has it: another computation.
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+    compiled = core.compile_model(core.read_model(model), "CPU", settings)
+    request = compiled.create_infer_request()
+
+    def run(feed: Feed) -> Any:
+        request.infer(dict(feed))
+        return request.get_output_tensor(0).data
+
+    return run, [port.get_any_name() for port in compiled.inputs]
+
+
+FRAMEWORKS: dict[str, Callable[[str, int], tuple[Run, list[str]]]] = {
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
+}
+
+
+def _masks(run: Run, name: str) -> Work:
+    def work(body: bytes) -> bytes:
+        pixels = cv2.imdecode(np.frombuffer(body, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+        height, width = pixels.shape[:2]
+        small = cv2.resize(pixels, (SIDE, SIDE)).astype(np.float32)
+        small = (small / small.max() - np.float32(MEAN)) / np.float32(STD)
+        mask = run({name: np.ascontiguousarray(small.transpose(2, 0, 1)[None])})[0, 0]
+        mask = (mask - mask.min()) / (mask.max() - mask.min())
+        full = cv2.resize((mask * 255).astype(np.uint8), (width, height))
+        return bytes(cv2.imencode(".png", full)[1])
+
+    return work
+
+
+def _labels(run: Run, names: Sequence[str], tokenizer: Tokenizer) -> Work:
+    def work(body: bytes) -> bytes:
+        ids = tokenizer.encode(body.decode()).ids
+        feeds = {"input_ids": ids, "attention_mask": [1] * len(ids)}
+        logits = run({name: np.array([feeds[name]], np.int64) for name in names})[0]
+        scores = np.exp(logits - logits.max())
+        scores /= scores.sum()
+        order = np.argsort(-scores)
+        return repr([(int(index), float(scores[index])) for index in order]).encode()
+
+    return work

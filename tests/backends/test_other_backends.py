@@ -1,0 +1,200 @@
+"""The backends beside Paddle Inference: the same outputs, clear refusals, and switches that lie."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.backends import onnx_conversion, onnxruntime, openvino
+from app.backends.process import ProcessBackend
+from app.build_info import build_info
+from app.comparison.measure import measure_single
+from app.comparison.proof import Evidence, Verdict, judge, max_abs_drift, same_bits
+from app.comparison.tasks import Sample
+from app.engine.config import InstanceGroup
+from app.engine.ports import Predictor, PredictorFactory
+from app.engine.repository import ModelFiles, ModelRepository
+from app.engine.selftest import read_selftest
+from app.engine.tensors import Tensors
+from app.errors import BackendError, ConfigError
+from tests.engine.fakes import PATIENCE
+
+pytestmark = pytest.mark.paddle
+
+MODELS = Path(__file__).parents[2] / "model_repo"
+FAST_BFLOAT16 = "bf16" in build_info()["cpu_flags"]
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_model_repository: Path) -> ModelFiles:
+    return ModelRepository(tiny_model_repository).read("tiny", 1)
+
+
+@pytest.fixture(scope="module")
+def mnist() -> ModelFiles:
+    """The smallest model with a dynamic graph to rebuild."""
+    repository = ModelRepository(MODELS)
+    return repository.read("mnist", repository.versions("mnist")[0])
+
+
+@contextmanager
+def opened(
+    files: ModelFiles,
+    backend: str,
+    factory: PredictorFactory | None = None,
+    **options: Any,
+) -> Iterator[Predictor]:
+    group = InstanceGroup(name="tested", backend=backend, options=options)
+    predictor = (factory or ProcessBackend())(files.spec(group))
+    try:
+        yield predictor
+    finally:
+        predictor.close()
+
+
+def golden(files: ModelFiles) -> tuple[Tensors, Tensors]:
+    test = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    return test.inputs, test.outputs
+
+
+@pytest.mark.parametrize("backend", ["paddle_dygraph", "paddle_jit", "onnxruntime", "openvino"])
+def test_every_backend_gives_the_golden_output(mnist: ModelFiles, backend: str) -> None:
+    """Of a model trained here, run after run, one row and several."""
+    inputs, expected = golden(mnist)
+    with opened(mnist, backend) as predictor:
+        for _ in range(2):
+            assert max_abs_drift(predictor.run(inputs, timeout=PATIENCE), expected) < 1e-3
+        one = {name: array[:1] for name, array in inputs.items()}
+        found = predictor.run(one, timeout=PATIENCE)
+        assert max_abs_drift(found, {name: array[:1] for name, array in expected.items()}) < 1e-3
+
+
+@pytest.mark.parametrize("backend", ["paddle_jit", "onnxruntime", "openvino"])
+def test_a_foreign_program_needs_no_network(tiny: ModelFiles, backend: str) -> None:
+    """Two outputs, and pictures of sizes that were not seen before."""
+    random = np.random.default_rng(5)
+    with opened(tiny, backend) as predictor, opened(tiny, "paddle_inference") as reference:
+        for rows, height, width in ((1, 8, 8), (3, 11, 7), (1, 8, 8)):
+            picture = random.normal(size=(rows, 3, height, width)).astype(np.float32)
+            found = predictor.run({"image": picture}, timeout=PATIENCE)
+            expected = reference.run({"image": picture}, timeout=PATIENCE)
+            assert list(found) == ["scores", "mean"]
+            assert max_abs_drift(found, expected) < 1e-5
+
+
+def test_a_foreign_program_has_no_dynamic_graph(tiny: ModelFiles) -> None:
+    """Said in words, not as a crash of the network's builder."""
+    with pytest.raises(BackendError, match="names no network"), opened(tiny, "paddle_dygraph"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "backend", ["paddle_dygraph", "paddle_jit", "onnxruntime", "openvino", "paddle_inference"]
+)
+def test_an_unknown_option_is_refused(mnist: ModelFiles, backend: str) -> None:
+    """A misspelt option must not pass for a configuration."""
+    with (
+        pytest.raises(ConfigError, match="has no option 'tensorrt'"),
+        opened(mnist, backend, tensorrt=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("backend", [onnxruntime, openvino], ids=["onnxruntime", "openvino"])
+def test_a_missing_package_names_the_extra(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are optional: the refusal says what to install."""
+    name = backend.__name__.rpartition(".")[2]
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(BackendError, match=f"needs the package {name} .extra onnx."):
+        backend.open_predictor({"options": {}, "threads": 1})
+
+
+def test_what_cannot_be_converted_is_refused(tmp_path: Path) -> None:
+    """With the converter's last line, and no file left behind."""
+    for name in ("p.json", "p.pdiparams"):
+        (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(BackendError, match="cannot be converted to ONNX"):
+        onnx_conversion.onnx_bytes(
+            {"directory": str(tmp_path), "program": "p.json", "params": "p.pdiparams"}
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        pytest.param({"device": "tpu"}, ConfigError, "cpu.* or .*gpu", id="device"),
+        pytest.param({"device": "gpu"}, BackendError, "build of Paddle has no CUDA", id="gpu"),
+        pytest.param(
+            {"device": "gpu", "float16": True}, BackendError, "has no CUDA", id="gpu float16"
+        ),
+        pytest.param({"float16": True}, ConfigError, 'needs device = "gpu"', id="cpu float16"),
+        pytest.param(
+            {"bfloat16": True, "onednn": False}, ConfigError, "needs onednn", id="native bfloat16"
+        ),
+    ],
+)
+def test_what_this_machine_cannot_do_is_refused(
+    mnist: ModelFiles, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """Before Paddle is asked, which would run something else in silence."""
+    with pytest.raises(error, match=message), opened(mnist, "paddle_inference", **options):
+        pass
+
+
+def test_bfloat16_is_another_computation_or_refused(tiny: ModelFiles) -> None:
+    """Where the processor has it, outputs differ by more than rounding and by less than 2 %."""
+    inputs, expected = golden(tiny)
+    if not FAST_BFLOAT16:
+        with (
+            pytest.raises(BackendError, match="no fast bfloat16"),
+            opened(tiny, "paddle_inference", bfloat16=True),
+        ):
+            pass
+        return
+    with opened(tiny, "paddle_inference", bfloat16=True) as predictor:
+        drift = max_abs_drift(predictor.run(inputs, timeout=PATIENCE), expected)
+    assert 1e-5 < drift < 2e-2
+
+
+LYING = {
+    name: f"tests.backends.lying_switches:{name}" for name in ("plain", "openvino_engine", "int8")
+}
+
+
+def against_plain(files: ModelFiles, backend: str, **options: Any) -> Verdict:
+    """The verdict on `backend` after 150 interleaved runs with what is served."""
+    samples: list[Sample] = [("self-test", golden(files)[0])]
+    factory = ProcessBackend(LYING, nice=0)
+    with (
+        opened(files, "plain", factory) as base,
+        opened(files, backend, factory, **options) as own,
+    ):
+        runs = measure_single({"base": base, "own": own}, samples, requests=150)
+    return judge(
+        Evidence(
+            base="plain",
+            seconds=runs["own"].seconds,
+            base_seconds=runs["base"].seconds,
+            same_bits=same_bits(runs["own"].outputs[0], runs["base"].outputs[0]),
+            repeatable=runs["base"].repeatable,
+        )
+    )
+
+
+@pytest.mark.parametrize("switch", ["openvino_engine", "int8"])
+def test_a_switch_that_changes_nothing_is_caught(tiny: ModelFiles, switch: str) -> None:
+    """Paddle's getter says that it is enabled; the proof never calls it effective."""
+    verdict = against_plain(tiny, switch)
+    assert verdict.effective is not True, verdict.reason
+    assert "the same bits as plain" in verdict.reason
+
+
+def test_a_switch_that_does_something_is_believed(tiny: ModelFiles) -> None:
+    """oneDNN off computes other bits."""
+    assert against_plain(tiny, "plain", onednn=False).effective is True

@@ -1,0 +1,114 @@
+"""Predictor processes that give way: stopped in the middle of a run, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.backends.process import ProcessBackend, ProcessPredictor
+from app.engine.pause import Pause
+from app.errors import BackendError, WorkerCrashed
+from tests.backends.targets import HANG, SPIN
+from tests.backends.test_process import BACKENDS, spec
+from tests.engine.fakes import PATIENCE, row
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def pause() -> Pause:
+    return Pause()
+
+
+@pytest.fixture
+def predictor(pause: Pause) -> Iterator[ProcessPredictor]:
+    predictor = ProcessBackend(BACKENDS, pause=pause)(spec())
+    assert isinstance(predictor, ProcessPredictor)
+    yield predictor
+    predictor.close()
+
+
+def test_it_runs_only_where_nobody_else_wants_to(predictor: ProcessPredictor) -> None:
+    """Every thread of it, also those that a framework starts."""
+    for task in Path(f"/proc/{predictor.pid}/task").iterdir():
+        assert os.sched_getscheduler(int(task.name)) == os.SCHED_IDLE
+
+
+def test_a_run_outlives_its_timeout_while_it_is_held(
+    predictor: ProcessPredictor, pause: Pause
+) -> None:
+    """The clock of a process that must stand still stands still, too."""
+    pause.hold()
+    release = threading.Timer(1.2, pause.release)  # beyond the timeout and the stopped limit
+    release.start()
+    assert predictor.run(row(SPIN), timeout=0.3)["y"].tolist() == [[2 * SPIN]]
+    release.join()
+
+
+def test_a_held_process_is_not_a_dead_one(predictor: ProcessPredictor, pause: Pause) -> None:
+    """Others in state T are replaced; this one is meant to be there."""
+    pause.hold()
+    assert predictor.failure() is None
+    pause.release()
+    assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
+
+
+def test_the_end_breaks_off_a_held_run(predictor: ProcessPredictor, pause: Pause) -> None:
+    """A shutdown does not wait for an idle moment."""
+    pause.hold()
+    ending = threading.Timer(0.2, pause.end)
+    ending.start()
+    with pytest.raises(WorkerCrashed):
+        predictor.run(row(HANG), timeout=PATIENCE)
+    ending.join()
+
+
+def test_nothing_is_opened_after_the_end(pause: Pause) -> None:
+    """A process that is just being started when the server ends is killed, not awaited."""
+    pause.end()
+    with pytest.raises(BackendError):
+        ProcessBackend(BACKENDS, pause=pause)(spec())
+
+
+def test_a_stopped_process_ends_with_its_parent() -> None:
+    """It cannot see its lifeline close while it is stopped: the kernel ends it."""
+    program = """
+        import os, signal, sys
+        from app.backends.process import ProcessBackend
+        from app.engine.pause import Pause
+        from tests.backends.test_process import BACKENDS, spec
+
+        pause = Pause()
+        predictor = ProcessBackend(BACKENDS, pause=pause)(spec())
+        pause.hold()
+        print(predictor.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    pid = int(done.stdout)
+    deadline = time.monotonic() + PATIENCE
+    while _alive(pid):
+        assert time.monotonic() < deadline, f"process {pid} was left behind"
+        time.sleep(0.02)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"

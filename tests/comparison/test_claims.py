@@ -1,0 +1,111 @@
+"""The published tables: what is compared, what is scaled, and the page that shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.comparison.claims import (
+    BUCKETS,
+    LENGTHS,
+    PADDED,
+    Backends,
+    ClaimRow,
+    ClaimTable,
+    Fitted,
+    beaten,
+    measure_u2netp,
+    runs_of,
+)
+from app.comparison.page import page
+from app.comparison.plot import plot_claims
+from app.engine.repository import ModelRepository
+from app.engine.tensors import Tensors
+from tests.engine.fakes import FakeFactory, write_double
+
+
+def table(*ratios: tuple[str, float, float | None]) -> ClaimTable:
+    return ClaimTable(
+        title="A network",
+        unit="seconds a picture",
+        requests=4,
+        rows=tuple(
+            ClaimRow(
+                label=label,
+                threads="1",
+                seconds=2 / ratio,
+                ratio=ratio,
+                published_seconds=None if published is None else 3 / published,
+                published_ratio=published,
+            )
+            for label, ratio, published in ratios
+        ),
+        refused={"bf16": "no fast bfloat16"},
+    )
+
+
+def test_a_published_ratio_is_beaten_by_any_row_that_measures_it_again() -> None:
+    """Padded texts may stay behind where buckets are ahead; the dynamic graph claims nothing."""
+    found = table(
+        ("dynamic", 1.0, 1.0), ("padded", 2.4, 3.8), ("buckets", 5.0, 3.8), ("slow", 1.1, 1.2)
+    )
+    assert beaten(found) == {"buckets": True, "slow": False}
+
+
+@pytest.mark.parametrize("lengths", [(PADDED,), BUCKETS], ids=["padded", "buckets"])
+def test_every_text_is_padded_to_the_smallest_length_that_holds_it(
+    lengths: tuple[int, ...],
+) -> None:
+    """With zeros, which the attention mask calls padding; the longest text fits exactly."""
+    seen: list[Tensors] = []
+
+    def behaviour(inputs: Tensors) -> Tensors:
+        seen.append(inputs)
+        return inputs
+
+    predictor = FakeFactory(behaviour=behaviour, selftest=behaviour)(None)  # type: ignore[arg-type]
+    fitted = Fitted(predictor, lengths)
+    for tokens in LENGTHS:
+        ones = np.ones((1, tokens), np.int64)
+        fitted.run({"input_ids": ones, "attention_mask": ones}, timeout=1)
+        padded = seen[-1]["attention_mask"]
+        assert padded.shape[1] in lengths
+        assert padded.sum() == tokens
+    assert max(LENGTHS) == PADDED
+
+
+def test_the_measurement_ticks_as_often_as_it_says(tmp_path: Path) -> None:
+    """With a published row for each of the four ways, and the busy machine beside them."""
+    write_double(tmp_path)
+    files = ModelRepository(tmp_path).read("double", 1)
+    backends = Backends(served=FakeFactory(), tuned=FakeFactory())
+    ticks: list[int] = []
+    found = measure_u2netp(files, backends, requests=3, cores=2, tick=lambda: ticks.append(1))
+    assert len(ticks) == runs_of(3, 0, cores=2)
+    assert [row.published_seconds for row in found.rows if row.published_seconds] == [
+        2.1827,
+        1.9110,
+        1.8756,
+        0.5750,
+    ]
+    assert found.rows[-1].label.startswith("all cores: Paddlepool")
+
+
+def test_the_page_holds_tables_plots_and_refusals(tmp_path: Path) -> None:
+    """Published beside measured, ahead or not, and no date anywhere."""
+    found = table(("dynamic", 1.0, 1.0), ("ours", 5.0, 3.8))
+    plot_claims([found], tmp_path / "claims.svg")
+    text = page(
+        command="paddlepool compare --claims --docs docs",
+        machine="a processor, 2 cores",
+        tables=[(found, "images/claims.svg")],
+        comparisons=[],
+        lengths="7, 128",
+        padded=128,
+    )
+    assert "| ours | 1 | 0.789 s | 3.80 | 0.400 s | 5.00 | yes |" in text
+    assert "bf16: refused: no fast bfloat16" in text
+    assert "(images/claims.svg)" in text
+    assert "ours" in (tmp_path / "claims.svg").read_text("utf-8")

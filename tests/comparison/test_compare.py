@@ -1,0 +1,208 @@
+"""`paddlepool compare`, on fakes for the arithmetic and on real predictors of a tiny graph."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.comparison.measure import measure_concurrent, measure_single
+from app.comparison.plot import plot_comparison
+from app.comparison.result import group_results
+from app.comparison.run import Plan, choose_groups, compare
+from app.comparison.tasks import choose_samples
+from app.engine.repository import ModelFiles, ModelRepository
+from app.engine.selftest import SelfTest
+from app.engine.tensors import Tensors
+from app.errors import BackendError, ConfigError
+from tests.engine.fakes import FakeFactory, ManualClock, doubled, row, write_double
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ModelFiles:
+    write_double(tmp_path)
+    return ModelRepository(tmp_path).read("double", 1)
+
+
+class Slow:
+    """A behaviour that takes `seconds` of the clock and adds `drift` to what is right."""
+
+    def __init__(self, clock: ManualClock, seconds: float, drift: float = 0.0) -> None:
+        self._clock, self._seconds, self._drift = clock, seconds, drift
+        self.rows: list[float] = []
+
+    def __call__(self, inputs: Tensors) -> Tensors:
+        self._clock.advance(self._seconds)
+        self.rows.append(float(inputs["x"][0, 0]))  # type: ignore[arg-type]
+        return {"y": doubled(inputs)["y"] + np.float32(self._drift)}  # type: ignore[operator]
+
+
+def predictor(behaviour: Any) -> Any:
+    opened = FakeFactory(behaviour=behaviour)(None)  # type: ignore[arg-type]
+    opened.run(row(0), timeout=1)  # its self-test
+    return opened
+
+
+def test_groups_run_in_turns_on_the_same_inputs(files: ModelFiles) -> None:
+    """Every group sees every input as often; ratios and drift are to the default group."""
+    clock = ManualClock()
+    behaviours = {"main": Slow(clock, 0.1), "spare": Slow(clock, 0.4, drift=0.25)}
+    predictors = {name: predictor(behaviour) for name, behaviour in behaviours.items()}
+    samples = [("a", row(1)), ("b", row(2))]
+    runs = measure_single(predictors, samples, requests=10, clock=clock)
+    assert behaviours["main"].rows == behaviours["spare"].rows == [1, 2] + 5 * [1, 2]
+    slow, fast = group_results(
+        files.config, runs, loads={}, resident={"main": 1, "spare": 2}, task=None
+    )
+    assert (slow.group, fast.group) == ("spare", "main")
+    assert slow.ratio_to_default == pytest.approx(4)
+    assert fast.ratio_to_slowest == pytest.approx(0.25)
+    assert (slow.max_abs_drift, fast.max_abs_drift) == (0.25, 0.0)
+    assert (slow.base, slow.effective) == ("main", True)
+    assert (fast.base, fast.effective) == (None, None)
+    assert slow.p95_seconds == pytest.approx(0.4)
+
+
+def test_a_configuration_that_changes_nothing_is_told(files: ModelFiles) -> None:
+    """The same bits in the same time: ineffective, with the reason."""
+    clock = ManualClock()
+    predictors = {name: predictor(Slow(clock, 0.1)) for name in ("main", "spare")}
+    runs = measure_single(predictors, [("a", row(1))], requests=10, clock=clock)
+    by_name = {
+        each.group: each
+        for each in group_results(
+            files.config, runs, loads={}, resident={"main": 1, "spare": 1}, task=None
+        )
+    }
+    assert by_name["spare"].effective is False
+    assert "changes nothing: the same bits as main" in by_name["spare"].reason
+
+
+def test_busy_runs_use_every_predictor() -> None:
+    """Each predictor has a client of its own; no request is run twice or left out."""
+    clock = ManualClock()
+    behaviours = [Slow(clock, 0.0) for _ in range(3)]
+    loads = measure_concurrent(
+        {"main": [predictor(behaviour) for behaviour in behaviours]},
+        [("a", row(1)), ("b", row(2))],
+        requests=18,
+    )
+    assert loads["main"].instances == 3
+    assert len(loads["main"].seconds) == 18
+    assert sum(len(behaviour.rows) for behaviour in behaviours) == 18
+
+
+def test_a_group_that_is_refused_is_told_and_the_others_run(files: ModelFiles) -> None:
+    """A missing GPU must not take the comparison with it; a refused default must."""
+
+    def refusing(name: str) -> Any:
+        factory = FakeFactory()
+        names = iter(("main", "spare", "main", "main"))
+
+        def open_predictor(spec: Any) -> Any:
+            if next(names) == name:
+                raise BackendError("no such device")
+            return factory(spec)
+
+        return open_predictor
+
+    plan = Plan(files=files, requests=2, concurrent=False)
+    found = compare(plan, open_predictor=refusing("spare"), pipelines={})
+    assert [each.group for each in found.groups] == ["main"]
+    assert found.refused == {"spare": "no such device"}
+    assert found.as_json()["refused"] == [{"group": "spare", "reason": "no such device"}]
+    with pytest.raises(BackendError, match="default group main cannot run: no such device"):
+        compare(plan, open_predictor=refusing("main"), pipelines={})
+
+
+def test_unequal_threads_are_said_to_be_so(files: ModelFiles) -> None:
+    """A comparison of thread budgets must not pass for one of engines."""
+    found = compare(
+        Plan(files=files, requests=2, concurrent=False),
+        open_predictor=FakeFactory(),
+        pipelines={},
+    )
+    assert found.budgets().startswith("Thread budgets are equal: 1 of ")
+    first, second = found.groups
+    unequal = replace(found, groups=(first, replace(second, threads=2)))
+    assert f"1: {first.group}; 2: {second.group}" in unequal.budgets()
+    assert "UNEQUAL" in unequal.budgets()
+
+
+def test_chosen_groups_bring_their_default_and_bases(files: ModelFiles) -> None:
+    """Without them there is nothing to compare with; an unknown name lists the known ones."""
+    assert [g.name for g in choose_groups(files.config, ["spare"])] == ["main", "spare"]
+    with pytest.raises(ConfigError, match="no instance group 'gpu', there are main, spare"):
+        choose_groups(files.config, ["gpu"])
+
+
+def test_files_need_a_pipeline_to_read_them() -> None:
+    """A model of raw tensors is measured on its self-test alone."""
+    selftest = SelfTest(inputs=row(1), outputs=row(2), tolerance=1e-3)
+    assert choose_samples(None, [], selftest) == [("self-test", selftest.inputs)]
+    with pytest.raises(ConfigError, match="takes raw tensors"):
+        choose_samples(None, [Path("a.png")], selftest)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["double", "--requests", "0"], "at least 1", id="no requests"),
+        pytest.param(["double", "--plot", "a.pdf"], ".png and .svg", id="plot format"),
+        pytest.param([], "name a MODEL, or --claims", id="nothing"),
+        pytest.param(["double", "--docs", "d"], "--docs belongs to --claims", id="docs"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_runs(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that says what was wrong."""
+    assert main(["compare", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.paddle
+def test_real_predictors_end_to_end(
+    tiny_model_repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Table, JSON and plots of a real model: the keys that readers rely on, numbers that agree."""
+    target, plot = tmp_path / "found.json", tmp_path / "found.svg"
+    arguments = ["compare", "tiny", "--repository", str(tiny_model_repository)]
+    arguments += ["--requests", "12", "--json", str(target), "--plot", str(plot)]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "Thread budgets are equal" in printed
+    found = json.loads(target.read_text("utf-8"))
+    groups = {each["group"]: each for each in found["groups"]}
+    assert groups.keys() == {"onednn", "native"}
+    for each in groups.values():
+        assert each["p50_seconds"] <= each["p95_seconds"]
+        assert each["ratio_to_default"] == pytest.approx(
+            each["p50_seconds"] / groups["onednn"]["p50_seconds"]
+        )
+        assert each["max_abs_drift"] < 1e-4
+        assert each["effective"] in (True, False, None)
+        assert each["reason"]
+        assert each["resident_bytes"] > 50e6
+        assert each["concurrent_per_second"] > 0
+    drawn = ElementTree.parse(plot)
+    assert "native (1t)" in "".join(drawn.getroot().itertext())
+
+
+def test_plots_are_pictures_and_equal_for_equal_results(files: ModelFiles, tmp_path: Path) -> None:
+    """PNG by its suffix; an SVG has no date in it, so it changes only when a figure does."""
+    found = compare(
+        Plan(files=files, requests=2, concurrent=False),
+        open_predictor=FakeFactory(),
+        pipelines={},
+    )
+    for name in ("a.svg", "b.svg", "a.png"):
+        plot_comparison(found, tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

@@ -1,0 +1,165 @@
+"""Groups compared while a real server serves: pinned, proven and shadowed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.e2e.process import PATIENCE, Server, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
+
+GROUPS = """
+[[instance_group]]
+name = "onednn"
+backend = "paddle_inference"
+base = "native"
+[[instance_group]]
+name = "native"
+backend = "paddle_inference"
+start = "on_demand"
+options = { onednn = false }
+[[instance_group]]
+name = "twin"
+backend = "paddle_inference"
+start = "on_demand"
+[[instance_group]]
+name = "gpu"
+backend = "paddle_inference"
+start = "on_demand"
+options = { device = "gpu" }
+"""
+SETTINGS = {"shadow_fraction": 1, "shadow_groups": "native,gpu", "prove_groups": "all"}
+
+
+@pytest.fixture(scope="module")
+def live(tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Serves `tiny` with a default group, its base, a twin that changes nothing, and a GPU."""
+    directory = tmp_path_factory.mktemp("live")
+    shutil.copytree(tiny_model_repository, directory / "models")
+    (directory / "models" / "tiny" / "config.toml").write_text(GROUPS)
+    with running(directory / "models", directory, settings=SETTINGS) as server:
+        server.wait_loaded()
+        yield server
+
+
+def document(**parameters: Any) -> dict[str, Any]:
+    image = np.linspace(0, 1, 3 * 8 * 8).tolist()
+    tensor = {"name": "image", "datatype": "FP32", "shape": [1, 3, 8, 8], "data": image}
+    return {"inputs": [tensor], "parameters": parameters}
+
+
+def infer(client: httpx.Client, **parameters: Any) -> httpx.Response:
+    return client.post("/v2/models/tiny/infer", json=document(**parameters))
+
+
+def predictors(client: httpx.Client) -> dict[str, dict[str, Any]]:
+    [model] = client.get("/info").json()["models"]
+    return {each["name"]: each for each in model["predictors"]}
+
+
+def sample(client: httpx.Client, line: str) -> float:
+    """The value of the one sample that begins so; 0 where there is none."""
+    lines = [each for each in client.get("/metrics").text.splitlines() if each.startswith(line)]
+    return float(lines[0].rpartition(" ")[2]) if lines else 0.0
+
+
+def wait_until(condition: Callable[[], bool], *, patience: float = PATIENCE) -> None:
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.1)
+
+
+def test_the_first_request_to_a_cold_group_starts_it_and_holds_nobody_up(live: Server) -> None:
+    """It obeys its own deadline; the others are answered meanwhile; later ones find it started."""
+    with live.client() as client, ThreadPoolExecutor(1) as other:
+        infer(client)
+        assert not predictors(client)["twin"]["started"]
+        began = time.monotonic()
+        cold = other.submit(infer, client, predictor="twin", timeout=150_000)
+        assert infer(client).status_code == 200
+        response = cold.result(PATIENCE)
+        assert time.monotonic() - began < 2
+        assert response.status_code == 504
+        assert "150 ms: instance group 'twin' is still starting" in response.json()["error"]
+        assert predictors(client)["twin"]["started"]
+        wait_until(lambda: bool(predictors(client)["twin"]["ready"]))
+        warm = infer(client, predictor="twin")
+        assert (warm.status_code, warm.headers["x-predictor"]) == (200, "twin")
+
+
+def test_a_cold_group_that_is_given_time_answers(live: Server) -> None:
+    """A request whose deadline is long enough gets its answer from the group it asked for."""
+    with live.client() as client:
+        response = infer(client, predictor="native", timeout=30_000_000)
+    assert (response.status_code, response.headers["x-predictor"]) == (200, "native")
+
+
+def test_a_pinned_group_that_the_machine_refuses_is_503(live: Server) -> None:
+    """And /info has the reason, which a client is not told."""
+    with live.client() as client:
+        for _ in range(2):
+            response = infer(client, predictor="gpu")
+            assert response.status_code == 503, response.text
+            assert "gpu" in response.text or "cannot start" in response.text
+        assert "no CUDA" in predictors(client)["gpu"]["reason"]
+
+
+def test_every_group_is_proven_or_says_why_not(live: Server) -> None:
+    """By outputs and times, in /info and as a gauge."""
+    with live.client() as client:
+        wait_until(
+            lambda: all(
+                each["proof"] != "not measured yet" for each in predictors(client).values()
+            ),
+            patience=3 * PATIENCE,  # idle moments are rare on a busy machine
+        )
+        found = predictors(client)
+        assert found["onednn"]["effective"] is True, found["onednn"]
+        assert "than native" in found["onednn"]["proof"]
+        assert found["native"]["effective"] is True, found["native"]
+        assert found["twin"]["effective"] is not True or "times the time" in found["twin"]["proof"]
+        assert "the same bits as onednn" in found["twin"]["proof"]
+        gauge = 'paddlepool_predictor_effective{model="tiny",predictor="onednn"}'
+        assert sample(client, gauge) == 1
+
+
+def test_answered_requests_are_replayed_on_the_other_groups(live: Server) -> None:
+    """Times in the same histogram, drift in its own; what no machine here can run is left out."""
+    drift = 'paddlepool_predictor_output_drift_count{model="tiny",predictor="native"}'
+    with live.client() as client:
+
+        def replayed() -> bool:
+            assert infer(client).status_code == 200
+            return sample(client, drift) >= 3
+
+        wait_until(replayed)
+        assert sample(client, drift.replace("_count", "_sum")) < 1e-3
+        runs = 'paddlepool_predictor_infer_seconds_count{batch_size="1",model="tiny"'
+        assert sample(client, f'{runs},predictor="native"') > 0
+        outcome = 'paddlepool_shadow_requests_total{model="tiny",outcome="replayed"}'
+        assert sample(client, outcome) >= 1
+
+
+def test_shutdown_does_not_wait_for_what_runs_beside(
+    tiny_model_repository: Path, tmp_path: Path
+) -> None:
+    """A server that shadows and proves ends as promptly as one that does not."""
+    with running(tiny_model_repository, tmp_path, settings=SETTINGS) as server:
+        server.wait_loaded()
+        with server.client() as client:
+            assert infer(client).status_code == 200
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 8
+        assert json.dumps(server.log()).count("this is a bug") == 0

@@ -1,0 +1,81 @@
+"""Every command and program of docs/protocol.md, run as it stands there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.process import PATIENCE, ROOT, Server, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
+PAGE = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+ADDRESS = "127.0.0.1:8000"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The project's own mnist behind a free port, with model control."""
+    root = tmp_path_factory.mktemp("page")
+    shutil.copytree(ROOT / "model_repo" / "mnist", root / "repository" / "mnist")
+    with running(root / "repository", root, settings={"admin_key": "secret"}) as server:
+        server.wait_loaded()
+        yield server
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.M | re.S)
+
+
+def run(command: list[str], server: Server) -> str:
+    done = subprocess.run(
+        [part.replace(ADDRESS, f"127.0.0.1:{server.port}") for part in command],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+        env={"KEY": "secret", "PATH": "/usr/bin:/bin"},
+    )
+    return done.stdout
+
+
+def test_every_curl_command_answers(server: Server) -> None:
+    """Without an error, and with what the page says."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    commands = [block for block in blocks("sh") if block.startswith("curl")]
+    assert len(commands) == 2
+    infer, control = (run(["bash", "-ec", block], server) for block in commands)
+    assert '"id":"seven"' in infer
+    assert '"name":"logits"' in infer
+    assert '"READY"' in control
+    assert '"error"' not in infer + control
+
+
+def test_the_client_program_prints_a_digit(server: Server) -> None:
+    """`tritonclient` unchanged."""
+    [program] = blocks("python")
+    assert run([sys.executable, "-W", "ignore", "-c", program], server).strip() in "0123456789"
+
+
+def test_every_endpoint_of_the_page_exists(server: Server) -> None:
+    """The table names what /openapi.json has, and nothing else under /v2."""
+    with server.client() as client:
+        paths = client.get("/openapi.json").json()["paths"]
+    served = {path.replace("{model}", "{m}").replace("{version}", "{v}") for path in paths}
+    rows = re.findall(r"^\| `(?:GET|POST) (.*?) \| ", PAGE, re.M)
+    named: set[str] = set()
+    for row in rows:
+        for path in re.findall(r"[/…][^`, ]*", row):
+            if path.startswith("…"):
+                named.add("/v2/repository/models/{m}" + path[1:])
+                continue
+            named |= {
+                path.replace("[/versions/{v}]", ""),
+                path.replace("[/versions/{v}]", "/versions/{v}"),
+            }
+    assert named == {path for path in served if path == "/v2" or path.startswith("/v2/")}

@@ -1,0 +1,112 @@
+"""A repository that changes while it serves, with real predictors behind a real socket."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.process import PATIENCE, Server, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
+KEY = {"X-Api-Key": "admin"}
+RELOADS, REQUESTS, CLIENTS = 30, 500, 4
+PAUSE = 0.02
+"""Seconds between a client's requests: what is reloaded gets what processor time they leave."""
+
+SETTINGS = {"admin_key": "admin", "repository_poll_seconds": 0.2, "prove_groups": "off"}
+
+
+@pytest.fixture
+def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
+    root = tmp_path / "repository"
+    shutil.copytree(tiny_model_repository, root)
+    return root
+
+
+def publish(model: Path, version: int) -> None:
+    """As every tool should: complete under another name, then one rename."""
+    shutil.copytree(model / "1", model / ".staging")
+    (model / ".staging").rename(model / str(version))
+
+
+def ask(server: Server, until: threading.Event, answers: list[str]) -> None:
+    """Send requests one after another until told to end; every one must be answered rightly."""
+    image = np.linspace(-1, 1, 2 * 3 * 8 * 8, dtype=np.float32)
+    body = {
+        "inputs": [
+            {"name": "image", "datatype": "FP32", "shape": [2, 3, 8, 8], "data": image.tolist()}
+        ]
+    }
+    scores: list[float] = []
+    with server.client() as client:
+        while not until.is_set() or len(answers) < REQUESTS:
+            response = client.post("/v2/models/tiny/infer", json=body)
+            assert response.status_code == 200, response.text
+            found = response.json()["outputs"][0]["data"]
+            scores = scores or found
+            np.testing.assert_allclose(found, scores, atol=1e-5)
+            answers.append(response.headers["x-model"])
+            until.wait(PAUSE)
+
+
+def test_no_request_is_lost_across_thirty_reloads(repository: Path, tmp_path: Path) -> None:
+    """At least 500 requests of four clients, while versions come and go back to back."""
+    answers: list[str] = []
+    done = threading.Event()
+    settings = SETTINGS | {"repository_poll_seconds": 0}
+    with running(repository, tmp_path, settings=settings) as server, server.client() as client:
+        server.wait_loaded()
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            asking = [clients.submit(ask, server, done, answers) for _ in range(CLIENTS)]
+            try:
+                for turn in range(RELOADS):
+                    if turn % 2 == 0:
+                        publish(repository / "tiny", turn + 2)
+                    loaded = client.post("/v2/repository/models/tiny/load", headers=KEY)
+                    assert loaded.status_code == 200, loaded.text
+            finally:
+                done.set()
+            for each in asking:
+                each.result(timeout=PATIENCE)
+    assert len(answers) >= REQUESTS
+    assert len(set(answers)) >= RELOADS // 2
+
+
+def test_poll_mode_follows_the_repository(repository: Path, tmp_path: Path) -> None:
+    """A new version and a new model go live, a damaged one is told, a removed one goes."""
+
+    def wait_for(path: str, status: int) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while (last := client.get(path)).status_code != status:
+            assert time.monotonic() < deadline, f"{path}: {last.text}"
+            time.sleep(0.05)
+
+    tiny = repository / "tiny"
+    with running(repository, tmp_path, settings=SETTINGS) as server, server.client() as client:
+        server.wait_loaded()
+        publish(tiny, 2)
+        wait_for("/v2/models/tiny/versions/2/ready", 200)
+        wait_for("/v2/models/tiny/versions/1", 404)
+        shutil.copytree(tiny, repository / "more")
+        wait_for("/v2/models/more/versions/2/ready", 200)
+        assert client.get("/metrics").text.count('paddlepool_model_ready{model="more"') == 1
+        shutil.copytree(tiny / "1", tiny / ".staging")
+        shutil.copy(repository / "other.pdiparams", tiny / ".staging" / "inference.pdiparams")
+        (tiny / ".staging").rename(tiny / "3")
+        wait_for("/v2/models/tiny/versions/3", 503)
+        [bad] = [
+            each
+            for each in client.post("/v2/repository/index", headers=KEY).json()
+            if (each["name"], each["version"]) == ("tiny", "3")
+        ]
+        assert "inference.pdiparams" in bad["reason"]
+        assert client.get("/v2/models/tiny").json()["versions"] == ["2"]
+        shutil.rmtree(repository / "more")
+        wait_for("/v2/models/more", 404)
+        assert client.get("/v2/health/ready").status_code == 200

@@ -1,0 +1,173 @@
+"""Triton's own HTTP client, unchanged, against a real server: all that it can ask of a model."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.e2e.process import Server, running
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # gevent and its kin, while they are imported
+    triton = pytest.importorskip("tritonclient.http")
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
+KEY = {"X-Api-Key": "admin"}
+IMAGE = np.linspace(-1, 1, 2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def repository(tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model `tiny`, and a copy of it that may be changed."""
+    root = tmp_path_factory.mktemp("triton") / "repository"
+    shutil.copytree(tiny_model_repository, root)
+    shutil.copytree(root / "tiny", root / "other")
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    settings = {"admin_key": "admin"}
+    with running(repository, tmp_path_factory.mktemp("log"), settings=settings) as server:
+        server.wait_loaded()
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Any]:
+    with triton.InferenceServerClient(f"127.0.0.1:{server.port}", concurrency=4) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def golden(repository: Path) -> dict[str, np.ndarray]:
+    with np.load(repository / "tiny" / "1" / "selftest.npz") as archive:
+        return {name: archive[f"output.{name}"] for name in ("scores", "mean")}
+
+
+def image(array: np.ndarray = IMAGE, *, binary: bool = True, datatype: str = "FP32") -> Any:
+    tensor = triton.InferInput("image", list(array.shape), datatype)
+    tensor.set_data_from_numpy(array, binary_data=binary)
+    return tensor
+
+
+def test_health_and_metadata(client: Any) -> None:
+    """What every client asks first."""
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("tiny")
+    assert client.is_model_ready("tiny", "1")
+    assert not client.is_model_ready("tiny", "2")
+    assert client.get_server_metadata()["name"] == "paddlepool"
+    metadata = client.get_model_metadata("tiny")
+    assert metadata["versions"] == ["1"]
+    assert metadata["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 3, -1, -1]}]
+
+
+def test_configuration_and_statistics(client: Any) -> None:
+    """As perf_analyzer and the model analyzer read them."""
+    config = client.get_model_config("tiny")
+    assert (config["max_batch_size"], config["input"][0]["dims"]) == (4, [3, -1, -1])
+    before = client.get_inference_statistics("tiny")["model_stats"][0]
+    client.infer("tiny", [image()])
+    after = client.get_inference_statistics("tiny", "1")["model_stats"][0]
+    assert after["inference_count"] - before["inference_count"] == 2
+    assert after["execution_count"] - before["execution_count"] == 1
+    everything = client.get_inference_statistics()["model_stats"]
+    assert [each["name"] for each in everything] == ["other", "tiny"]
+
+
+@pytest.mark.parametrize("binary_in", [True, False], ids=["binary-in", "json-in"])
+@pytest.mark.parametrize("binary_out", [True, False], ids=["binary-out", "json-out"])
+def test_infer(
+    client: Any, golden: dict[str, np.ndarray], binary_in: bool, binary_out: bool
+) -> None:
+    """Requested outputs, in the order and form that were asked for; the id comes back."""
+    outputs = [triton.InferRequestedOutput(n, binary_data=binary_out) for n in ("mean", "scores")]
+    result = client.infer("tiny", [image(binary=binary_in)], outputs=outputs, request_id="7")
+    assert result.get_response()["id"] == "7"
+    assert [output["name"] for output in result.get_response()["outputs"]] == ["mean", "scores"]
+    for name, expected in golden.items():
+        np.testing.assert_allclose(result.as_numpy(name), expected, atol=1e-4)
+
+
+def test_infer_without_naming_outputs(client: Any, golden: dict[str, np.ndarray]) -> None:
+    """All of them, with a version, a deadline and a priority."""
+    result = client.infer("tiny", [image()], model_version="1", timeout=5_000_000, priority=1)
+    assert result.get_response()["model_version"] == "1"
+    np.testing.assert_allclose(result.as_numpy("scores"), golden["scores"], atol=1e-4)
+
+
+def test_asynchronous_requests(client: Any, golden: dict[str, np.ndarray]) -> None:
+    """Sixteen at once over four connections."""
+    pending = [client.async_infer("tiny", [image()]) for _ in range(16)]
+    for request in pending:
+        scores = request.get_result().as_numpy("scores")
+        np.testing.assert_allclose(scores, golden["scores"], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "options", "status", "words"),
+    [
+        ("nobody", lambda: image(), {}, "404", "no model"),
+        ("tiny", lambda: image(), {"model_version": "9"}, "404", "no model"),
+        ("tiny", lambda: image(IMAGE[:, :2]), {}, "400", "shape"),
+        ("tiny", lambda: image(IMAGE.astype(np.int32), datatype="INT32"), {}, "400", "FP32"),
+        ("tiny", lambda: image(np.concatenate([IMAGE] * 3)), {}, "400", "max_batch_size"),
+        ("tiny", lambda: image(IMAGE * np.nan), {}, "400", "NaN"),
+        ("tiny", lambda: image(), {"sequence_id": 5, "sequence_start": True}, "400", "parameters"),
+        ("tiny", lambda: image(), {"request_compression_algorithm": "gzip"}, "415", "identity"),
+    ],
+    ids=["model", "version", "shape", "datatype", "rows", "nan", "sequence", "gzip"],
+)
+def test_errors_reach_the_caller(
+    client: Any, model: str, tensor: Any, options: dict[str, Any], status: str, words: str
+) -> None:
+    """As the client's own exception, with the status and the server's words."""
+    with pytest.raises(triton.InferenceServerException, match=words) as caught:
+        client.infer(model, [tensor()], **options)
+    assert caught.value.status() == status
+    assert client.is_model_ready("tiny")
+
+
+def test_model_control(client: Any, repository: Path) -> None:
+    """Index, a new version by load, a damaged one refused, unload."""
+    model = repository / "other"
+
+    def states() -> dict[str, str]:
+        index = client.get_model_repository_index(headers=KEY)
+        return {each["version"]: each["state"] for each in index if each["name"] == "other"}
+
+    with pytest.raises(triton.InferenceServerException, match="admin key"):
+        client.load_model("other")
+    assert states() == {"1": "READY"}
+    shutil.copytree(model / "1", model / ".staging")
+    (model / ".staging").rename(model / "2")
+    client.load_model("other", headers=KEY)
+    assert states() == {"2": "READY", "1": "UNAVAILABLE"}
+    shutil.copytree(model / "1", model / "3")
+    shutil.copy(repository / "other.pdiparams", model / "3" / "inference.pdiparams")
+    with pytest.raises(triton.InferenceServerException, match="other/3") as caught:
+        client.load_model("other", headers=KEY)
+    assert caught.value.status() == "409"
+    assert client.infer("other", [image()]).get_response()["model_version"] == "2"
+    with pytest.raises(triton.InferenceServerException, match="repository"):
+        client.load_model("other", headers=KEY, config="{}")
+    client.unload_model("other", headers=KEY)
+    assert set(states().values()) == {"UNAVAILABLE"}
+    assert not client.is_model_ready("other")
+
+
+def test_hostile_tensors_cost_no_predictor(server: Server, client: Any) -> None:
+    """After all of the above every predictor process is the one that was opened."""
+    with server.client() as http:
+        text = http.get("/metrics").text
+    restarts = [line for line in text.splitlines() if line.startswith("paddlepool_predictor_rest")]
+    assert restarts
+    assert {float(line.rpartition(" ")[2]) for line in restarts} == {0.0}

@@ -1,0 +1,87 @@
+"""Processes that are held really stand still, go on, and end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.engine.pause import Pause
+from tests.engine.fakes import PATIENCE
+
+PROGRAM = "import sys; print('up', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def wait_state(process: subprocess.Popen[bytes], *, stopped: bool) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        stat = Path(f"/proc/{process.pid}/stat").read_text()
+        if (stat.rpartition(")")[2].split()[0] == "T") == stopped:
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"never {'stopped' if stopped else 'running'}")
+
+
+def test_what_is_held_stands_still_until_released(process: subprocess.Popen[bytes]) -> None:
+    """By signals of the system, so that native code stops in the middle of a run."""
+    pause = Pause()
+    pause.add(process)
+    pause.hold()
+    wait_state(process, stopped=True)
+    assert (pause.held, pause.holds) == (True, 1)
+    pause.release()
+    wait_state(process, stopped=False)
+    assert not pause.held
+
+
+def test_who_joins_a_held_pause_is_stopped_too(process: subprocess.Popen[bytes]) -> None:
+    """A process may be started at the moment a request arrives."""
+    pause = Pause()
+    pause.hold()
+    pause.add(process)
+    wait_state(process, stopped=True)
+
+
+def test_who_left_is_not_stopped(process: subprocess.Popen[bytes]) -> None:
+    """A process that was discarded is nobody's business any more."""
+    pause = Pause()
+    pause.add(process)
+    pause.discard(process)
+    pause.hold()
+    wait_state(process, stopped=False)
+
+
+def test_the_end_kills_also_what_stands_still(process: subprocess.Popen[bytes]) -> None:
+    """And what is added after it."""
+    pause = Pause()
+    pause.add(process)
+    pause.hold()
+    pause.end()
+    assert process.wait(PATIENCE) == -signal.SIGKILL
+
+
+def test_a_process_that_has_ended_is_no_error(process: subprocess.Popen[bytes]) -> None:
+    """It may end at any moment, before it is discarded."""
+    pause = Pause()
+    pause.add(process)
+    process.kill()
+    process.wait(PATIENCE)
+    pause.hold()
+    pause.release()
+    pause.end()

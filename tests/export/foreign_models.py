@@ -1,0 +1,97 @@
+"""Exports programs that nobody here wrote, as their users would. Started as a program of its own,
+so that the test process never imports Paddle:  python -m tests.export.foreign_models DIRECTORY
+
+Each model gets `DIRECTORY/<name>/1/<any base name>.*` and `DIRECTORY/<name>.npz` with `input.…`
+and, in the order of the program, `output.<n>`: Paddle's own results, from the layer where there is
+one and from `paddle.inference` for the program that Paddle 2 saved.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import paddle
+from paddle import inference, nn
+from paddle.static import InputSpec
+from paddle.vision.models import mobilenet_v3_small, resnet18
+
+LEGACY = Path(__file__).parent / "legacy"
+
+
+class Mixed(nn.Layer):
+    """Three inputs of three dtypes; outputs of three dtypes, one of them without a batch axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(8, 4)
+        self.linear = nn.Linear(4, 3)
+
+    def forward(
+        self, tokens: paddle.Tensor, mask: paddle.Tensor, scale: paddle.Tensor
+    ) -> tuple[paddle.Tensor, ...]:
+        kept = self.embedding(tokens) * mask.astype("float32").unsqueeze(-1)
+        scores = self.linear(kept.sum(1)) * scale.astype("float32")
+        return scores, scores.argmax(1), scores > 0, scores.astype("float64").mean()
+
+
+def export(
+    root: Path, name: str, network: nn.Layer, base: str, specs: list[InputSpec], *feeds: np.ndarray
+) -> None:
+    network.eval()
+    paddle.jit.save(network, str(root / name / "1" / base), input_spec=specs)
+    outputs = network(*map(paddle.to_tensor, feeds))
+    several = outputs if isinstance(outputs, tuple) else (outputs,)
+    keep(root, name, [spec.name for spec in specs], feeds, [each.numpy() for each in several])
+
+
+def keep(root: Path, name: str, names: list[str], feeds: tuple, outputs: list) -> None:
+    given = {f"input.{key}": array for key, array in zip(names, feeds, strict=True)}
+    given |= {f"output.{index}": array for index, array in enumerate(outputs)}
+    np.savez(root / f"{name}.npz", **given)
+
+
+def main(root: Path) -> None:
+    paddle.seed(5)
+    random = np.random.default_rng(3)
+    pictures = random.random((3, 3, 64, 64), dtype=np.float32)
+    export(
+        root, "resnet18", resnet18(), "net",
+        [InputSpec([None, 3, 64, 64], "float32", "x")], pictures,
+    )  # fmt: skip
+    export(
+        root, "mobilenet_v3_small", mobilenet_v3_small(), "model",
+        [InputSpec([1, 3, 64, 64], "float32", "image")], pictures[:1],
+    )  # fmt: skip
+    export(
+        root, "mixed", Mixed(), "inference",
+        [
+            InputSpec([None, None], "int64", "tokens"),
+            InputSpec([None, None], "bool", "mask"),
+            InputSpec([None, 1], "int32", "scale"),
+        ],
+        random.integers(0, 8, (2, 5)), random.random((2, 5)) > 0.3, np.array([[2], [3]], np.int32),
+    )  # fmt: skip
+    version = root / "legacy" / "1"
+    version.mkdir(parents=True)
+    for file in LEGACY.glob("model.pd*"):
+        shutil.copy(file, version)
+    feeds = pictures[:2, :, :8, :8].copy(), random.integers(0, 16, (2, 6))
+    keep(root, "legacy", ["image", "tokens"], feeds, run_legacy(version, feeds))
+
+
+def run_legacy(version: Path, feeds: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+    config = inference.Config(str(version / "model.pdmodel"), str(version / "model.pdiparams"))
+    config.disable_gpu()
+    config.disable_mkldnn()
+    predictor = inference.create_predictor(config)
+    for name, array in zip(predictor.get_input_names(), feeds, strict=True):
+        predictor.get_input_handle(name).copy_from_cpu(array)
+    predictor.run()
+    return [predictor.get_output_handle(n).copy_to_cpu() for n in predictor.get_output_names()]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,156 @@
+"""Groups are proven against their base, or say why not."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from app.engine.model import ServedModel
+from app.engine.registry import ModelRegistry
+from app.engine.status import UNKNOWN_EFFECT, Effect
+from app.engine.tensors import Tensors
+from app.errors import BackendError
+from app.live.prover import NOTHING_TO_COMPARE, RETRY_SECONDS, Prover, Which
+from app.live.quiet import Quiet
+from app.live.spare import Spares
+from tests.engine.fakes import FakeFactory, ManualClock, doubled
+from tests.live.fakes import nudged
+
+
+def effect(served: ServedModel, group: str = "spare") -> Effect:
+    return next(each.effect for each in served.groups() if each.name == group)
+
+
+def prove_all(registry: ModelRegistry, spares: Spares, which: Which = "all") -> int:
+    prover = Prover(registry, spares, which=which)
+    count = 0
+    while prover.prove_one():
+        count += 1
+    return count
+
+
+def test_other_outputs_prove_a_group(
+    registry: ModelRegistry, spares: Spares, beside: FakeFactory, served: ServedModel
+) -> None:
+    """Bit by bit, against a base that repeats itself."""
+    runs = 0
+
+    def by_turns(inputs: Tensors) -> Tensors:
+        # own warm-up, own, base warm-up, base; then own, base, own, base, …
+        nonlocal runs
+        runs += 1
+        own = runs <= 2 or (runs > 4 and runs % 2 == 1)
+        return nudged(inputs) if own else doubled(inputs)
+
+    beside.behaviour = by_turns
+    assert prove_all(registry, spares) == 2
+    found = effect(served)
+    assert found.effective is True
+    assert "other outputs than main" in found.reason
+    assert all(predictor.closed.is_set() for predictor in beside.opened)
+
+
+def test_a_group_that_changes_nothing_is_ineffective(
+    registry: ModelRegistry, spares: Spares, served: ServedModel
+) -> None:
+    """The same bits in the same time: whatever its switches say."""
+
+    ticks = itertools.count()
+    timed = replace(spares, clock=lambda: float(next(ticks)))  # every run takes one
+    prove_all(registry, timed)
+    found = effect(served)
+    assert found.effective is False, found.reason
+    assert "changes nothing" in found.reason
+
+
+def test_the_default_group_without_a_base_has_nothing_to_differ_from(
+    registry: ModelRegistry, spares: Spares, beside: FakeFactory, served: ServedModel
+) -> None:
+    """It is the base of the others; nothing is opened for it."""
+    assert prove_all(registry, spares, which="started") == 1
+    assert effect(served, "main") == NOTHING_TO_COMPARE
+    assert effect(served) == UNKNOWN_EFFECT
+    assert not beside.specs
+
+
+def test_a_refused_group_says_why(
+    registry: ModelRegistry, spares: Spares, beside: FakeFactory, served: ServedModel
+) -> None:
+    """Such as bfloat16 on a processor without it."""
+    beside.refuse = BackendError("this processor has no fast bfloat16")
+    prove_all(registry, spares)
+    assert effect(served) == Effect(None, "cannot start: this processor has no fast bfloat16")
+
+
+def test_a_group_whose_base_is_refused_is_not_judged(
+    registry: ModelRegistry, spares: Spares, beside: FakeFactory, served: ServedModel
+) -> None:
+    """Null with the reason, not false: nothing is known about the group."""
+
+    class OnlyTheFirst(FakeFactory):
+        def __call__(self, spec):  # type: ignore[no-untyped-def]
+            if self.opened:
+                self.refuse = BackendError("no room")
+            return super().__call__(spec)
+
+    only = OnlyTheFirst()
+    prove_all(registry, replace(spares, open_predictor=only))
+    assert effect(served) == Effect(None, "its base main cannot start: no room")
+    assert only.opened[0].closed.is_set()
+
+
+def test_a_group_is_proven_once_it_is_started(
+    registry: ModelRegistry, spares: Spares, served: ServedModel
+) -> None:
+    """Nothing is opened for a group that nobody uses, unless all are to be proven."""
+    prover = Prover(registry, spares, which="started")
+    assert prover.prove_one()  # main
+    assert not prover.prove_one()
+    served.start_group("spare")
+    assert prover.prove_one()
+    assert effect(served) != UNKNOWN_EFFECT
+    assert not prover.prove_one()
+
+
+def test_runs_that_fail_are_tried_again_later(
+    registry: ModelRegistry, spares: Spares, beside: FakeFactory, served: ServedModel
+) -> None:
+    """Not at once and not never."""
+
+    def refuse(inputs: Tensors) -> Tensors:
+        raise BackendError("out of memory")
+
+    beside.behaviour = refuse
+    clock = ManualClock()
+    prover = Prover(registry, spares, which="all", clock=clock)
+    while prover.prove_one():
+        pass
+    assert effect(served) == Effect(None, "its runs failed: out of memory")
+    beside.behaviour = doubled
+    clock.advance(RETRY_SECONDS + 1)
+    assert prover.prove_one()
+    assert "runs failed" not in effect(served).reason
+
+
+def test_interrupted_pairs_do_not_count(
+    registry: ModelRegistry,
+    spares: Spares,
+    beside: FakeFactory,
+    served: ServedModel,
+    quiet: Quiet,
+) -> None:
+    """On a machine that is never idle for the length of a run, nothing is claimed."""
+
+    def interrupted(inputs: Tensors) -> Tensors:
+        quiet.began()
+        quiet.ended()
+        return doubled(inputs)
+
+    beside.behaviour = interrupted
+    prove_all(registry, spares)
+    assert effect(served) == Effect(None, "it has not run yet")
+
+
+def test_off_proves_nothing(registry: ModelRegistry, spares: Spares) -> None:
+    """And asks nobody for what is served."""
+    assert prove_all(registry, spares, which="off") == 0

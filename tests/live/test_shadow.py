@@ -1,0 +1,231 @@
+"""A share of the answered requests runs again on other groups; the rest costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from app.engine.model import ServedModel
+from app.engine.registry import ModelRegistry
+from app.errors import BackendError, WorkerCrashed
+from app.live.quiet import Quiet
+from app.live.shadow import Shadow
+from app.live.spare import Spares
+from tests.engine.fakes import FakeFactory, doubled, row
+from tests.live.fakes import RecordingLive, nudged
+
+Build = Callable[..., Shadow]
+
+
+@pytest.fixture
+def observer() -> RecordingLive:
+    return RecordingLive()
+
+
+@pytest.fixture
+def build(registry: ModelRegistry, spares: Spares, observer: RecordingLive) -> Iterator[Build]:
+    built: list[Shadow] = []
+
+    def build(**changes: Any) -> Shadow:
+        options: dict[str, Any] = {
+            "fraction": 1.0,
+            "groups": ("spare",),
+            "max_predictors": 4,
+            "observer": observer,
+            "agreement_of": lambda info: None,
+            "draw": lambda: 0.0,
+        }
+        built.append(Shadow(registry, spares, **options | changes))
+        return built[-1]
+
+    yield build
+    for shadow in built:
+        shadow.close()
+
+
+def offer(shadow: Shadow, served: ServedModel, *, group: str = "main") -> bool:
+    return shadow.offer(served, group, [row(1, 2)], [doubled(row(1, 2))])
+
+
+def test_a_replay_records_time_and_drift(
+    build: Build, served: ServedModel, beside: FakeFactory, observer: RecordingLive
+) -> None:
+    """Under the labels of its own group, as a run of that group."""
+    beside.behaviour = nudged
+    shadow = build()
+    assert offer(shadow, served)
+    assert shadow.replay_one()
+    [batch] = observer.batches
+    assert batch.pop("seconds") >= 0
+    assert batch == {"model": "double", "version": 1, "group": "spare", "rows": 1}
+    assert observer.drifts == [
+        {"model": "double", "group": "spare", "drift": 0.25, "agreement": None}
+    ]
+    assert observer.outcomes == ["replayed"]
+    assert not shadow.replay_one()
+
+
+def test_the_tasks_own_measure_is_recorded(
+    build: Build, served: ServedModel, observer: RecordingLive
+) -> None:
+    """Such as the overlap of two masks."""
+    shadow = build(agreement_of=lambda info: lambda found, expected: 0.75)
+    offer(shadow, served)
+    shadow.replay_one()
+    assert observer.drifts[0]["agreement"] == 0.75
+
+
+def test_an_interrupted_run_is_not_timed(
+    build: Build,
+    served: ServedModel,
+    beside: FakeFactory,
+    observer: RecordingLive,
+    quiet: Quiet,
+) -> None:
+    """Its time would be that of the request that interrupted it."""
+
+    def interrupted(inputs):  # type: ignore[no-untyped-def]
+        quiet.began()
+        quiet.ended()
+        return doubled(inputs)
+
+    beside.behaviour = interrupted
+    shadow = build()
+    offer(shadow, served)
+    shadow.replay_one()
+    assert observer.batches == []
+    assert observer.drifts[0]["drift"] == 0
+
+
+@pytest.mark.parametrize(("draw", "taken"), [(0.09, True), (0.1, False), (0.9, False)])
+def test_the_share_is_drawn(build: Build, served: ServedModel, draw: float, taken: bool) -> None:
+    """A tenth means a tenth."""
+    shadow = build(fraction=0.1, draw=lambda: draw)
+    assert offer(shadow, served) is taken
+
+
+def test_nothing_is_taken_by_default(build: Build, served: ServedModel) -> None:
+    """A share of zero takes nothing, whatever is drawn."""
+    assert not offer(build(fraction=0.0), served)
+
+
+def test_only_the_default_groups_answers_are_references(build: Build, served: ServedModel) -> None:
+    """Drift is from the default group: a request that pins another one is not replayed."""
+    assert not offer(build(), served, group="spare")
+
+
+def test_one_sample_waits_and_the_rest_is_dropped(
+    build: Build, served: ServedModel, observer: RecordingLive
+) -> None:
+    """Nothing is queued, so a busy server holds one request's tensors and no more."""
+    shadow = build()
+    assert offer(shadow, served)
+    assert not offer(shadow, served)
+    assert observer.outcomes == ["dropped"]
+    assert shadow.waiting()
+
+
+def test_one_job_of_a_request_is_replayed(
+    build: Build, served: ServedModel, observer: RecordingLive
+) -> None:
+    """A request of 32 texts costs as much as one of one."""
+    draws = iter([0.0, 0.7])
+    shadow = build(draw=lambda: next(draws))
+    jobs = [row(1), row(2), row(3)]
+    shadow.offer(served, "main", jobs, [doubled(job) for job in jobs])
+    shadow.replay_one()
+    assert len(observer.drifts) == 1
+    assert observer.drifts[0]["drift"] == 0
+
+
+def test_without_names_the_started_groups_are_shadowed(
+    build: Build, served: ServedModel, beside: FakeFactory, observer: RecordingLive
+) -> None:
+    """None is opened that nobody asked for."""
+    shadow = build(groups=())
+    offer(shadow, served)
+    shadow.replay_one()
+    assert observer.outcomes == ["dropped"]
+    assert not beside.specs
+    served.start_group("spare")
+    offer(shadow, served)
+    shadow.replay_one()
+    assert observer.outcomes == ["dropped", "replayed"]
+
+
+def test_a_refused_group_is_not_tried_again(
+    build: Build, served: ServedModel, beside: FakeFactory, observer: RecordingLive
+) -> None:
+    """Until its model is loaded again."""
+    beside.refuse = BackendError("no GPU")
+    shadow = build()
+    for _ in range(2):
+        offer(shadow, served)
+        shadow.replay_one()
+    assert observer.outcomes == ["failed", "dropped"]
+    assert len(beside.specs) == 1
+
+
+def test_a_crash_ends_one_replay(
+    build: Build, served: ServedModel, beside: FakeFactory, observer: RecordingLive
+) -> None:
+    """The next one gets a new process."""
+
+    def crash(inputs):  # type: ignore[no-untyped-def]
+        raise WorkerCrashed("gone")
+
+    beside.behaviour = crash
+    shadow = build()
+    offer(shadow, served)
+    shadow.replay_one()
+    assert beside.opened[0].closed.is_set()
+    beside.behaviour = doubled
+    offer(shadow, served)
+    shadow.replay_one()
+    assert observer.outcomes == ["failed", "replayed"]
+
+
+def test_a_predictor_is_kept_from_replay_to_replay(
+    build: Build, served: ServedModel, beside: FakeFactory
+) -> None:
+    """Opening one takes seconds."""
+    shadow = build()
+    for _ in range(3):
+        offer(shadow, served)
+        shadow.replay_one()
+    assert len(beside.opened) == 1
+    shadow.close()
+    assert beside.opened[0].closed.is_set()
+
+
+def test_a_predictor_that_grows_is_replaced(
+    build: Build, served: ServedModel, beside: FakeFactory
+) -> None:
+    """Memory is bounded also for what nobody waits for."""
+    shadow = build()
+    offer(shadow, served)
+    shadow.replay_one()
+    beside.opened[0].resident = 3 << 30
+    offer(shadow, served)
+    shadow.replay_one()
+    assert beside.opened[0].closed.is_set()
+
+
+def test_what_is_no_longer_served_is_forgotten(
+    build: Build,
+    served: ServedModel,
+    registry: ModelRegistry,
+    beside: FakeFactory,
+    observer: RecordingLive,
+) -> None:
+    """A reload closes the predictors of the version before, and drops its sample."""
+    shadow = build()
+    offer(shadow, served)
+    shadow.replay_one()
+    offer(shadow, served)
+    registry.unload("double")
+    shadow.replay_one()
+    assert observer.outcomes == ["replayed", "dropped"]
+    assert beside.opened[0].closed.is_set()

@@ -1,0 +1,138 @@
+"""Measured figures in model cards: where they are written, and when they are stale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.engine.manifest import read_manifest
+from app.errors import ConfigError
+from app.quality.cards import BEGIN, END, HEADING, compare_card, read_card, write_card
+from app.quality.ports import Findings, Table
+from app.quality.report import Report
+
+REPOSITORY = Path(__file__).parents[2] / "model_repo"
+
+
+def report(accuracy: float = 0.9, *, texts: int = 10, limit: int | None = None) -> Report:
+    table = Table(
+        key="eval",
+        title="Eval",
+        columns=("texts", "accuracy"),
+        rows=(("usual", (texts, accuracy)),),
+    )
+    return Report(
+        model="toy",
+        version=1,
+        group="onednn",
+        fingerprint="0123456789abcdef",
+        findings=Findings(tables=(table,), notes=("sad taken for fear",)),
+        limit=limit,
+    )
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> Path:
+    path = tmp_path / "toy" / "MODEL_CARD.md"
+    path.parent.mkdir()
+    path.write_text("# toy\n\nAbout it.\n", "utf-8")
+    return path
+
+
+def test_figures_go_to_the_end_of_a_card_without_their_heading(card: Path) -> None:
+    """The rest of the card is untouched, and the table is there to four digits."""
+    write_card(card, report())
+    text = card.read_text("utf-8")
+    assert text.startswith(f"# toy\n\nAbout it.\n\n{HEADING}\n\n{BEGIN}\n")
+    assert "| usual | 10 | 0.9000 |" in text
+    assert "- sad taken for fear" in text
+    assert text.endswith(f"{END}\n")
+
+
+def test_figures_go_below_their_heading_where_it_is(card: Path) -> None:
+    """What stands under the heading stays, after the figures."""
+    card.write_text(f"# toy\n\n{HEADING}\n\nOn a CPU.\n\n## Not for\n\nCheques.\n", "utf-8")
+    write_card(card, report())
+    text = card.read_text("utf-8")
+    assert text.startswith(f"# toy\n\n{HEADING}\n\n{BEGIN}\n")
+    assert text.endswith(f"{END}\n\nOn a CPU.\n\n## Not for\n\nCheques.\n")
+
+
+def test_writing_again_replaces_only_the_figures(card: Path) -> None:
+    """The same figures give the same bytes; others take their place."""
+    write_card(card, report())
+    first = card.read_bytes()
+    write_card(card, report())
+    assert card.read_bytes() == first
+    write_card(card, report(0.8))
+    assert card.read_bytes() == first.replace(b"0.9000", b"0.8000")
+
+
+@pytest.mark.parametrize(
+    ("measured", "fault"),
+    [
+        (report(), None),
+        (report(0.904), None),
+        (report(0.91), "it says '| usual | 10 | 0.9000 |', measured: '| usual | 10 | 0.9100 |'"),
+        (report(texts=11), "measured: '| usual | 11 | 0.9000 |'"),
+        (replace(report(), fingerprint="fedcba9876543210"), "measured: 'Version 1 (sha256 `fedc"),
+    ],
+    ids=["same", "rounding", "other figure", "other count", "other weights"],
+)
+def test_a_card_with_other_figures_is_found(
+    card: Path, measured: Report, fault: str | None
+) -> None:
+    """Fractions may differ by 0.005; counts and the version's fingerprint must be equal."""
+    write_card(card, report())
+    found = compare_card(card, measured)
+    assert (fault is None) == (found is None)
+    if found is not None:
+        assert found.wrong
+        assert fault in found.sentence
+
+
+def test_a_card_without_figures_is_not_wrong(card: Path) -> None:
+    """It is told how to get them."""
+    found = compare_card(card, report())
+    assert found is not None
+    assert not found.wrong
+    assert "--write-cards" in found.sentence
+
+
+def test_a_quick_look_is_not_written(card: Path) -> None:
+    """Figures of a few items would pass for the model's."""
+    with pytest.raises(ConfigError, match="--limit"):
+        write_card(card, report(limit=5))
+    assert BEGIN not in card.read_text("utf-8")
+
+
+@pytest.mark.parametrize("text", [BEGIN, END, f"{END}\n{BEGIN}", f"{BEGIN}{END}" * 2])
+def test_broken_markers_are_refused(card: Path, text: str) -> None:
+    """Otherwise a part of the card would be lost."""
+    card.write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match="begin and"):
+        write_card(card, report())
+    assert card.read_text("utf-8") == text
+
+
+def test_an_absent_card_is_named(tmp_path: Path) -> None:
+    """The figures go into a card that someone has written."""
+    with pytest.raises(ConfigError, match=r"MODEL_CARD\.md cannot be read"):
+        write_card(tmp_path / "MODEL_CARD.md", report())
+
+
+@pytest.mark.parametrize("model", sorted(path.parent.name for path in REPOSITORY.glob("*/1")))
+def test_committed_figures_are_of_the_committed_weights(model: str) -> None:
+    """A new export without `models verify --quality --write-cards` leaves a stale card behind."""
+    path = REPOSITORY / model / "MODEL_CARD.md"
+    if not path.exists() or BEGIN not in (text := read_card(path)):
+        pytest.skip(f"NOT CHECKED: the card of {model} has no measured figures yet")
+    newest = max(
+        (p for p in path.parent.iterdir() if p.name.isdecimal()), key=lambda p: int(p.name)
+    )
+    assert (
+        f"Version {newest.name} (sha256 `{read_manifest(newest).sha256()[:12]}…`)"
+        in text.partition(BEGIN)[2]
+    )

@@ -1,0 +1,263 @@
+"""Measuring models: batches, the tables of each task, absent data, and the whole command."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import cv2
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+
+from app.cli import main
+from app.engine.ports import ServedModelInfo
+from app.engine.tensors import Tensors, TensorSpec
+from app.errors import ConfigError
+from app.pipelines.segment import quality as segment_quality
+from app.pipelines.sentiment import quality as sentiment_quality
+from app.quality.bench import PredictorBench
+from app.quality.digits import TRAIN_SHARE, DigitQuality
+from app.quality.ports import Source, Table
+from tests.engine.fakes import write_double
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "data"
+
+
+class FakeBench:
+    """Computes outputs with a function of one job."""
+
+    def __init__(self, network) -> None:
+        self._network = network
+
+    def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
+        return [self._network(job) for job in jobs]
+
+    def each(self, items: Sequence[T], *, what: str) -> Iterator[T]:
+        return iter(items)
+
+
+def info(directory: Path, inputs, outputs, **parameters: object) -> ServedModelInfo:
+    return ServedModelInfo(
+        name="toy",
+        version=1,
+        directory=directory,
+        inputs=inputs,
+        outputs=outputs,
+        parameters=parameters,
+    )
+
+
+MATTING = info(
+    Path(),
+    (TensorSpec("input", "float32", (-1, 3, 320, 320)),),
+    (TensorSpec("d0", "float32", (-1, 1, 320, 320)),),
+)
+
+
+def test_the_bench_joins_equal_shapes_and_keeps_the_order() -> None:
+    """Five jobs of two shapes in batches of at most two: each gets its own output back."""
+    batches = []
+
+    class Doubling:
+        def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+            batches.append(inputs["x"].shape)
+            return {"y": 2 * inputs["x"]}
+
+    jobs = [{"x": np.full((1, width), number)} for number, width in enumerate((3, 4, 3, 3, 4))]
+    bench = PredictorBench(Doubling(), max_batch_size=2, label="toy")
+    outputs = bench.run(jobs, what="jobs")
+    assert [int(output["y"][0, 0]) for output in outputs] == [0, 2, 4, 6, 8]
+    assert batches == [(2, 3), (1, 3), (2, 4)]
+
+
+def _idx(array: np.ndarray) -> bytes:
+    head = struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape)
+    return gzip.compress(head + array.tobytes())
+
+
+def test_digits_are_judged_on_the_held_out_part(tmp_path: Path) -> None:
+    """The 8,000 of training are not looked at; three of four others are right: 0.75."""
+    (tmp_path / "mnist").mkdir()
+    labels = np.zeros(TRAIN_SHARE + 4, np.uint8)
+    labels[-4:] = (1, 2, 3, 9)
+    pictures = np.zeros((len(labels), 28, 28), np.uint8)
+    for row, digit in zip((-4, -3, -2, -1), (1, 2, 3, 4), strict=True):
+        pictures[row, 0, digit] = 255
+    for name, array in (("images-idx3", pictures), ("labels-idx1", labels)):
+        (tmp_path / "mnist" / f"t10k-{name}-ubyte.gz").write_bytes(_idx(array))
+    described = info(
+        Path(),
+        (TensorSpec("image", "float32", (-1, 784)),),
+        (TensorSpec("l", "float32", (-1, 10)),),
+    )
+    [table] = (
+        DigitQuality(described, Source(data=tmp_path))
+        .measure(FakeBench(lambda job: {"l": job["image"][:, :10]}))
+        .tables
+    )
+    assert table.rows == (("held-out digits", (4, 0.75)),)
+
+
+def _rows(table: Table) -> dict[str, tuple[float | int, ...]]:
+    return dict(table.rows)
+
+
+def test_masks_are_judged_on_every_tenth_pair_beside_the_baselines(tmp_path: Path) -> None:
+    """A network that sees white as foreground is perfect on two of eleven black-and-white pairs."""
+    for folder in ("images", "masks"):
+        (tmp_path / "sod_train" / folder).mkdir(parents=True)
+    for number in range(11):
+        mask = np.zeros((320, 320), np.uint8)
+        if number % 10 == 0:
+            mask[100:200, 60:180] = 255
+        picture = np.repeat(mask[..., None], 3, axis=2)
+        root = tmp_path / "sod_train"
+        cv2.imwrite(str(root / "images" / f"ecssd_{number:02}.jpg"), picture)
+        cv2.imwrite(str(root / "masks" / f"ecssd_{number:02}.png"), mask)
+    task = segment_quality(MATTING, Source(data=tmp_path))
+    found = task.measure(
+        FakeBench(lambda job: {"d0": (job["input"][:, :1] > 0).astype(np.float32)})
+    )
+    [table] = found.tables
+    rows = _rows(table)
+    assert rows["served mask"] == (2, 0.0, 1.0, 1.0)
+    assert rows["served mask, ECSSD pairs"] == rows["served mask"]
+    assert rows["all-zero mask"][1] == pytest.approx(12_000 / 320**2)
+    assert {"centred ellipse", "GrabCut from a centred box"} <= set(rows)
+    assert found.notes[0].startswith("NOT MEASURED: the official masks")
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> ServedModelInfo:
+    """An emotion model of two labels whose tokenizer knows two words, and splits to judge it on."""
+    tokenizer = Tokenizer(
+        WordLevel({"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "glad": 4, "blue": 5}, "[UNK]")
+    )
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    posts = {
+        "train": [("Glad, glad!", "happy")],
+        "eval": [("glad glad", "happy"), ("blue", "sad"), ("glad", "sad")],
+    }
+    (tmp_path / "smp2020_ewect").mkdir()
+    for split in ("usual", "virus"):
+        for part, rows in posts.items():
+            lines = [json.dumps({"content": text, "label": label}) for text, label in rows]
+            path = tmp_path / "smp2020_ewect" / f"{split}_{part}.jsonl"
+            path.write_text("\n".join(lines) + "\n", "utf-8")
+    (tmp_path / "smoke.jsonl").write_text('{"text": "blue", "label": "happy"}\n', "utf-8")
+    tensors = tuple(TensorSpec(n, "int64", (-1, -1)) for n in ("input_ids", "attention_mask"))
+    logits = (TensorSpec("logits", "float32", (-1, 2)),)
+    return info(
+        tmp_path, tensors, logits, labels=["happy", "sad"], buckets=[8, 128], max_tokens=128
+    )
+
+
+def _by_first_word(job: Tensors) -> Tensors:
+    blue = job["input_ids"][0, 1] == 5
+    return {"logits": np.array([[0.0, 4.0] if blue else [4.0, 0.0]], np.float32)}
+
+
+def test_texts_are_judged_with_and_without_copies_of_training(reader: ServedModelInfo) -> None:
+    """Two of three right; without the one that training has, one of two; one smoke text wrong."""
+    source = Source(data=reader.directory, smoke=reader.directory / "smoke.jsonl")
+    found = sentiment_quality(reader, source).measure(FakeBench(_by_first_word))
+    tables = {table.key: _rows(table) for table in found.tables}
+    assert tables["eval"]["usual_eval"][:2] == (3, pytest.approx(2 / 3))
+    assert tables["eval"]["usual_eval without posts of usual_train"][:2] == (2, 0.5)
+    assert tables["f1"]["virus_eval"] == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert tables["smoke"] == {"smoke sentences": (1, 0)}
+    assert sum(tables["benchmark_sentence"]["scores"]) == pytest.approx(1)
+    assert found.notes == ("happy taken for sad (0.98): blue",)
+
+
+def test_absent_smoke_sentences_are_told(reader: ServedModelInfo) -> None:
+    """They belong to the project's checkout; the splits are measured without them."""
+    found = sentiment_quality(reader, Source(data=reader.directory)).measure(
+        FakeBench(_by_first_word)
+    )
+    assert found.notes[0].startswith("NOT MEASURED: the smoke sentences")
+
+
+def test_a_label_that_the_model_lacks_is_named(reader: ServedModelInfo) -> None:
+    """Other data than the model was made for."""
+    path = reader.directory / "smp2020_ewect" / "usual_eval.jsonl"
+    path.write_text('{"content": "glad", "label": "fear"}\n', "utf-8")
+    with pytest.raises(ConfigError, match="usual_eval has the label 'fear'"):
+        sentiment_quality(reader, Source(data=reader.directory))
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"content": 3, "label": "happy"}', b"\n"])
+def test_a_damaged_split_is_named(reader: ServedModelInfo, content: bytes) -> None:
+    """No traceback from the parser."""
+    (reader.directory / "smp2020_ewect" / "virus_eval.jsonl").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"virus_eval\.jsonl"):
+        sentiment_quality(reader, Source(data=reader.directory))
+
+
+def test_absent_pairs_are_named(tmp_path: Path) -> None:
+    """The folder that is missing and the option that names it."""
+    with pytest.raises(ConfigError, match=r"data absent: there is no folder .*sod_train/images"):
+        segment_quality(MATTING, Source(data=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--limit", "3"], "--limit belongs to --quality"),
+        (["--write-cards"], "--write-cards belongs to --quality"),
+        (["--quality", "--limit", "0"], "--limit must be at least 1"),
+        (["--quality", "--limit", "3", "--write-cards"], "--write-cards needs all the data"),
+        (["--quality", "double"], "double: nothing is defined to measure its quality by"),
+    ],
+)
+def test_options_that_make_no_sense_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    """Exit code 1 before any predictor starts."""
+    write_double(tmp_path)
+    assert main(["models", "verify", *options, "--repository", str(tmp_path)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"paddlepool models: {message}")
+
+
+def test_absent_data_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1 and the file, before any predictor starts."""
+    arguments = ["models", "verify", "--quality", "mnist", "--data", str(tmp_path)]
+    assert main([*arguments, "--repository", str(ROOT / "model_repo")]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("paddlepool models: data absent: ")
+    assert "t10k-images-idx3-ubyte.gz" in line
+
+
+@pytest.mark.paddle
+def test_the_served_models_are_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quick look at all three, in text and JSON: it says that it is one, and mnist is good."""
+    if not SHARED.is_dir():
+        pytest.skip("NOT TESTED: the data of ../shared are not beside the project")
+    monkeypatch.chdir(ROOT)
+    file = tmp_path / "quality.json"
+    assert main(["models", "verify", "--quality", "--limit", "4", "--json", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("QUICK LOOK at the first 4 of each set") == 3
+    figures = {name: found["figures"] for name, found in json.loads(file.read_text()).items()}
+    assert set(figures) == {"emotion", "mnist", "u2netp"}
+    assert figures["mnist"]["held_out"]["held-out digits"]["accuracy"] >= 0.75
+    assert figures["u2netp"]["validation"]["served mask"]["pairs"] == 4
+    assert figures["emotion"]["eval"]["usual_eval"]["texts"] == 4
+    assert figures["emotion"]["benchmark_sentence"]["scores"]["sad"] > 0.5
