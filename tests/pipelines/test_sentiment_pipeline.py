@@ -423,3 +423,12 @@ def test_a_missing_or_damaged_tokenizer_is_a_config_error(
     path.unlink() if content is None else path.write_text(content, "utf-8")
     with pytest.raises(ConfigError, match=r"^tokenizer.json of emotion is not a tokenizer$"):
         open_pipeline(info, executor=executor)
+
+
+def test_markers_that_someone_typed_are_text() -> None:
+    """The committed tokenizer must not end a text where its author wrote "[SEP]"."""
+    version = Path(__file__).parents[2] / "model_repo" / "emotion" / "1"
+    tokenizer = open_tokenizer(version / "tokenizer.json", max_tokens=128)
+    markers = {tokenizer.token_to_id(marker) for marker in ("[CLS]", "[SEP]", "[PAD]", "[MASK]")}
+    [encoding] = tokenizer.encode_batch_fast(["[CLS]好[SEP][PAD][MASK]"])
+    assert not markers & set(encoding.ids[1:-1])

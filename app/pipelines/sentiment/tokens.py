@@ -40,6 +40,7 @@ def open_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
     except Exception as error:  # the Rust binding raises bare Exception
         raise ConfigError(f"{path.name} of {path.parent.parent.name} is not a tokenizer") from error
     tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # a "[SEP]" that someone typed is text, not a marker
     tokenizer.enable_truncation(max_tokens)
     return tokenizer
 
