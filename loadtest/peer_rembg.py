@@ -15,6 +15,8 @@ from pathlib import Path
 
 from harness import HOST, ROOT, Connection, free_port, request
 
+from app.backends.process import NICE
+
 ENVIRONMENT = ROOT / ".venv-peers"
 PACKAGE = "rembg[cpu,cli]==2.0.86"
 START_SECONDS = 240.0
@@ -74,7 +76,8 @@ def running_rembg(program: Path, onnx: Path, home: Path, *, threads: int) -> Ite
     }
     log_file = home / "rembg.log"
     address = ["--host", HOST, "--port", str(port)]
-    command = [str(program), "s", *address, "--log_level", "warning", "--no-ui"]
+    # At the priority that the others' computing processes have.
+    command = ["nice", "-n", str(NICE), str(program), "s", *address, "--no-ui"]
     with log_file.open("wb") as log:
         process = subprocess.Popen(
             command, env=environment, stdout=log, stderr=log, start_new_session=True

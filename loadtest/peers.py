@@ -35,6 +35,7 @@ from peer_rembg import install, mask_request, running_rembg
 from tqdm import tqdm
 
 from app.backends.onnx_conversion import onnx_bytes
+from app.backends.process import NICE
 from app.engine.child import Child, Limits
 from app.engine.repository import ModelFiles, ModelRepository
 
@@ -122,7 +123,7 @@ def loops(
         "threads": 1,
         "tokenizer": tokenizer,
     }
-    limits = Limits(environment={"PYTHONPATH": f"{HERE}:{HERE.parent}"})
+    limits = Limits(nice=NICE, environment={"PYTHONPATH": f"{HERE}:{HERE.parent}"})
     body = {"body": np.frombuffer(payload, np.uint8)}
     with contextlib.ExitStack() as stack:
         children = []

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.commands.models_quality import add_quality_options, check_quality_options, verify_quality
+from app.commands.models_seal import add_seal, run_seal
+from app.commands.tables import print_table, shape_text
 
 if TYPE_CHECKING:
     from app.engine.model import ServedModel
     from app.engine.repository import ModelFiles, ModelRepository
-    from app.engine.tensors import TensorSpec
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,17 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe = actions.add_parser("describe", help="inputs, outputs, groups, origin of one model")
     describe.add_argument("name", metavar="MODEL")
     describe.add_argument("--version", type=int, help="default: the newest")
-    seal = actions.add_parser(
-        "seal", help="write the manifest of a Paddle program that was exported elsewhere"
-    )
-    seal.add_argument(
-        "directory",
-        type=Path,
-        metavar="MODEL/VERSION",
-        help="holds NAME.json or NAME.pdmodel, and NAME.pdiparams",
-    )
-    seal.add_argument("--source", default="", help="free text: where the weights came from")
-    seal.add_argument("--licence", default="", help="licence of the weights")
+    add_seal(actions)
     for action in (listing, verify, describe):
         action.add_argument(
             "--repository",
@@ -51,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.action == "seal":
-        return _seal(args)
+        return run_seal(args)
     repository = open_repository(args.repository)
     action: Callable[[ModelRepository, argparse.Namespace], int] = {
         "list": _list,
@@ -108,7 +99,7 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
             origin = str(manifest.weights.get("origin", "-"))
             preview = " (preview)" if manifest.weights.get("preview") else ""
             rows.append((name, str(version), _size(size), network, origin + preview, pipeline))
-    _print_table(rows)
+    print_table(rows)
     return 0
 
 
@@ -135,35 +126,11 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
                 result = f"FAILED: {error.message}"
                 faults += 1
             rows.append((name, str(version), result))
-    _print_table(rows)
+    print_table(rows)
     if faults or not args.quality:
         return 1 if faults else 0
     newest = [read_version(repository, name, None) for name in args.names or repository.names()]
     return verify_quality(newest, args)
-
-
-def _seal(args: argparse.Namespace) -> int:
-    from app.backends.process import ProcessBackend
-    from app.export.seal import seal
-
-    sealed = seal(
-        args.directory.resolve(),
-        open_predictor=ProcessBackend(),
-        source=args.source,
-        licence=args.licence,
-    )
-    rows = [("TENSOR", "NAME", "DTYPE", "SHAPE")]
-    for kind, specs in (("input", sealed.inputs), ("output", sealed.outputs)):
-        rows += [(kind, spec.name, spec.dtype, _shape(spec)) for spec in specs]
-    _print_table(rows)
-    print()
-    facts = {
-        "rows": "independent" if sealed.independent else "not proven independent: not batched",
-        "onednn": sealed.onednn or "equals the native kernels",
-        "config.toml": "written" if sealed.config else "left as it is",
-    }
-    _print_table([(f"{label}:", value) for label, value in facts.items()])
-    return 0
 
 
 def _self_test(files: ModelFiles) -> str:
@@ -215,15 +182,16 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
             for key, value in sorted(manifest.weights.items())
             if value != ""
         },
-        "batching": f"up to {batching.max_batch_size} rows, waits {batching.max_queue_delay_ms:g} "
-        f"ms, queue of {batching.max_queue_size} per instance",
+        "batching": f"up to {batching.max_batch_size or 'any number of'} rows, "
+        f"waits {batching.max_queue_delay_ms:g} ms, "
+        f"queue of {batching.max_queue_size} per instance",
     }
-    _print_table([(f"{label}:", value) for label, value in facts.items()])
+    print_table([(f"{label}:", value) for label, value in facts.items()])
     rows = [("TENSOR", "NAME", "DTYPE", "SHAPE")]
     for kind, specs in (("input", manifest.inputs), ("output", manifest.outputs)):
-        rows += [(kind, spec.name, spec.dtype, _shape(spec)) for spec in specs]
+        rows += [(kind, spec.name, spec.dtype, shape_text(spec)) for spec in specs]
     print()
-    _print_table(rows)
+    print_table(rows)
     groups = [("GROUP", "BACKEND", "COUNT", "THREADS", "START", "OPTIONS")]
     for group in config.instance_group:
         name = f"{group.name} (default)" if group.name == config.default_group else group.name
@@ -238,19 +206,8 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
             )
         )
     print()
-    _print_table(groups)
+    print_table(groups)
     return 0
-
-
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
-
-
-def _shape(spec: TensorSpec) -> str:
-    return " × ".join("any" if size == -1 else str(size) for size in spec.shape) or "scalar"
 
 
 def _pairs(values: object) -> str:

@@ -112,7 +112,7 @@ def _rivals(
 ) -> Iterator[tuple[str, str, list[Outcome]]]:
     """Kinds of other choices, why one loses where it serves less, and who is of that kind."""
     others = [(each.candidate, each) for each in outcomes if each.candidate != own]
-    plain = [(c, each) for c, each in others if c.batch == own.batch and c.buckets == own.buckets]
+    plain = [(c, each) for c, each in others if c.batch == own.batch]
     yield (
         "more threads in a predictor",
         "threads of one predictor wait for each other, predictors do not",
@@ -141,5 +141,5 @@ def _rivals(
     yield (
         "other buckets",
         "more padding, or more shapes than pay",
-        [each for c, each in others if c.buckets != own.buckets],
+        [each for c, each in plain if c.buckets != own.buckets and c.count == own.count],
     )

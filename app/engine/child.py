@@ -115,8 +115,9 @@ class Child:
             os.close(lifeline)
         self.pid = self._process.pid
         if self._pause is not None:
-            # Before it has a second thread: threads inherit the policy.
-            with contextlib.suppress(ProcessLookupError):
+            # Before it has a second thread: threads inherit the policy. Where a sandbox forbids it,
+            # the pause alone must do.
+            with contextlib.suppress(OSError):
                 os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
             self._pause.add(self._process)
         # Kept open: asked before every run, and reading by path would cost ten times as much.

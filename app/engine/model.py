@@ -41,10 +41,10 @@ class ServedModel:
         self.pipeline: Pipeline | None = None
         self._clock = around.clock
         batching = files.config.dynamic_batching
-        self.batched: bool = all(
+        self.batched: bool = batching.max_batch_size > 0 and all(
             spec.shape[:1] == (-1,) for spec in (*manifest.inputs, *manifest.outputs)
         )
-        if not self.batched:  # a fixed first axis cannot be shared, so each job runs alone
+        if not self.batched:  # there is no axis to share, so each job runs alone
             batching = batching.model_copy(update={"max_batch_size": 1})
         self.max_rows: int = batching.max_batch_size
         selftest = read_selftest(files.directory, manifest.inputs, manifest.outputs)

@@ -87,6 +87,8 @@ class ModelRegistry:
                 if not (candidate in held and stands_in):
                     try:
                         self._replace(self._build(name, candidate))
+                    except ModelNotReady:
+                        raise  # the registry was closed meanwhile
                     except PaddlepoolError as error:
                         failures.append(error)
                         if candidate not in held:

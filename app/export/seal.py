@@ -31,6 +31,11 @@ BATCHED = f"""\
 [dynamic_batching]
 max_batch_size = {MAX_BATCH_SIZE}
 """
+UNBATCHED = """\
+# A row's outputs depend on the rows beside it: the first axis is not a batch, or one to keep.
+[dynamic_batching]
+max_batch_size = 0
+"""
 NATIVE = """\
 # {doubt}
 default_group = "native"
@@ -50,7 +55,7 @@ class Sealed:
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    independent: bool
+    independent: bool | None
     onednn: str
     config: str
 
@@ -154,7 +159,7 @@ def _check_dtypes(specs: Sequence[TensorSpec]) -> None:
 
 def _config_text(trial: Trial) -> str:
     """Empty where the defaults are right."""
-    batching = BATCHED if trial.independent else ""
+    batching = {True: BATCHED, False: UNBATCHED, None: ""}[trial.independent]
     if trial.onednn:
         return NATIVE.format(doubt=f"oneDNN: {trial.onednn}.", batching=batching)
     return batching

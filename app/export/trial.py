@@ -23,14 +23,14 @@ TOLERANCE = 1e-3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """What a program gave. `onednn` says why oneDNN must not serve it, or is empty; `independent`
-    whether a row's outputs are the same alone and beside another row."""
+    whether a row's outputs are the same alone and beside another row; None: it has no rows."""
 
     inputs: Tensors
     outputs: Tensors
     specs: tuple[TensorSpec, ...]
     tolerance: float
     onednn: str
-    independent: bool
+    independent: bool | None
 
 
 class _Bench:
@@ -78,7 +78,8 @@ def run_trial(
         tolerance = TOLERANCE * max(1.0, largest)
         other = _filled(spec.inputs, shapes, seed=2)
         both = {name: np.concatenate([one[name], other[name]]) for name in one if one[name].ndim}
-        independent, seen = False, [golden]
+        independent: bool | None = None
+        seen = [golden]
         if _batched(spec.inputs) and _batched(spec.outputs) and len(both) == len(one):
             independent, more = _rows_are_independent(native, other, both, golden)
             seen += more

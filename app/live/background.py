@@ -21,6 +21,9 @@ LOOK_SECONDS = 1.0
 START_SECONDS = 10.0
 """A server that has just started has better things to do than to prove its groups."""
 
+AFTER_FAILURE_SECONDS = 60.0
+"""What failed unforeseen, such as a system without room for a process, is not tried in a loop."""
+
 CLOSING_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
@@ -74,8 +77,12 @@ class Background:
                 except Closed:
                     raise
                 except Exception:
-                    log.exception("this is a bug: comparing groups beside the service failed")
+                    log.exception("comparing groups beside the service failed")
+                    self._quiet.rest(AFTER_FAILURE_SECONDS, unless=lambda: False)
         self._shadow.close()
+
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
     def close(self) -> None:
         """End the thread; a run it is in is left to end with the process."""

@@ -57,7 +57,7 @@ def measure_model(
         test.within(group.tolerance).check(predictor, timeout=FIRST_RUN_SECONDS)
         bench = PredictorBench(
             predictor,
-            max_batch_size=files.config.dynamic_batching.max_batch_size,
+            max_batch_size=max(1, files.config.dynamic_batching.max_batch_size),
             label=files.name,
         )
         findings = task.measure(bench)

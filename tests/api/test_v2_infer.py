@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from app.engine.registry import ModelRegistry
 from app.settings import Settings
@@ -276,3 +278,23 @@ def test_extensions_are_those_that_work(client: Client) -> None:
     assert named == ["binary_tensor_data", "model_configuration", "schedule_policy", "statistics"]
     controlled = Client(make_app(settings=Settings(admin_key="k")))  # type: ignore[arg-type]
     assert "model_repository" in controlled.get("/v2").json()["extensions"]
+
+
+@given(data=st.data())
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_mangled_requests_are_answered_or_refused(client: Client, data: st.DataObject) -> None:
+    """Bytes changed, cut out or put in anywhere: never a 5xx, never another shape of error."""
+    header = {"inputs": [tensor(data=None, parameters={"binary_data_size": 8})]}
+    options = binary(header, struct.pack("<2f", 1, 2.5))
+    body = bytearray(options["content"])
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(body)))
+        end = data.draw(st.integers(start, min(len(body), start + 8)))
+        body[start:end] = data.draw(st.binary(max_size=8))
+    length = data.draw(st.one_of(st.just(options["headers"][HEADER]), st.integers(0, 200).map(str)))
+    response = client.post(INFER, content=bytes(body), headers={HEADER: length})
+    if response.status_code != 200:
+        assert response.status_code in {400, 422}
+        assert refused(response, response.status_code)

@@ -21,6 +21,7 @@ from app.comparison.claims import (
 )
 from app.comparison.page import page
 from app.comparison.plot import plot_claims
+from app.comparison.run import Plan, compare
 from app.engine.repository import ModelRepository
 from app.engine.tensors import Tensors
 from tests.engine.fakes import FakeFactory, write_double
@@ -94,14 +95,20 @@ def test_the_measurement_ticks_as_often_as_it_says(tmp_path: Path) -> None:
 
 
 def test_the_page_holds_tables_plots_and_refusals(tmp_path: Path) -> None:
-    """Published beside measured, ahead or not, and no date anywhere."""
+    """Published beside measured, ahead or not; then each model's groups with their reasons."""
     found = table(("dynamic", 1.0, 1.0), ("ours", 5.0, 3.8))
     plot_claims([found], tmp_path / "claims.svg")
+    write_double(tmp_path)
+    compared = compare(
+        Plan(files=ModelRepository(tmp_path).read("double", 1), requests=9, concurrent=False),
+        open_predictor=FakeFactory(),
+        pipelines={},
+    )
     text = page(
         command="paddlepool compare --claims --docs docs",
         machine="a processor, 2 cores",
         tables=[(found, "images/claims.svg")],
-        comparisons=[],
+        comparisons=[(compared, "images/double.svg")],
         lengths="7, 128",
         padded=128,
     )
@@ -109,3 +116,7 @@ def test_the_page_holds_tables_plots_and_refusals(tmp_path: Path) -> None:
     assert "bf16: refused: no fast bfloat16" in text
     assert "(images/claims.svg)" in text
     assert "ours" in (tmp_path / "claims.svg").read_text("utf-8")
+    assert "## double, version 1" in text
+    assert "| main (default) | 1 |" in text
+    assert "- main: it is what the others are compared with" in text
+    assert "Thread budgets are equal" in text

@@ -91,4 +91,5 @@ def test_no_panel_is_empty_when_both_models_are_used(
             post(f"{host}/sentiment", text, "application/json")
             code = check(["--prometheus", prometheus])
             printed = capsys.readouterr().out
+            time.sleep(1.0)  # an idle moment: replays and proofs wait for one
     assert code == 0, printed

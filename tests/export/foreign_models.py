@@ -37,6 +37,17 @@ class Mixed(nn.Layer):
         return scores, scores.argmax(1), scores > 0, scores.astype("float64").mean()
 
 
+class Centred(nn.Layer):
+    """Each row minus the mean of all rows: what no server may batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, rows: paddle.Tensor) -> paddle.Tensor:
+        return self.linear(rows - rows.mean(0, keepdim=True))
+
+
 def export(
     root: Path, name: str, network: nn.Layer, base: str, specs: list[InputSpec], *feeds: np.ndarray
 ) -> None:
@@ -73,6 +84,10 @@ def main(root: Path) -> None:
             InputSpec([None, 1], "int32", "scale"),
         ],
         random.integers(0, 8, (2, 5)), random.random((2, 5)) > 0.3, np.array([[2], [3]], np.int32),
+    )  # fmt: skip
+    export(
+        root, "centred", Centred(), "inference",
+        [InputSpec([None, 2], "float32", "rows")], random.random((9, 2), dtype=np.float32),
     )  # fmt: skip
     version = root / "legacy" / "1"
     version.mkdir(parents=True)

@@ -19,7 +19,7 @@ from app.engine.tensors import TensorSpec
 from tests.e2e.process import running
 
 ROOT = Path(__file__).parents[2]
-MODELS = ("legacy", "mixed", "mobilenet_v3_small", "resnet18")
+MODELS = ("centred", "legacy", "mixed", "mobilenet_v3_small", "resnet18")
 DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32", "bool": "BOOL"}
 
 pytestmark = pytest.mark.paddle
@@ -74,6 +74,7 @@ def test_only_independent_rows_are_batched(sealed: Path) -> None:
     """A config.toml is written where rows may share a run, and only there."""
     assert "max_batch_size = 8" in (sealed / "resnet18" / "config.toml").read_text("utf-8")
     assert "max_batch_size = 8" in (sealed / "legacy" / "config.toml").read_text("utf-8")
+    assert "max_batch_size = 0" in (sealed / "centred" / "config.toml").read_text("utf-8")
     assert not (sealed / "mobilenet_v3_small" / "config.toml").exists()  # a fixed batch of 1
     assert not (sealed / "mixed" / "config.toml").exists()  # its mean is over the whole batch
 

@@ -43,7 +43,12 @@ def export(network: U2Netp, path: Path, *, note: dict[str, str]) -> None:
         for name, value in network.state_dict().items()
         if not name.endswith("num_batches_tracked")
     }
-    replace_file(path, lambda temporary: save_file(state, temporary, metadata=note))
+
+    def write(temporary: Path) -> None:
+        save_file(state, temporary, metadata=note)
+        temporary.chmod(0o644)  # safetensors writes for its owner alone; others serve the file
+
+    replace_file(path, write)
 
 
 class Run:

@@ -1,0 +1,109 @@
+"""The thread that compares: shadowing first, proof after a while, and a prompt end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from app.engine.model import ServedModel
+from app.engine.registry import ModelRegistry
+from app.engine.status import UNKNOWN_EFFECT
+from app.live.background import Background
+from app.live.prover import Prover
+from app.live.quiet import Quiet
+from app.live.shadow import Shadow
+from app.live.spare import Spares
+from tests.engine.fakes import FakeFactory, Gate, ManualClock, doubled, row
+from tests.live.fakes import RecordingLive
+
+Build = Callable[..., Background]
+
+
+@pytest.fixture
+def observer() -> RecordingLive:
+    return RecordingLive()
+
+
+@pytest.fixture
+def build(
+    registry: ModelRegistry, spares: Spares, quiet: Quiet, observer: RecordingLive
+) -> Iterator[Build]:
+    built: list[Background] = []
+
+    def build(**options: Any) -> Background:
+        shadow = Shadow(
+            registry,
+            spares,
+            fraction=1.0,
+            groups=("spare",),
+            max_predictors=1,
+            observer=observer,
+            agreement_of=lambda info: None,
+        )
+        prover = Prover(registry, spares, which="all")
+        built.append(Background(quiet, shadow=shadow, prover=prover, **options))
+        built[-1].start()
+        return built[-1]
+
+    yield build
+    for background in built:
+        background.close()
+
+
+def answer(background: Background, served: ServedModel) -> None:
+    background.began()
+    background.ended()
+    background.answered(served, "main", [row(1)], [doubled(row(1))])
+
+
+def test_an_answered_request_is_replayed(
+    build: Build, served: ServedModel, observer: RecordingLive
+) -> None:
+    """In its own thread, woken at once."""
+    answer(build(start_seconds=1e9), served)
+    observer.wait_outcomes(1)
+    assert observer.outcomes == ["replayed"]
+
+
+def test_nothing_is_run_while_a_request_is_answered(
+    build: Build, served: ServedModel, beside: FakeFactory, observer: RecordingLive
+) -> None:
+    """The replay of the first waits until the second has left."""
+    gate = Gate()
+    beside.selftest = gate
+    background = build(start_seconds=1e9)
+    background.began()
+    answer(background, served)  # another one is still being answered
+    assert not beside.specs
+    background.ended()
+    gate.wait_entered()
+    gate.open()
+    observer.wait_outcomes(1)
+    assert observer.outcomes == ["replayed"]
+
+
+def test_groups_are_proven_only_some_time_after_the_start(
+    build: Build, served: ServedModel, beside: FakeFactory, observer: RecordingLive
+) -> None:
+    """A server that has just started has better things to do."""
+    clock = ManualClock()
+    background = build(clock=clock, start_seconds=10.0)
+    answer(background, served)
+    observer.wait_outcomes(1)
+    assert all(group.effect == UNKNOWN_EFFECT for group in served.groups())
+    gate = Gate()
+    beside.selftest = gate
+    clock.advance(11)
+    answer(background, served)
+    gate.wait_entered()  # the proof opens a predictor: the replay's was open already
+    gate.open()
+
+
+def test_the_end_does_not_wait_for_an_idle_moment(build: Build) -> None:
+    """A server may end while its last requests are still being answered."""
+    background = build()
+    background.began()
+    background.close()
+    assert not background.alive()
