@@ -58,6 +58,7 @@ def create_app(
 
     Raises ConfigError when the model repository cannot be read, OSError when the key file cannot.
     """
+    settings.keys()  # a key file that cannot be read must end the start before a process is started
     repository = ModelRepository(settings.model_repository)
     configs = read_configs(repository)
     metrics = Metrics(build=build_info())

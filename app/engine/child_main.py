@@ -48,7 +48,10 @@ def main(arguments: Sequence[str]) -> None:
     requests, replies = Arena(requests_fd), Arena(replies_fd)
     handler: Handler | None = None
     while True:
-        header, descriptors, _, _ = socket.recv_fds(wire, HEADER_BYTES, MAX_DESCRIPTORS)
+        try:
+            header, descriptors, _, _ = socket.recv_fds(wire, HEADER_BYTES, MAX_DESCRIPTORS)
+        except ConnectionResetError:
+            return
         if not header:
             return
         message = json.loads(header)
@@ -69,7 +72,10 @@ def main(arguments: Sequence[str]) -> None:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        wire.send(json.dumps(answer).encode())
+        try:
+            wire.send(json.dumps(answer).encode())
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the parent has gone; there is nobody to tell
 
 
 def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
