@@ -73,7 +73,7 @@ def plot_comparison(found: Comparison, file: Path) -> None:
 
 def plot_claims(tables: Sequence[ClaimTable], file: Path) -> None:
     """Published speed-ups over the dynamic graph beside ours."""
-    figure, axes = _figure(len(tables), width=6.4 * len(tables), height=4.0)
+    figure, axes = _figure(len(tables), width=9.6 * len(tables), height=4.6)
     for axis, table in zip(axes, tables, strict=True):
         names = [row.label for row in table.rows]
         published = [row.published_ratio or 0.0 for row in table.rows]
@@ -83,20 +83,14 @@ def plot_claims(tables: Sequence[ClaimTable], file: Path) -> None:
         axis.barh([p - 0.2 for p in places], ours, 0.38, color=DEFAULT, label="measured here")
         for place, row in zip(places, table.rows, strict=True):
             if row.published_ratio is not None:
-                axis.text(
-                    row.published_ratio,
-                    place + 0.2,
-                    f" {row.published_ratio:.1f}×",
-                    va="center",
-                    fontsize=8,
-                )
-            axis.text(row.ratio, place - 0.2, f" {row.ratio:.1f}×", va="center", fontsize=8)
+                _write(axis, row.published_ratio, place + 0.2, f"{row.published_ratio:.1f}×")
+            _write(axis, row.ratio, place - 0.2, f"{row.ratio:.1f}×")
         axis.set_yticks(places, names)
         axis.invert_yaxis()
         axis.set_xlim(0, 1.15 * max(*published, *ours))
         axis.set_xlabel("times faster than the dynamic graph")
         axis.set_title(table.title, fontsize=10)
-        axis.legend(fontsize=8, loc="lower right")
+        axis.legend(fontsize=8, loc="upper right")
     _save(figure, file)
 
 
@@ -114,7 +108,12 @@ def _label(axis: Any, ends: Sequence[float], labels: Sequence[str]) -> None:
     axis.invert_yaxis()
     axis.set_xlim(0, 1.45 * max(ends))
     for place, (end, label) in enumerate(zip(ends, labels, strict=True)):
-        axis.text(end, place, f"  {label}", va="center", fontsize=8)
+        _write(axis, end, place, label)
+
+
+def _write(axis: Any, end: float, place: float, label: str) -> None:
+    """A label a little to the right of its bar's end."""
+    axis.annotate(label, (end, place), (5, 0), textcoords="offset points", va="center", fontsize=8)
 
 
 def _save(figure: Any, file: Path) -> None:
