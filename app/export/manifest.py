@@ -9,7 +9,8 @@ from typing import Any
 import paddle
 
 from app import __version__
-from app.export.program import PARAMS, PROGRAM, TensorSpec
+from app.engine.tensors import TensorSpec
+from app.export.program import PARAMS, PROGRAM
 from app.export.release import sha256_of
 
 ORIGINS = ("trained here", "official release", "reference reconstruction", "random")

@@ -3,7 +3,6 @@
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -11,20 +10,12 @@ import paddle
 from paddle import nn
 from paddle.static import InputSpec
 
+from app.engine.tensors import TensorSpec
 from app.errors import ExportError
 
 Store: TypeAlias = Literal["float32", "float16"]
 
 PROGRAM, PARAMS = "inference.json", "inference.pdiparams"
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """One input or output of a served model; -1 marks a dimension that varies."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
 
 
 def save_program(

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.tensors import TensorSpec
 from app.export.arrays import Arrays
 from app.export.config_text import sentiment_config
 from app.export.exporter import Origin, export_version
-from app.export.program import TensorSpec
 from app.export.recipe import Recipe
 from app.networks import build
 from app.networks.bert import BertConfig

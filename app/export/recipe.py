@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.tensors import TensorSpec
 from app.export.arrays import Arrays, read_arrays
 from app.export.bert_weights import read_bert_directory
 from app.export.config_text import mnist_config, segment_config, sentiment_config
 from app.export.onnx_check import check_against_onnx
 from app.export.onnx_weights import read_u2net_onnx
-from app.export.program import TensorSpec
 from app.export.release import sha256_of
 from app.export.tokenizer import write_tokenizer
 from app.export.u2net_weights import fold_batch_norm, mask_state

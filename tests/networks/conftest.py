@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from tests.quiet_paddle import paddle  # isort: skip - before anything that imports Paddle
 
-from app.export.program import TensorSpec, save_program
+from app.engine.tensors import TensorSpec
+from app.export.program import save_program
 from app.networks import build
 
 REFERENCE = Path(__file__).parents[3] / "shared" / "weights"

@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from app.engine.tensors import TensorSpec
 from app.export.bert_weights import read_bert_directory
-from app.export.program import TensorSpec, save_program
+from app.export.program import save_program
 from app.networks import build
 from tests.networks.conftest import FIXTURES, Open
 from tests.networks.stopwatch import seconds
