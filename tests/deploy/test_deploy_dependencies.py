@@ -12,8 +12,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-# Imported only when a predictor group or an export asks for it; they belong to extras.
-OPTIONAL = {"onnxruntime", "openvino", "paddle2onnx"}
+# Imported only when a predictor group or a command asks for it.
+EXTRAS = ("onnx", "compare")
 
 
 def imported(file: Path) -> set[str]:
@@ -30,12 +30,14 @@ def imported(file: Path) -> set[str]:
 def test_every_package_that_is_imported_is_declared() -> None:
     """Also those that another dependency brings along today."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    declared = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    extras = [line for extra in EXTRAS for line in project["optional-dependencies"][extra]]
+    lines = [*project["dependencies"], *extras]
+    declared = {canonicalize_name(Requirement(line).name) for line in lines}
     owners = packages_distributions()
     undeclared = {
         f"{name} ({file.relative_to(ROOT)})"
         for file in (ROOT / "app").rglob("*.py")
-        for name in imported(file) - set(sys.stdlib_module_names) - OPTIONAL - {"app"}
+        for name in imported(file) - set(sys.stdlib_module_names) - {"app"}
         if not declared & {canonicalize_name(owner) for owner in owners.get(name, ())}
     }
     assert undeclared == set()
