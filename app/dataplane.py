@@ -156,13 +156,9 @@ class DataPlane:
         priority: int = 0,
     ) -> list[InferResult]:
         """Submit every job, or none: what is queued when one is refused or fails is cancelled."""
-        futures: list[Future[InferResult]] = []
+        futures = served.submit_all(jobs, deadline=deadline, group=group, priority=priority)
         try:
-            for job in jobs:
-                futures.append(
-                    served.submit(job, deadline=deadline, group=group, priority=priority)
-                )
-            return list(await asyncio.gather(*map(asyncio.wrap_future, futures)))
+            return await _results(futures)
         finally:
             for future in futures:
                 future.cancel()
@@ -212,6 +208,31 @@ async def _within(timeout: float, served: ServedModel, group: str | None) -> Asy
             f"no answer within the deadline of {timeout * 1000:.0f} ms{why}",
             limit=round(timeout, 3),
         ) from None
+
+
+async def _results(futures: Sequence[Future[T]]) -> list[T]:
+    """Await futures of another thread, or the first failure among them.
+
+    The event loop is woken once for all of them: a wake-up for each would take the interpreter
+    from the thread that is about to start the next batch.
+    """
+    loop = asyncio.get_running_loop()
+    settled = asyncio.Event()
+    waiting = set(futures)
+
+    def settle(future: Future[T]) -> None:
+        waiting.discard(future)  # atomic: no two threads settle one future
+        failed = future.cancelled() or future.exception() is not None
+        if (failed or not waiting) and not loop.is_closed():
+            loop.call_soon_threadsafe(settled.set)
+
+    for future in futures:
+        future.add_done_callback(settle)
+    await settled.wait()
+    for future in futures:
+        if future.done():
+            future.result()
+    return [future.result() for future in futures]
 
 
 async def _result(future: Future[T]) -> T:

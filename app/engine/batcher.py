@@ -13,11 +13,13 @@ always admitted, and its run corrects the estimate.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
 
 from app.engine.job import Batch, Job, ShapeKey
 from app.engine.lanes import Lanes
-from app.engine.ports import Clock
+from app.engine.ports import Clock, InferResult
 from app.engine.service_time import ServiceTime
 from app.errors import DeadlineExceeded, ModelNotReady, Overloaded, PaddlepoolError
 
@@ -57,27 +59,47 @@ class Batcher:
         self._wake_at = float("inf")
         self._reaper = threading.Thread(target=self._reap, name="deadlines", daemon=True)
 
-    def submit(self, job: Job) -> None:
-        """Queue the job or raise Overloaded, DeadlineExceeded or ModelNotReady."""
-        shed: Job | None = None
+    def submit(self, *jobs: Job) -> None:
+        """Queue all of the jobs or none; raises Overloaded, DeadlineExceeded or ModelNotReady.
+
+        No instance sees the first before the last is there: jobs of one request share batches.
+        """
         try:
             with self._work:
-                shed = self._admit(job)
+                shed = self._admit_all(jobs)
                 if self._reaper.ident is None:
                     self._reaper.start()
-                self._lanes.add(job)
-                self._work.notify()
-                if job.deadline < self._wake_at:
+                self._work.notify(len(jobs))
+                if min(job.deadline for job in jobs) < self._wake_at:
                     self._deadlines.notify()
         except _Refused as refused:
             self._on_rejected(refused.reason)
             raise refused.error from None
-        job.future.add_done_callback(lambda future: self._drop(job) if future.cancelled() else None)
-        if shed is not None:
+        for job in jobs:
+            job.future.add_done_callback(partial(self._drop_cancelled, job))
+        for unlucky in shed:
             self._on_rejected("shed")
-            shed.fail(
+            unlucky.fail(
                 Overloaded("dropped for a job of higher priority", retry_after=self._backlog())
             )
+
+    def _admit_all(self, jobs: Sequence[Job]) -> list[Job]:
+        """Puts the jobs into their lanes and returns those that had to go for them; raises
+        _Refused, with everything as it was before."""
+        shed: list[Job] = []
+        for place, job in enumerate(jobs):
+            try:
+                unlucky = self._admit(job)
+            except _Refused:
+                for added in jobs[:place]:
+                    self._lanes.remove(added)
+                for returning in reversed(shed):  # the youngest was shed first
+                    self._lanes.add(returning)
+                raise
+            if unlucky is not None:
+                shed.append(unlucky)
+            self._lanes.add(job)
+        return shed
 
     def _admit(self, job: Job) -> Job | None:
         """Raises _Refused; returns the job of lower priority that must go, if one must."""
@@ -212,7 +234,9 @@ class Batcher:
         for job in waiting:
             job.fail(error)
 
-    def _drop(self, job: Job) -> None:
+    def _drop_cancelled(self, job: Job, future: Future[InferResult]) -> None:
+        if not future.cancelled():
+            return
         with self._work:
             waited = self._lanes.remove(job)
         if waited:

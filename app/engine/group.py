@@ -115,12 +115,12 @@ class Group:
                     instance.opened.add_done_callback(self._opened)
             return [instance.opened for instance in self._instances]
 
-    def submit(self, job: Job) -> None:
-        """Queue a job. Raises Overloaded, DeadlineExceeded, ModelNotReady."""
+    def submit(self, *jobs: Job) -> None:
+        """Queue all of the jobs or none. Raises Overloaded, DeadlineExceeded, ModelNotReady."""
         if reason := self._unfit():
             self._around.observer.rejected(model=self._model, reason="not_ready")
             raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
-        self._batcher.submit(job)
+        self._batcher.submit(*jobs)
         if not self._instances:
             self.start()
 

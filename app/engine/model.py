@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -84,33 +86,50 @@ class ServedModel:
     def submit(
         self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
     ) -> Future[InferResult]:
-        """Check the tensors and queue them; `deadline` is absolute, `priority` 0 is normal.
+        """Check the tensors of one job and queue it; see submit_all()."""
+        [future] = self.submit_all([inputs], deadline=deadline, group=group, priority=priority)
+        return future
 
-        A larger priority is less urgent: such a job waits until no other does, and is the first
-        to be dropped. Raises InvalidParameter (group), InvalidTensor, Overloaded,
-        DeadlineExceeded and ModelNotReady at once. The future gives the result or
-        DeadlineExceeded, WorkerCrashed, BackendError, ModelOutputInvalid, Overloaded (dropped);
-        cancelling it takes the job out of the queue.
+    def submit_all(
+        self,
+        jobs: Sequence[Tensors],
+        *,
+        deadline: float,
+        group: str | None = None,
+        priority: int = 0,
+    ) -> list[Future[InferResult]]:
+        """Check the tensors of each job and queue all of them, or none.
+
+        `deadline` is absolute; `priority` 0 is normal, and a larger one is less urgent: such a job
+        waits until no other does, and is the first to be dropped. Raises InvalidParameter (group),
+        InvalidTensor, Overloaded, DeadlineExceeded and ModelNotReady at once. A future gives the
+        result or DeadlineExceeded, WorkerCrashed, BackendError, ModelOutputInvalid, Overloaded
+        (dropped); cancelling it takes its job out of the queue.
         """
         chosen = self._group(self.config.default_group if group is None else group)
-        rows = self._checked_rows(inputs)
-        job = Job(
-            inputs=inputs,
-            rows=rows,
-            key=shape_key(inputs),
-            priority=priority,
-            deadline=deadline,
-            enqueued=self._clock(),
-        )
+        now = self._clock()
+        queued = [
+            Job(
+                inputs=inputs,
+                rows=self._checked_rows(inputs),
+                key=shape_key(inputs),
+                priority=priority,
+                deadline=deadline,
+                enqueued=now,
+            )
+            for inputs in jobs
+        ]
         try:
-            chosen.submit(job)
+            chosen.submit(*queued)
         except PaddlepoolError:
-            self._statistics.failed(0.0)
+            for _ in queued:
+                self._statistics.failed(0.0)
             raise
-        job.future.add_done_callback(lambda future: self._ended(future, job))
-        return job.future
+        for job in queued:
+            job.future.add_done_callback(partial(self._ended, job))
+        return [job.future for job in queued]
 
-    def _ended(self, future: Future[InferResult], job: Job) -> None:
+    def _ended(self, job: Job, future: Future[InferResult]) -> None:
         """Count what failed; the group has counted what succeeded, with the times of its run."""
         if future.cancelled() or future.exception() is not None:
             self._statistics.failed(self._clock() - job.enqueued)

@@ -26,7 +26,7 @@ class TensorSpec:
 
     def admits(self, array: Array) -> bool:
         return (
-            array.dtype.name == self.dtype
+            array.dtype == np.dtype(self.dtype)
             and array.ndim == len(self.shape)
             and all(want in (-1, got) for want, got in zip(self.shape, array.shape, strict=True))
         )
@@ -42,4 +42,4 @@ def rows(tensors: Tensors) -> int:
 
 def shape_key(tensors: Tensors) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     """What two jobs must share to run in one batch: names, dtypes and all axes but the first."""
-    return tuple((name, a.dtype.name, a.shape[1:]) for name, a in sorted(tensors.items()))
+    return tuple((name, a.dtype.str, a.shape[1:]) for name, a in sorted(tensors.items()))

@@ -204,6 +204,34 @@ def test_low_priority_is_shed_for_a_normal_job(bench: Bench) -> None:
     assert bench.batcher.depth == 16
 
 
+def test_jobs_of_one_request_share_a_batch() -> None:
+    """An idle instance that waits for work sees all of them, never the first alone."""
+    bench = Bench(time.monotonic, max_rows=8)
+    with ThreadPoolExecutor(1) as instance:
+        for _ in range(20):
+            taking = instance.submit(bench.take)
+            jobs = [bench.job() for _ in range(8)]
+            bench.batcher.submit(*jobs)
+            batch = taking.result(timeout=PATIENCE)
+            assert list(batch.jobs) == jobs
+            bench.batcher.finished(batch, 0.001)
+    bench.batcher.close(ModelNotReady("the test is over"))
+
+
+def test_jobs_of_one_request_are_queued_together_or_not_at_all(bench: Bench) -> None:
+    """Five for four places: none is queued, and what was shed for them is back in its order."""
+    low = [bench.submit(priority=1) for _ in range(2)]
+    for _ in range(12):
+        bench.submit()
+    with pytest.raises(Overloaded) as refused:
+        bench.batcher.submit(*[bench.job() for _ in range(5)])
+    assert (refused.value.limit, refused.value.received) == (16, 17)
+    assert bench.batcher.depth == 14
+    assert bench.rejections == {"queue_full": 1}
+    assert not any(job.future.done() for job in low)
+    assert [bench.take().jobs[0] for _ in range(14)][-2:] == low
+
+
 def test_low_priority_sheds_nobody(bench: Bench) -> None:
     """A low-priority job that meets a full queue is itself refused."""
     for _ in range(16):

@@ -126,6 +126,19 @@ def test_each_job_of_a_batch_gets_its_own_rows(serve: Serve, factory: FakeFactor
     assert first.result(timeout=PATIENCE).batch_rows == 1
 
 
+def test_several_jobs_are_queued_together(serve: Serve, factory: FakeFactory) -> None:
+    """An idle predictor runs them in as few batches as hold them; one unfit job stops them all."""
+    model = serve(batch=4)
+    futures = model.submit_all([row(value) for value in range(6)], deadline=soon())
+    results = [future.result(timeout=PATIENCE) for future in futures]
+    assert [result.outputs["y"].item() for result in results] == [0, 2, 4, 6, 8, 10]
+    assert [result.batch_rows for result in results] == [4, 4, 4, 4, 2, 2]
+    factory.behaviour = gate = Gate()
+    with pytest.raises(InvalidTensor, match="received float64"):
+        model.submit_all([row(1), {"x": np.ones((1, 1))}], deadline=soon())
+    assert gate.seen == []
+
+
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [

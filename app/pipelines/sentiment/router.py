@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, TypeVar
 
+import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -115,7 +115,7 @@ async def classify_sentiment(
     )
     replies = [_render(result, asked) for result in results]
     return Response(
-        json.dumps(replies[0] if single else replies, ensure_ascii=False, separators=(",", ":")),
+        orjson.dumps(replies[0] if single else replies),
         media_type="application/json",
         headers=answer_headers(answer)
         | {"X-Truncated": "true" if any(result.truncated for result in results) else "false"},
