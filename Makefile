@@ -1,4 +1,4 @@
-# Paddlepool's commands. `make run` and `make test` need only Python 3.11 and the package registries.
+# Paddlepool's commands. `make run` and `make test` need only Python (3.11 or newer) and PyPI.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 
 .PHONY: run test check lint load install lock comparison
 
-run: $(INSTALLED)  ## serve both models on http://127.0.0.1:8000
+run: $(INSTALLED)  ## serve all models on http://127.0.0.1:8000
 	@{ why=$$($(BIN)/paddlepool pull u2netp --timeout 5 2>&1 >&3) \
 		|| echo "$$why; going on with the weights in model_repo/"; } 3>&1
 	$(BIN)/paddlepool serve

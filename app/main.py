@@ -33,13 +33,14 @@ from app.engine.registry import BuildPipeline, ModelRegistry
 from app.engine.repository import ModelRepository
 from app.engine.watcher import RepositoryWatcher
 from app.errors import ConfigError, PaddlepoolError
+from app.gauges import GroupGauges, ModelGauges
 from app.live.background import Background
 from app.live.ports import Agreement
 from app.live.prover import Prover
 from app.live.quiet import Quiet
 from app.live.shadow import Shadow
 from app.live.spare import Spares
-from app.metrics import GroupGauges, Metrics, ModelGauges
+from app.metrics import Metrics
 from app.pipelines import PIPELINES
 from app.settings import Settings
 from app.workers import Workers
@@ -58,7 +59,7 @@ def create_app(
 
     Raises ConfigError when the model repository cannot be read, OSError when the key file cannot.
     """
-    settings.keys()  # a key file that cannot be read must end the start before a process is started
+    keys = settings.keys()  # first: an unreadable key file must end the start before any process
     repository = ModelRepository(settings.model_repository)
     configs = read_configs(repository)
     metrics = Metrics(build=build_info())
@@ -66,13 +67,11 @@ def create_app(
         _introduce(name, config, metrics)
     workers: Workers | None = None
     if registry is None:
-        workers = build_workers(settings)
+        workers = build_workers(settings, metrics)
         registry = ModelRegistry(
             repository,
             open_predictor=ProcessBackend(),
-            build_pipeline=introduced(
-                PipelineBuilder(repository, pipelines, workers), repository, metrics
-            ),
+            build_pipeline=introduced(PipelineBuilder(pipelines, workers), repository, metrics),
             observer=metrics,
         )
     metrics.watch(partial(read_gauges, registry))
@@ -92,6 +91,7 @@ def create_app(
     )
     return build_application(
         services,
+        keys=keys,
         tasks=task_routers(pipelines),
         lifespan=partial(
             _lifespan,
@@ -187,16 +187,19 @@ def _agreement_of(pipelines: Mapping[str, str], info: ServedModelInfo) -> Agreem
     return cast(Agreement, measure(info)) if measure is not None else None
 
 
-def build_workers(settings: Settings) -> Workers:
-    """The executors that pipelines share."""
+def build_workers(settings: Settings, metrics: Metrics) -> Workers:
+    """The executors that pipelines share, and /metrics knows of the codec processes."""
+    pool = ChildPool(
+        count=settings.codec_processes,
+        queue_size=settings.codec_queue_size,
+        wall_seconds=settings.codec_timeout_seconds,
+        limits=Limits(address_space=settings.codec_memory_bytes),
+        on_restart=metrics.codec_restarted,
+    )
+    metrics.watch_codecs(lambda: pool.status().live)
     return Workers(
         codec=Codecs(
-            pool=ChildPool(
-                count=settings.codec_processes,
-                queue_size=settings.codec_queue_size,
-                wall_seconds=settings.codec_timeout_seconds,
-                limits=Limits(address_space=settings.codec_memory_bytes),
-            ),
+            pool=pool,
             pictures=PictureStore(budget=settings.picture_memory_bytes),
             limits=PictureLimits(
                 pixels=settings.image_max_pixels,
@@ -233,24 +236,21 @@ def _introduce(name: str, config: ModelConfig, metrics: Metrics) -> None:
 class PipelineBuilder:
     """Builds the pipeline that a model's config.toml names; most models have none."""
 
-    def __init__(
-        self, repository: ModelRepository, pipelines: Mapping[str, str], workers: Workers
-    ) -> None:
-        self._repository = repository
+    def __init__(self, pipelines: Mapping[str, str], workers: Workers) -> None:
         self._pipelines = pipelines
         self._workers = workers
 
     def __call__(self, info: ServedModelInfo) -> Pipeline | None:
         """Raises ConfigError when there is no such task or the model does not fit it."""
-        task = self._repository.config(info.name).pipeline
-        if task is None:
+        if info.pipeline is None:
             return None
-        if task not in self._pipelines:
+        if info.pipeline not in self._pipelines:
             raise ConfigError(
-                f"{info.name}: pipeline is {task!r}, there are {', '.join(self._pipelines)}",
-                received=task,
+                f"{info.name}: pipeline is {info.pipeline!r}, "
+                f"there are {', '.join(self._pipelines)}",
+                received=info.pipeline,
             )
-        package = importlib.import_module(self._pipelines[task])
+        package = importlib.import_module(self._pipelines[info.pipeline])
         return cast(Pipeline, package.build(info, self._workers))
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -14,10 +12,11 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
+from app.codecs.pool import RESTARTS as CODEC_RESTARTS
 from app.dataplane import STAGES
 from app.engine.ports import REJECTIONS, RESTARTS
+from app.gauges import Gauges, ModelGauges
 from app.live.ports import SHADOW_OUTCOMES
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -36,35 +35,12 @@ AGREEMENT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupGauges:
-    """One instance group at the moment of a scrape."""
-
-    predictor: str
-    default: bool
-    queue_depth: int
-    queue_limit: int
-    inflight: int
-    resident_bytes: int
-    effective: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelGauges:
-    """One model version at the moment of a scrape."""
-
-    model: str
-    version: int
-    ready: bool
-    groups: tuple[GroupGauges, ...] = ()
-
-
 class Metrics:
     """Observer of the engine, the data plane and the HTTP layer.
 
     **Invariant**: labels come from closed sets. Routes and models are made known with
-    `expect_route` and `expect_model`; whatever else a client sends is counted as `unmatched`,
-    `unknown` or `OTHER`, so that no request can add a time series.
+    `expect_route` and `expect_model`, reasons are declared by whoever gives them; whatever else
+    comes is counted as `unmatched`, `unknown` or `OTHER`, so that nothing adds a time series.
     """
 
     def __init__(self, *, build: Mapping[str, str]) -> None:
@@ -133,14 +109,22 @@ class Metrics:
             ("model", "predictor", "reason"),
             registry=self.registry,
         )
-        self._gauges = _Gauges(build)
+        self._codec_restarts = Counter(
+            "paddlepool_codec_restarts_total",
+            "Processes that open and write pictures that were replaced.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self._gauges = Gauges(build)
         self.registry.register(self._gauges)
         ProcessCollector(registry=self.registry)
         for method in (*METHODS, OTHER):
             for status in ("404", "405"):
                 self._request.labels(UNMATCHED, method, status)
-        for reason in REJECTIONS:
+        for reason in (*REJECTIONS, UNKNOWN):
             self._rejected.labels(UNKNOWN, reason)
+        for reason in (*CODEC_RESTARTS, UNKNOWN):
+            self._codec_restarts.labels(reason)
 
     def _histogram(self, name: str, text: str, labels: tuple[str, ...]) -> Histogram:
         return Histogram(name, text, labels, buckets=SECONDS, registry=self.registry)
@@ -148,6 +132,10 @@ class Metrics:
     def watch(self, read: Callable[[], Iterable[ModelGauges]]) -> None:
         """Have the gauges read from the engine at each scrape."""
         self._gauges.read = read
+
+    def watch_codecs(self, count: Callable[[], int]) -> None:
+        """Have the number of live codec processes read at each scrape."""
+        self._gauges.codec_processes = count
 
     def expect_route(self, route: str, methods: Iterable[str], statuses: Iterable[int]) -> None:
         """Make a route template a label, with the statuses its operation documents."""
@@ -159,9 +147,9 @@ class Metrics:
     def expect_model(self, model: str, groups: Iterable[str]) -> None:
         """Make a model and its instance groups labels."""
         self._models.add(model)
-        for reason in REJECTIONS:
+        for reason in (*REJECTIONS, UNKNOWN):
             self._rejected.labels(model, reason)
-        for outcome in SHADOW_OUTCOMES:
+        for outcome in (*SHADOW_OUTCOMES, UNKNOWN):
             self._shadowed.labels(model, outcome)
         for group in groups:
             self._drift.labels(model, group)
@@ -170,7 +158,7 @@ class Metrics:
             self._padding.labels(model, group)
             for stage in STAGES:
                 self._stage.labels(model, group, stage)
-            for reason in RESTARTS:
+            for reason in (*RESTARTS, UNKNOWN):
                 self._restarts.labels(model, group, reason)
 
     def request_done(self, *, route: str | None, method: str, status: int, seconds: float) -> None:
@@ -189,10 +177,13 @@ class Metrics:
         self._rows.labels(self._model(model), group).observe(rows)
 
     def restarted(self, *, model: str, group: str, reason: str) -> None:
-        self._restarts.labels(self._model(model), group, reason).inc()
+        self._restarts.labels(self._model(model), group, _declared(reason, RESTARTS)).inc()
+
+    def codec_restarted(self, reason: str) -> None:
+        self._codec_restarts.labels(_declared(reason, CODEC_RESTARTS)).inc()
 
     def rejected(self, *, model: str, reason: str) -> None:
-        self._rejected.labels(self._model(model), reason).inc()
+        self._rejected.labels(self._model(model), _declared(reason, REJECTIONS)).inc()
 
     def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
         """One replay against the default group's answer."""
@@ -201,7 +192,7 @@ class Metrics:
             self._agreement.labels(self._model(model), group).observe(agreement)
 
     def shadowed(self, *, model: str, outcome: str) -> None:
-        self._shadowed.labels(self._model(model), outcome).inc()
+        self._shadowed.labels(self._model(model), _declared(outcome, SHADOW_OUTCOMES)).inc()
 
     def padded(self, *, model: str, group: str, tokens: int) -> None:
         """Tokens of padding a request's texts were given to fill their buckets."""
@@ -219,75 +210,7 @@ def _method(method: str) -> str:
     return method if method in METHODS else OTHER
 
 
-class _Gauges:
-    """What is true now rather than counted: read from the engine when Prometheus asks."""
-
-    def __init__(self, build: Mapping[str, str]) -> None:
-        self.read: Callable[[], Iterable[ModelGauges]] = tuple
-        self._build = build
-
-    def collect(self) -> Iterator[Metric]:
-        build = InfoMetricFamily("paddlepool_build", "What this server is built from.")
-        build.add_metric((), dict(self._build))
-        yield build
-        queue = GaugeMetricFamily(
-            "paddlepool_queue_depth", "Jobs waiting.", labels=("model", "predictor")
-        )
-        inflight = GaugeMetricFamily(
-            "paddlepool_inflight_requests",
-            "Jobs inside a predictor.",
-            labels=("model", "predictor"),
-        )
-        limit = GaugeMetricFamily(
-            "paddlepool_queue_limit", "Most jobs that may wait.", labels=("model", "predictor")
-        )
-        default = GaugeMetricFamily(
-            "paddlepool_predictor_default",
-            "1 for the group that answers requests which name none: ratios are taken to it.",
-            labels=("model", "predictor"),
-        )
-        effective = GaugeMetricFamily(
-            "paddlepool_predictor_effective",
-            "1 where the configuration was found to change outputs or times, 0 where it was not.",
-            labels=("model", "predictor"),
-        )
-        ready = GaugeMetricFamily(
-            "paddlepool_model_ready",
-            "1 when the model version answers requests.",
-            labels=("model", "version"),
-        )
-        resident = GaugeMetricFamily(
-            "paddlepool_predictor_resident_bytes",
-            "Resident memory of the group's predictor processes.",
-            labels=("model", "version", "predictor"),
-        )
-        # Two versions of a model have one series here: which one waits does not matter.
-        waiting: Counts[tuple[str, str]] = Counts()
-        running: Counts[tuple[str, str]] = Counts()
-        room: Counts[tuple[str, str]] = Counts()
-        defaults: dict[tuple[str, str], bool] = {}
-        effects: dict[tuple[str, str], bool] = {}
-        for model in self.read():
-            version = str(model.version)
-            ready.add_metric((model.model, version), float(model.ready))
-            for group in model.groups:
-                waiting[model.model, group.predictor] += group.queue_depth
-                running[model.model, group.predictor] += group.inflight
-                room[model.model, group.predictor] += group.queue_limit
-                defaults[model.model, group.predictor] = group.default
-                if group.effective is not None:
-                    effects.setdefault((model.model, group.predictor), group.effective)
-                resident.add_metric((model.model, version, group.predictor), group.resident_bytes)
-        for family, values in (
-            (queue, waiting),
-            (inflight, running),
-            (limit, room),
-            (default, defaults),
-            (effective, effects),
-        ):
-            for labels, value in values.items():
-                family.add_metric(labels, value)
-        yield from (queue, inflight, limit, default, effective, ready, resident)
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
+def _declared(word: str, declared: Collection[str]) -> str:
+    """An observer must not raise, so a word that nobody declared is counted where all can see it:
+    under `unknown`."""
+    return word if word in declared else UNKNOWN

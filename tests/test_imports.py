@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "app").rglob("*.py"))
 
 CORE = ("app.errors", "app.engine")
-PORTS = ("app.errors", "app.engine.ports", "app.engine.tensors")
+PORTS = ("app.errors", "app.engine.parameters", "app.engine.ports", "app.engine.tensors")
 OFFLINE = ("app.backends", "app.comparison", "app.export", "app.pipelines", "app.quality")
 EDGE = ("app.api", "app.dataplane", "app.settings", "app.metrics", "app.errors")
 
@@ -27,7 +27,11 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.settings", ()),
     ("app.client", ()),
     ("app.build_info", ()),
-    ("app.metrics", ("app.engine.ports", "app.dataplane", "app.live.ports")),
+    ("app.gauges", ()),
+    (
+        "app.metrics",
+        ("app.codecs.pool", "app.engine.ports", "app.dataplane", "app.gauges", "app.live.ports"),
+    ),
     ("app.engine", CORE),
     ("app.engine.*", CORE),
     ("app.backends", (*CORE, "app.backends")),
@@ -74,6 +78,7 @@ MAY_NOT_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.errors", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "pydantic")),
     ("app.engine*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "prometheus_client")),
     ("app.dataplane", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "prometheus_client", "pydantic")),
+    ("app.gauges", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.metrics", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.settings", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.api*", (*FRAMEWORKS, *PICTURES, *TEXTS)),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
 
@@ -13,8 +15,16 @@ from app.engine.ports import ServedModelInfo
 from app.engine.registry import ModelRegistry
 from app.engine.repository import ModelRepository
 from app.engine.status import ModelStatus
-from app.errors import ConfigError
-from app.main import PipelineBuilder, create_app, find_default_models, read_configs, read_gauges
+from app.errors import ConfigError, WorkerCrashed
+from app.main import (
+    PipelineBuilder,
+    build_workers,
+    create_app,
+    find_default_models,
+    read_configs,
+    read_gauges,
+)
+from app.metrics import Metrics
 from app.settings import Settings
 from app.workers import Workers
 from tests.api.fakes import Client, FakeModel, FakeRegistry
@@ -49,31 +59,74 @@ def test_a_missing_repository_is_refused_before_anything_starts(tmp_path: Path) 
         create_app(Settings(model_repository=tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize(("task", "built"), [("", None), ('pipeline = "toy"', "toy pipeline")])
+def test_a_missing_key_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """Without it the server would be open to all; the error names the file."""
+    settings = Settings(model_repository=tmp_path, api_keys_file=tmp_path / "keys")
+    with pytest.raises(FileNotFoundError, match="keys"):
+        create_app(settings)
+
+
+@pytest.mark.parametrize(("task", "built"), [(None, None), ("toy", "toy pipeline")])
 def test_a_pipeline_is_built_by_the_package_its_model_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, built: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str | None, built: str | None
 ) -> None:
     """A model without a task has none."""
     (tmp_path / "toy_task.py").write_text("def build(info, workers): return 'toy pipeline'")
     monkeypatch.syspath_prepend(str(tmp_path))
-    write_model(tmp_path / "models", "m", task)
-    assert builder(tmp_path / "models")(info(tmp_path)) == built
+    workers = Workers(codec=None, text=ThreadPoolExecutor(1))  # type: ignore[arg-type]
+    build = PipelineBuilder({"toy": "toy_task"}, workers)
+    assert build(info(tmp_path, task)) == built
 
 
 def test_an_unknown_pipeline_is_a_configuration_error(tmp_path: Path) -> None:
     """It names what there is."""
-    write_model(tmp_path / "models", "m", 'pipeline = "translate"')
-    with pytest.raises(ConfigError, match="'translate', there are toy"):
-        builder(tmp_path / "models")(info(tmp_path))
-
-
-def builder(repository: Path) -> PipelineBuilder:
     workers = Workers(codec=None, text=ThreadPoolExecutor(1))  # type: ignore[arg-type]
-    return PipelineBuilder(ModelRepository(repository), {"toy": "toy_task"}, workers)
+    build = PipelineBuilder({"toy": "toy_task"}, workers)
+    with pytest.raises(ConfigError, match="'translate', there are toy"):
+        build(info(tmp_path, "translate"))
 
 
-def info(directory: Path) -> ServedModelInfo:
-    return ServedModelInfo(name="m", version=1, directory=directory, inputs=(), outputs=())
+def info(directory: Path, pipeline: str | None) -> ServedModelInfo:
+    return ServedModelInfo(
+        name="m", version=1, directory=directory, inputs=(), outputs=(), pipeline=pipeline
+    )
+
+
+class CountedSettings(Settings):
+    """Counts how often the keys are read."""
+
+    reads: ClassVar[list[Path | None]] = []
+
+    def keys(self) -> tuple[bytes, ...]:
+        self.reads.append(self.api_keys_file)
+        return super().keys()
+
+
+def test_the_key_file_is_read_once(tmp_path: Path) -> None:
+    """What was checked before the start is what requests are held against."""
+    file = tmp_path / "keys"
+    file.write_text("secret\n")
+    settings = CountedSettings(model_repository=tmp_path, api_keys_file=file)
+    app = create_app(settings, registry=cast(ModelRegistry, FakeRegistry(models=[])))
+    assert settings.reads == [file]
+    assert Client(app).get("/info").status_code == 401
+    assert Client(app).get("/info", headers={"X-Api-Key": "secret"}).status_code == 200
+
+
+def test_codec_processes_are_in_the_metrics() -> None:
+    """One that a picture ends is counted by its reason, and its successor as alive."""
+    metrics = Metrics(build={})
+    workers = build_workers(Settings(codec_processes=1), metrics)
+    submit = partial(workers.codec.pool.submit, meta={}, deadline=time.monotonic() + 60)
+    try:
+        with pytest.raises(WorkerCrashed):
+            submit("tests.codecs.faults:crash").result(timeout=60)
+        submit("tests.codecs.faults:echo").result(timeout=60)
+        shown = metrics.render().decode().splitlines()
+    finally:
+        workers.close()
+    assert 'paddlepool_codec_restarts_total{reason="crashed"} 1.0' in shown
+    assert "paddlepool_codec_processes 1.0" in shown
 
 
 def test_gauges_are_read_from_what_is_served() -> None:

@@ -10,18 +10,21 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.codecs.pool import RESTARTS as CODEC_RESTARTS
 from app.engine.ports import REJECTIONS, RESTARTS, EngineObserver
+from app.gauges import GroupGauges, ModelGauges
 from app.live.ports import SHADOW_OUTCOMES, LiveObserver
-from app.metrics import DRIFT, METHODS, SECONDS, GroupGauges, Metrics, ModelGauges
+from app.metrics import DRIFT, METHODS, SECONDS, UNKNOWN, Metrics
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
+GROUPS = ("onednn", "native")
 
 
 @pytest.fixture
 def metrics() -> Metrics:
     metrics = Metrics(build={"version": "1", "paddle": "2", "onednn": "3", "cpu_flags": "avx2"})
     metrics.expect_route("/segment", ["POST"], [200, 422])
-    metrics.expect_model("u2netp", ["onednn", "native"])
+    metrics.expect_model("u2netp", GROUPS)
     return metrics
 
 
@@ -35,6 +38,16 @@ def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], fl
 
 def value(metrics: Metrics, name: str, **labels: str) -> float:
     return samples(metrics)[name, frozenset(labels.items())]
+
+
+def told(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
+    """A family's values by its labels in their order, without what nobody declared."""
+    order = {"model": 0, "predictor": 1, "outcome": 2, "reason": 2}
+    return {
+        tuple(word for _, word in sorted(labels, key=lambda label: order[label[0]])): number
+        for (found, labels), number in samples(metrics).items()
+        if found == name and not {("reason", UNKNOWN), ("outcome", UNKNOWN)} & labels
+    }
 
 
 def test_every_family_is_documented_with_its_labels() -> None:
@@ -60,7 +73,9 @@ def test_every_family_is_documented_with_its_labels() -> None:
             name = f"{family.name}_total" if family.type == "counter" else family.name
             labels = {label for s in family.samples for label in s.labels} - {"le"}
             found.add((name, family.type, frozenset(labels)))
-    documented = {(name, kind, frozenset(labels.split(", "))) for name, kind, labels in rows}
+    documented = {
+        (name, kind, frozenset(labels.split(", ")) - {"none"}) for name, kind, labels in rows
+    }
     assert documented == found
 
 
@@ -101,16 +116,45 @@ def test_stages_and_padding_are_counted_by_predictor(metrics: Metrics) -> None:
 
 
 def test_series_exist_before_the_first_request(metrics: Metrics) -> None:
-    """So that a rate is zero and not absent, for every reason and stage."""
-    where = {"model": "u2netp", "predictor": "native"}
-    for reason in RESTARTS:
-        name = "paddlepool_predictor_restarts_total"
-        assert value(metrics, name, reason=reason, **where) == 0
-    for reason in REJECTIONS:
-        name = "paddlepool_requests_rejected_total"
-        assert value(metrics, name, model="u2netp", reason=reason) == 0
+    """So that a rate is zero and not absent, for every declared reason and outcome."""
+    restarts = {("u2netp", group, reason): 0.0 for group in GROUPS for reason in RESTARTS}
+    assert told(metrics, "paddlepool_predictor_restarts_total") == restarts
+    rejected = {(model, reason): 0.0 for model in ("u2netp", UNKNOWN) for reason in REJECTIONS}
+    assert told(metrics, "paddlepool_requests_rejected_total") == rejected
+    shadowed = {("u2netp", outcome): 0.0 for outcome in SHADOW_OUTCOMES}
+    assert told(metrics, "paddlepool_shadow_requests_total") == shadowed
+    codecs = {(reason,): 0.0 for reason in CODEC_RESTARTS}
+    assert told(metrics, "paddlepool_codec_restarts_total") == codecs
     count = "paddlepool_request_duration_seconds_count"
     assert value(metrics, count, route="/segment", method="POST", status="422") == 0
+
+
+def test_a_word_that_nobody_declared_is_counted_as_unknown(metrics: Metrics) -> None:
+    """A new reason adds no series: it shows where it can be seen, and its test fails."""
+    before = set(samples(metrics))
+    metrics.restarted(model="u2netp", group="native", reason="bored")
+    metrics.rejected(model="u2netp", reason="bored")
+    metrics.shadowed(model="u2netp", outcome="bored")
+    metrics.codec_restarted("bored")
+    assert set(samples(metrics)) == before
+    where = {"model": "u2netp", "predictor": "native"}
+    assert value(metrics, "paddlepool_predictor_restarts_total", reason="unknown", **where) == 1
+    rejected = "paddlepool_requests_rejected_total"
+    assert value(metrics, rejected, model="u2netp", reason="unknown") == 1
+    shadowed = "paddlepool_shadow_requests_total"
+    assert value(metrics, shadowed, model="u2netp", outcome="unknown") == 1
+    assert value(metrics, "paddlepool_codec_restarts_total", reason="unknown") == 1
+
+
+def test_codec_processes_are_counted_and_their_replacements_told_by_reason(
+    metrics: Metrics,
+) -> None:
+    """The living are read at the scrape; none before anybody says where."""
+    assert value(metrics, "paddlepool_codec_processes") == 0
+    metrics.watch_codecs(lambda: 2)
+    metrics.codec_restarted("memory")
+    assert value(metrics, "paddlepool_codec_processes") == 2
+    assert value(metrics, "paddlepool_codec_restarts_total", reason="memory") == 1
 
 
 def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:

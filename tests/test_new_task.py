@@ -138,7 +138,7 @@ def serve(repository: ModelRepository, pipelines: Mapping[str, str]) -> Iterator
         registry = ModelRegistry(
             repository,
             open_predictor=open_doubler,
-            build_pipeline=PipelineBuilder(repository, pipelines, workers),
+            build_pipeline=PipelineBuilder(pipelines, workers),
             observer=Metrics(build={}),
         )
         registry.load_all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,7 @@ from app.api import (
     v2_stats,
 )
 from app.api.access import Access
+from app.api.by_version import MODEL, VERSION
 from app.api.disconnect import Disconnect
 from app.api.keys import Keys
 from app.api.limits import BodyLimits
@@ -36,8 +37,6 @@ from app.api.services import Services
 
 DESCRIPTION = "A model server around Paddle Inference: background matting and emotions of texts."
 REFERENCE = "#/components/schemas/{model}"
-INFER = "/v2/models/{model}/infer"
-INFER_VERSION = "/v2/models/{model}/versions/{version}/infer"
 EXPOSED = ("X-Request-ID", "X-Model", "X-Predictor", "Server-Timing", "X-Width", "X-Height")
 
 
@@ -53,10 +52,11 @@ class _Mount:
 def build_application(
     services: Services,
     *,
+    keys: Sequence[bytes],
     tasks: Iterable[APIRouter],
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
 ) -> FastAPI:
-    """Everything HTTP around `services`. Raises OSError when the key file cannot be read."""
+    """Everything HTTP around `services`. Where there are `keys`, requests must carry one."""
     settings = services.settings
     # Tasks first: routes are tried in order, and these are the ones whose time counts.
     mounts = [
@@ -70,8 +70,8 @@ def build_application(
         max_body={
             "/segment": settings.segment_max_bytes,
             "/sentiment": settings.sentiment_max_bytes,
-            INFER: settings.infer_max_bytes,
-            INFER_VERSION: settings.infer_max_bytes,
+            f"{MODEL}/infer": settings.infer_max_bytes,
+            f"{VERSION}/infer": settings.infer_max_bytes,
         },
         default_max_body=settings.body_max_bytes,
     )
@@ -86,7 +86,7 @@ def build_application(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        middleware=_layers(services, routes),
+        middleware=_layers(services, routes, keys),
     )
     app.state.paddlepool = services
     errors.install(app)
@@ -97,7 +97,7 @@ def build_application(
     return app
 
 
-def _layers(services: Services, routes: RouteTable) -> list[Middleware]:
+def _layers(services: Services, routes: RouteTable, keys: Sequence[bytes]) -> list[Middleware]:
     """Outermost first. All are plain ASGI: a layer that buffers would hide a disconnect."""
     settings = services.settings
     layers = [
@@ -119,7 +119,7 @@ def _layers(services: Services, routes: RouteTable) -> list[Middleware]:
         Middleware(Disconnect),
         Middleware(
             Keys,
-            keys=settings.keys(),
+            keys=keys,
             admin_key=None if admin_key is None else admin_key.get_secret_value().encode(),
             health_needs_key=settings.health_needs_key,
             metrics_needs_key=settings.metrics_needs_key,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
+from app.api.by_version import add_by_version
 from app.api.problems import documented
 from app.api.services import Services, ServicesDep
 from app.errors import ModelNotReady
@@ -17,14 +18,8 @@ def router() -> APIRouter:
     routes.add_api_route("/v2/health/live", live, operation_id="serverLive")
     routes.add_api_route("/v2/health/ready", ready, operation_id="serverReady", responses=unready)
     missing = documented(404, 503, protocol=True)
-    routes.add_api_route(
-        "/v2/models/{model}/ready", model_ready, operation_id="modelReady", responses=missing
-    )
-    routes.add_api_route(
-        "/v2/models/{model}/versions/{version}/ready",
-        version_ready,
-        operation_id="modelVersionReady",
-        responses=missing,
+    add_by_version(
+        routes, "/ready", model_ready, version_ready, operation="Ready", responses=missing
     )
     return routes
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import queue
 import sys
+import threading
 from datetime import UTC, datetime
-from logging.handlers import QueueHandler, QueueListener
 from typing import Any, TextIO
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -30,24 +31,24 @@ class JsonLines(logging.Formatter):
 
 
 WAITING_LINES = 10_000
+FAREWELL_SECONDS = 5.0
 
 
-class BackgroundHandler(QueueHandler):
+class BackgroundHandler(logging.Handler):
     """Formats and writes in a thread of its own: a slow reader of our log stops no request.
 
     When `WAITING_LINES` lines wait, further ones are dropped, and a line says how many were.
     """
 
     def __init__(self, writer: logging.Handler) -> None:
-        super().__init__(queue.Queue(WAITING_LINES))
+        super().__init__()
+        self.queue: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING_LINES)
         self._dropped = 0
-        self._listener = QueueListener(self.queue, writer)
-        self._listener.start()
+        self._writer = writer
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # it stays in this process, so nothing needs to be made fit for pickling
-
-    def enqueue(self, record: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         try:
             if self._dropped:
                 self.queue.put_nowait(
@@ -62,10 +63,19 @@ class BackgroundHandler(QueueHandler):
             self._dropped += 1
 
     def close(self) -> None:
-        """Write what waits; logging.shutdown() calls this."""
-        if self._listener._thread is not None:
-            self._listener.stop()
+        """Write what waits; logging.shutdown() calls this, also for a handler closed before.
+
+        A reader that has stopped reading keeps the process alive for `FAREWELL_SECONDS`, no longer.
+        """
+        if self._thread.is_alive():
+            with contextlib.suppress(queue.Full):
+                self.queue.put(None, timeout=FAREWELL_SECONDS)
+                self._thread.join(FAREWELL_SECONDS)
         super().close()
+
+    def _write(self) -> None:
+        while (record := self.queue.get()) is not None:
+            self._writer.handle(record)
 
 
 def configure(level: str, stream: TextIO | None = None) -> None:

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from app import __version__
+from app.api.by_version import add_by_version
 from app.api.problems import documented
 from app.api.services import Services, ServicesDep
 from app.api.wire import NAMES
@@ -45,14 +46,8 @@ def router() -> APIRouter:
     routes = APIRouter(tags=["v2"])
     routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata")
     unready = documented(404, 503, protocol=True)
-    routes.add_api_route(
-        "/v2/models/{model}", model_metadata, operation_id="modelMetadata", responses=unready
-    )
-    routes.add_api_route(
-        "/v2/models/{model}/versions/{version}",
-        version_metadata,
-        operation_id="modelVersionMetadata",
-        responses=unready,
+    add_by_version(
+        routes, "", model_metadata, version_metadata, operation="Metadata", responses=unready
     )
     return routes
 

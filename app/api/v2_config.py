@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from app.api.by_version import add_by_version
 from app.api.problems import documented
 from app.api.services import ServicesDep
 from app.api.v2 import PLATFORM
@@ -18,15 +19,7 @@ from app.engine.tensors import TensorSpec
 def router() -> APIRouter:
     routes = APIRouter(tags=["v2"])
     unready = documented(404, 503, protocol=True)
-    routes.add_api_route(
-        "/v2/models/{model}/config", config, operation_id="modelConfig", responses=unready
-    )
-    routes.add_api_route(
-        "/v2/models/{model}/versions/{version}/config",
-        version_config,
-        operation_id="modelVersionConfig",
-        responses=unready,
-    )
+    add_by_version(routes, "/config", config, version_config, operation="Config", responses=unready)
     return routes
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from app.api.by_version import add_by_version
 from app.api.problems import documented
 from app.api.replies import server_timing
 from app.api.services import ServicesDep
@@ -37,19 +38,17 @@ def router() -> APIRouter:
             "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
         },
     }
-    for path, operation in (
-        ("/v2/models/{model}/infer", "modelInfer"),
-        ("/v2/models/{model}/versions/{version}/infer", "modelVersionInfer"),
-    ):
-        routes.add_api_route(
-            path,
-            infer if operation == "modelInfer" else infer_version,
-            methods=["POST"],
-            operation_id=operation,
-            response_class=Response,
-            responses=refusals,
-            openapi_extra={"requestBody": body},
-        )
+    add_by_version(
+        routes,
+        "/infer",
+        infer,
+        infer_version,
+        operation="Infer",
+        methods=["POST"],
+        response_class=Response,
+        responses=refusals,
+        openapi_extra={"requestBody": body},
+    )
     return routes
 
 

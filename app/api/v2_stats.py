@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from app.api.by_version import add_by_version
 from app.api.problems import documented
 from app.api.services import Services, ServicesDep
 from app.engine.model import ServedModel
@@ -18,14 +19,8 @@ def router() -> APIRouter:
     routes = APIRouter(tags=["v2"])
     routes.add_api_route("/v2/models/stats", all_stats, operation_id="statistics")
     unready = documented(404, 503, protocol=True)
-    routes.add_api_route(
-        "/v2/models/{model}/stats", stats, operation_id="modelStatistics", responses=unready
-    )
-    routes.add_api_route(
-        "/v2/models/{model}/versions/{version}/stats",
-        version_stats,
-        operation_id="modelVersionStatistics",
-        responses=unready,
+    add_by_version(
+        routes, "/stats", stats, version_stats, operation="Statistics", responses=unready
     )
     return routes
 

@@ -14,23 +14,13 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.engine.tensors import Array, Tensors, TensorSpec
+from app.engine.tensors import DTYPES, Array, Tensors, TensorSpec
 from app.errors import InvalidTensor
 
-DATATYPES: Mapping[str, str] = {
-    "BOOL": "bool",
-    "UINT8": "uint8",
-    "INT8": "int8",
-    "INT16": "int16",
-    "INT32": "int32",
-    "INT64": "int64",
-    "FP16": "float16",
-    "FP32": "float32",
-    "FP64": "float64",
-}
-"""The protocol's names of the types a Paddle program can take or give, and numpy's."""
+NAMES: Mapping[str, str] = {dtype: dtype.upper().replace("FLOAT", "FP") for dtype in DTYPES}
+"""The protocol's name of each type that a model can take or give: INT64, FP32, …"""
 
-NAMES: Mapping[str, str] = {dtype: name for name, dtype in DATATYPES.items()}
+DATATYPES: Mapping[str, str] = {name: dtype for dtype, name in NAMES.items()}
 MAX_ID_CHARACTERS = 256
 BINARY_HEADER = "Inference-Header-Content-Length"
 

@@ -28,6 +28,9 @@ MEMORY_LIMIT = 1536 << 20
 START_SECONDS = 60.0
 RETRY_SECONDS = 1.0
 
+RESTARTS = ("crashed", "killed", "stopped", "timeout", "memory")
+"""Why a codec process was replaced."""
+
 log = logging.getLogger(__name__)
 
 
@@ -44,7 +47,7 @@ class PoolStatus:
 class ChildPool:
     """`count` codec processes, one thread driving each. Its methods are safe in any thread.
 
-    `on_restart` is told why a process was replaced: timeout, memory, crashed, killed or stopped.
+    `on_restart` is told why a process was replaced, one of RESTARTS; it must not block or raise.
     """
 
     def __init__(

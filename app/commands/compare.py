@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.commands.repository import add_repository_option, open_repository, read_version
+
 if TYPE_CHECKING:
     from app.comparison.claims import ClaimTable
 
@@ -17,11 +19,7 @@ REQUESTS_FOR_DOCS = {"u2netp": 12, "emotion": 200}
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", help="a model of the repository")
     parser.add_argument("--version", type=int, help="default: the newest")
-    parser.add_argument(
-        "--repository",
-        type=Path,
-        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, or ./model_repo",
-    )
+    add_repository_option(parser)
     parser.add_argument(
         "--input",
         dest="inputs",
@@ -78,7 +76,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     from app.backends.process import ProcessBackend
-    from app.commands.models import open_repository, read_version
     from app.comparison.run import Plan, compare
     from app.comparison.table import columns, comparison_rows, reasons
     from app.pipelines import PIPELINES
@@ -125,7 +122,6 @@ def _claims(args: argparse.Namespace) -> int:
         TUNED_ALLOCATOR,
         ProcessBackend,
     )
-    from app.commands.models import open_repository, read_version
     from app.comparison.claims import (
         BERT_REQUESTS,
         U2NETP_REQUESTS,
@@ -196,7 +192,6 @@ def _random_bert() -> Path:
 def _write_docs(args: argparse.Namespace, machine: str, tables: list[ClaimTable]) -> None:
     """comparison.md, and beside it images/compare-*.svg: the claims, then two models."""
     from app.backends.process import ProcessBackend
-    from app.commands.models import open_repository, read_version
     from app.comparison.claims import LENGTHS, PADDED
     from app.comparison.page import page
     from app.comparison.plot import plot_claims, plot_comparison

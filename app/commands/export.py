@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from app.commands.paddle_noise import silence
+from app.commands.repository import add_repository_option, repository_root
 
 NETWORKS = ("bert", "mnist", "u2net", "u2netp")
 ORIGINS = ("trained here", "official release", "reference reconstruction", "random")
@@ -17,11 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         required=True,
         help=".npz, .safetensors or .onnx file; for bert a Hugging Face directory",
     )
-    parser.add_argument(
-        "--repository",
-        type=Path,
-        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, or ./model_repo",
-    )
+    add_repository_option(parser)
     parser.add_argument(
         "--name", help="the model's name in the repository (default: the network's)"
     )
@@ -43,11 +40,10 @@ def run(args: argparse.Namespace) -> int:
     # Paddle takes seconds to import; `paddlepool --help` must not.
     from app.export.exporter import Origin, export_version
     from app.export.recipe import read_recipe
-    from app.settings import Settings
 
     directory = export_version(
         read_recipe(args.network, args.weights),
-        repository=args.repository or Settings().model_repository,
+        repository=repository_root(args.repository),
         name=args.name or args.network,
         origin=Origin(args.origin, source=args.source, licence=args.licence, preview=args.preview),
         store=args.store,

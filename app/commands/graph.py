@@ -6,24 +6,21 @@ import argparse
 import json
 from pathlib import Path
 
+from app.commands.repository import add_repository_option, open_repository, read_version
+
 TOP = 15
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a model of the repository")
     parser.add_argument("--version", type=int, help="default: the newest")
-    parser.add_argument(
-        "--repository",
-        type=Path,
-        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, or ./model_repo",
-    )
+    add_repository_option(parser)
     parser.add_argument("--group", help="a Paddle Inference group (default: the default group)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the graph")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every operator")
 
 
 def run(args: argparse.Namespace) -> int:
-    from app.commands.models import open_repository, read_version
     from app.comparison.graph import profile_graph
     from app.comparison.graph_svg import draw
     from app.comparison.table import columns

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from app.commands.export import ORIGINS
 from app.commands.paddle_noise import silence
+from app.commands.repository import add_repository_option, repository_root
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -12,11 +13,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", type=Path, help="the official u2netp.onnx, or with --origin any other"
     )
-    parser.add_argument(
-        "--repository",
-        type=Path,
-        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, or ./model_repo",
-    )
+    add_repository_option(parser)
     parser.add_argument("--origin", choices=ORIGINS, help="for a file that is not the release")
     parser.add_argument("--source", default="", help="free text: data, recipe, where from")
     parser.add_argument("--licence", default="", help="licence of the weights")
@@ -27,10 +24,9 @@ def run(args: argparse.Namespace) -> int:
     from app.export.exporter import Origin
     from app.export.official import import_u2netp
     from app.export.release import U2NETP_RELEASE
-    from app.settings import Settings
 
     origin = Origin(args.origin, source=args.source, licence=args.licence) if args.origin else None
-    repository = args.repository or Settings().model_repository
+    repository = repository_root(args.repository)
     directory = import_u2netp(
         args.file, repository=repository, release=U2NETP_RELEASE, origin=origin
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.commands.models_quality import add_quality_options, check_quality_options, verify_quality
 from app.commands.models_seal import add_seal, run_seal
+from app.commands.repository import add_repository_option, open_repository, read_version
 from app.commands.tables import print_table, shape_text
 
 if TYPE_CHECKING:
@@ -33,11 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe.add_argument("--version", type=int, help="default: the newest")
     add_seal(actions)
     for action in (listing, verify, describe):
-        action.add_argument(
-            "--repository",
-            type=Path,
-            help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, or ./model_repo",
-        )
+        add_repository_option(action)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,35 +46,6 @@ def run(args: argparse.Namespace) -> int:
         "describe": _describe,
     }[args.action]
     return action(repository, args)
-
-
-def open_repository(root: Path | None) -> ModelRepository:
-    """The repository at `root`, or the one that the settings name. Raises ConfigError."""
-    from app.engine.repository import ModelRepository
-
-    return ModelRepository(root or _configured_repository())
-
-
-def read_version(repository: ModelRepository, name: str, version: int | None) -> ModelFiles:
-    """A verified version, the newest unless named. Raises ManifestError where there is none."""
-    from app.errors import ManifestError
-
-    versions = repository.versions(name)
-    if not versions:
-        raise ManifestError(f"{name}: no version with a manifest is published")
-    return repository.read(name, versions[0] if version is None else version)
-
-
-def _configured_repository() -> Path:
-    from pydantic import ValidationError
-
-    from app.errors import ConfigError
-    from app.settings import Settings, explain
-
-    try:
-        return Settings().model_repository
-    except ValidationError as error:
-        raise ConfigError(explain(error)) from error
 
 
 def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:

@@ -5,15 +5,12 @@ import os
 from pathlib import Path
 
 from app.commands.paddle_noise import silence
+from app.commands.repository import add_repository_option, repository_root
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", choices=("u2netp",))
-    parser.add_argument(
-        "--repository",
-        type=Path,
-        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, or ./model_repo",
-    )
+    add_repository_option(parser)
     parser.add_argument(
         "--timeout", type=float, default=600.0, metavar="SECONDS", help="give up after this long"
     )
@@ -25,10 +22,9 @@ def run(args: argparse.Namespace) -> int:
 
     from app.export.download import download
     from app.export.release import U2NETP_RELEASE, published_version, sha256_of
-    from app.settings import Settings
 
     release = U2NETP_RELEASE
-    repository = args.repository or Settings().model_repository
+    repository = repository_root(args.repository)
     if existing := published_version(repository / args.model, release.sha256):
         print(f"{existing} already holds the official release")
         return 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+
+from app.commands.repository import add_repository_option, open_repository, read_version
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,11 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="95 of 100 requests must take at most so many milliseconds in the engine",
     )
-    parser.add_argument(
-        "--repository",
-        type=Path,
-        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, or ./model_repo",
-    )
+    add_repository_option(parser)
     parser.add_argument(
         "--seconds", type=float, default=9.0, help="of load for each candidate (default 9)"
     )
@@ -32,7 +29,6 @@ def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from app.backends.process import ProcessBackend
-    from app.commands.models import open_repository, read_version
     from app.comparison.config_edit import write_group
     from app.comparison.search import Search, turns
     from app.comparison.table import columns

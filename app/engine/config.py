@@ -131,8 +131,12 @@ def load_config(path: Path) -> ModelConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path.parent.name}/{path.name} is not TOML: {error}") from error
     except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'file'}: {fault['msg']}"
-            for fault in error.errors()
-        )
-        raise ConfigError(f"{path.parent.name}/{path.name}: {faults}") from error
+        raise ConfigError(f"{path.parent.name}/{path.name}: {faults_of(error)}") from error
+
+
+def faults_of(error: ValidationError, *within: str) -> str:
+    """One line that names each wrong key, below the table `within`, and what is wrong with it."""
+    return "; ".join(
+        f"{'.'.join(map(str, (*within, *fault['loc']))) or 'file'}: {fault['msg']}"
+        for fault in error.errors()
+    )

@@ -27,21 +27,28 @@ def service() -> list[Json]:
         number(
             "Model ready",
             [(f"max by (instance, model) (paddlepool_model_ready{{{MODEL}}})", "{{model}}")],
-            width=9,
+            width=8,
             text="1: a version of the model answers. 0: none does; the log says why.",
             thresholds=GOOD_AT_ONE,
         ),
         number(
             "Restarts in the last hour",
             [(f"sum(increase(paddlepool_predictor_restarts_total{{{MODEL}}}[1h]))", "restarts")],
-            width=5,
+            width=4,
             text="Predictor processes replaced, for whatever reason.",
             thresholds=GOOD_AT_ZERO,
         ),
         number(
+            "Codec processes",
+            [(f"sum(paddlepool_codec_processes{{{SERVER}}})", "alive")],
+            width=4,
+            text="Processes that open and write pictures. 0: /segment cannot answer.",
+            thresholds=GOOD_AT_ONE,
+        ),
+        number(
             "Build",
             [(f"paddlepool_build_info{{{SERVER}}}", "{{version}} on Paddle {{paddle}}")],
-            width=10,
+            width=8,
             text="Paddlepool's version and Paddle's.",
             text_mode="name",
         ),
@@ -267,10 +274,15 @@ def load() -> list[Json]:
                     "sum by (model, predictor, reason) "
                     f"(increase(paddlepool_predictor_restarts_total{{{GROUP}}}[$__rate_interval]))",
                     "{{model}} {{predictor}} {{reason}}",
-                )
+                ),
+                (
+                    "sum by (reason) "
+                    f"(increase(paddlepool_codec_restarts_total{{{SERVER}}}[$__rate_interval]))",
+                    "codec {{reason}}",
+                ),
             ],
             width=8,
-            text="Predictor processes replaced in each step, by reason.",
+            text="Predictor and codec processes replaced in each step, by reason.",
         ),
     ]
 

@@ -177,8 +177,10 @@ def make_app(
     registry: FakeRegistry | None = None,
     services: Services | None = None,
 ) -> FastAPI:
+    services = services or make_services(settings, registry)
     return build_application(
-        services or make_services(settings, registry),
+        services,
+        keys=services.settings.keys(),
         tasks=[echo_router(), *routers],
         lifespan=no_lifespan,
     )

@@ -20,7 +20,9 @@ from tests.api.fakes import Client, make_services, no_lifespan
 def product() -> Client:
     """The real routers over fakes."""
     return Client(
-        build_application(make_services(), tasks=task_routers(PIPELINES), lifespan=no_lifespan)
+        build_application(
+            make_services(), keys=(), tasks=task_routers(PIPELINES), lifespan=no_lifespan
+        )
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -52,6 +54,55 @@ def test_closing_writes_everything_in_order(writer: Gated) -> None:
         logger_of(handler).info("line %d", number)
     handler.close()
     assert writer.events() == [f"line {number}" for number in range(100)]
+
+
+def test_closing_waits_for_a_full_queue(writer: Gated) -> None:
+    """The end of the log is written also when there is no room left to ask for it; once."""
+    handler = BackgroundHandler(writer)
+    logger = logger_of(handler)
+    logger.info("first")
+    assert writer.writing.wait(5)
+    for _ in range(WAITING_LINES):
+        logger.info("more")
+    assert handler.queue.full()
+    closing = threading.Thread(target=handler.close)
+    closing.start()
+    writer.gate.set()
+    closing.join(30)
+    assert not closing.is_alive()
+    handler.close()
+    assert writer.events() == ["first"] + ["more"] * WAITING_LINES
+
+
+def test_a_reader_that_is_stuck_does_not_hold_the_end_up(
+    writer: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing gives up on it after a moment, with the queue full or not."""
+    monkeypatch.setattr("app.api.logging.FAREWELL_SECONDS", 0.05)
+    for lines in (1, WAITING_LINES + 1):
+        handler = BackgroundHandler(writer)
+        for _ in range(lines):
+            logger_of(handler).info("line")
+        closing = threading.Thread(target=handler.close, daemon=True)
+        closing.start()
+        closing.join(10)
+        assert not closing.is_alive()
+
+
+def test_the_end_of_the_process_loses_no_line() -> None:
+    """Nobody closes the handler there: the interpreter does."""
+    program = """
+import logging
+from app.api.logging import configure
+configure("info")
+for number in range(1000):
+    logging.info("line %d", number)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
+    assert events == [f"line {number}" for number in range(1000)]
 
 
 def test_a_blocked_writer_does_not_block_the_caller(writer: Gated) -> None:

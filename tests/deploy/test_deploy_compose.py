@@ -65,10 +65,10 @@ def test_a_drain_ends_before_the_container_is_killed() -> None:
 
 
 def test_the_memory_alert_is_below_the_memory_limit() -> None:
-    """3.2 GiB in the rule is 80 % of the container's 4 GiB."""
+    """4.8 GiB in the rule is 80 % of the container's 6 GiB."""
     rules = (ROOT / "deploy/prometheus/rules/alerts.yml").read_text("utf-8")
-    assert SERVICES["paddlepool"]["mem_limit"] == "4g"
-    assert "> 3.2 * 1024 ^ 3" in rules
+    assert SERVICES["paddlepool"]["mem_limit"] == "6g"
+    assert "> 4.8 * 1024 ^ 3" in rules
 
 
 def test_the_load_generator_runs_only_when_asked_for() -> None:

@@ -84,7 +84,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, batches: Batches) -> Iterat
         registry = ModelRegistry(
             repository,
             open_predictor=ProcessBackend(),
-            build_pipeline=PipelineBuilder(repository, TASKS, workers),
+            build_pipeline=PipelineBuilder(TASKS, workers),
             observer=batches,
         )
         try:

@@ -14,8 +14,6 @@ from app.pipelines.segment import matte
 from app.pipelines.segment.masks import MaskAgreement
 from app.pipelines.segment.parameters import read_parameters
 
-WHITE = (255, 255, 255, 255)
-
 
 class MaskComparison:
     """Samples are (name, tensors); agreement is the intersection over union of two masks."""
@@ -40,8 +38,6 @@ class MaskComparison:
             body = file.read_bytes()
         except OSError as error:
             raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
-        pixels = decode(body, PictureLimits())
-        if pixels.shape[2] == 4:
-            pixels = matte.composite(pixels, pixels[..., 3], WHITE)
+        pixels = matte.over_white(decode(body, PictureLimits()))
         wanted = self._parameters
         return matte.network_input(pixels, wanted.size, wanted.mean, wanted.std)

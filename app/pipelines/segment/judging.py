@@ -29,7 +29,6 @@ VALIDATION_EVERY = 10
 """Every tenth pair by sorted name, from the first: training never sees them."""
 PARTS = {"ecssd": "ECSSD", "pascals": "PASCAL-S"}
 """Where a pair comes from, by the beginning of its name."""
-WHITE = (255, 255, 255, 255)
 
 Array = TypeVar("Array", Pixels, matte.Floats)
 
@@ -140,10 +139,9 @@ def _golden_pairs(root: Path, limit: int | None) -> list[Pair]:
 def _picture(path: Path) -> Pixels:
     """As serving opens it: (H, W, 3), transparency over white."""
     try:
-        pixels = decode(read_bytes(path), PictureLimits())
+        return matte.over_white(decode(read_bytes(path), PictureLimits()))
     except InputError as error:
         raise ConfigError(f"{path}: {error.message}") from error
-    return pixels if pixels.shape[2] == 3 else matte.composite(pixels, pixels[..., 3], WHITE)
 
 
 def _sized(array: Array) -> Array:

@@ -17,6 +17,7 @@ from app.pipelines.segment.masks import normalise as normalise
 
 BAND_PIXELS = 1 << 16
 """Small enough for a band and its floats to stay in the processor's cache."""
+WHITE = (255, 255, 255, 255)
 BOX_LEVEL = 16
 """Alpha (of 255) from which a pixel counts as foreground for the box."""
 
@@ -72,6 +73,11 @@ def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
     red, green, blue = cv2.split(cv2.bitwise_and(pixels, pixels, mask=alpha))[:3]
     result: Pixels = cv2.merge((red, green, blue, alpha))
     return result
+
+
+def over_white(pixels: Pixels) -> Pixels:
+    """What the network sees of a picture: RGB, its transparency as white."""
+    return pixels if pixels.shape[2] == 3 else composite(pixels, pixels[..., 3], WHITE)
 
 
 def composite(pixels: Pixels, alpha: Pixels, colour: Sequence[int]) -> Pixels:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from app.engine.parameters import parse_parameters
 from app.engine.ports import ServedModelInfo
 from app.errors import ConfigError
 
@@ -25,14 +26,7 @@ class Parameters(BaseModel):
 
 def read_parameters(info: ServedModelInfo) -> Parameters:
     """Raises ConfigError where the parameters are wrong or the model's tensors do not fit them."""
-    try:
-        parameters = Parameters.model_validate(dict(info.parameters))
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, ('parameters', *fault['loc'])))}: {fault['msg']}"
-            for fault in error.errors()
-        )
-        raise ConfigError(f"{info.name}: {faults}") from error
+    parameters = parse_parameters(info, Parameters)
     wanted = (3, parameters.size, parameters.size)
     if (
         len(info.inputs) != 1

@@ -24,7 +24,6 @@ from app.pipelines.segment.request import PREVIEW_PIXELS
 
 Result = tuple[Mapping[str, Any], Tensors]
 Box = tuple[int, int, int, int]
-_WHITE = (255, 255, 255, 255)
 
 
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
@@ -44,7 +43,9 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     height, width, channels = pixels.shape
     # Refused before the network runs, not after.
     check_output(width, height, format=meta["format"], grey=meta["output"] == "mask", limits=limits)
-    tensor = matte.network_input(_flatten(whole), network["size"], network["mean"], network["std"])
+    tensor = matte.network_input(
+        matte.over_white(whole), network["size"], network["mean"], network["std"]
+    )
     if _needs_pixels(meta, channels):
         write_pixels(descriptors[0], pixels)
     done = time.perf_counter()
@@ -87,7 +88,7 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
     alpha = guided_alpha(pixels, mask)
     matte.box_of(alpha)
     encode(matte.cutout(pixels, alpha), format="png")
-    encode(matte.composite(pixels, matte.plain_alpha(mask, 64, 64), _WHITE), format="jpg")
+    encode(matte.composite(pixels, matte.plain_alpha(mask, 64, 64), matte.WHITE), format="jpg")
     encode(alpha, format="png")
     return {}, {}
 
@@ -102,12 +103,6 @@ def _pixels(meta: Mapping[str, Any], descriptor: int) -> Pixels:
     if _needs_pixels(meta, channels):
         return read_pixels(descriptor, (height, width, channels))
     return np.broadcast_to(np.uint8(0), (height, width, channels))
-
-
-def _flatten(pixels: Pixels) -> Pixels:
-    if pixels.shape[2] == 3:
-        return pixels
-    return matte.composite(pixels, pixels[..., 3], _WHITE)
 
 
 def _shrink(pixels: Pixels) -> Pixels:

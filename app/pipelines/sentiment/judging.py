@@ -15,13 +15,11 @@ from app.pipelines.sentiment.scores import softmax
 from app.pipelines.sentiment.tokens import open_tokenizer, tokenise
 from app.quality.files import read_jsonl
 from app.quality.labels import BINS, Floats, Quality, measure, text_key
-from app.quality.ports import Bench, Findings, Source, Table, Value
+from app.quality.ports import Bench, Findings, Source, Table
 
 SPLITS = ("usual", "virus")
 BENCHMARK = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。"
 """The example of the benchmark that Paddle's BERT deployment was published with: sad."""
-
-Row = tuple[str, tuple[Value, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from app.engine.parameters import parse_parameters
 from app.engine.ports import ServedModelInfo
 from app.errors import ConfigError
 
 INPUTS = ("attention_mask", "input_ids")
+BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 class Parameters(BaseModel):
@@ -19,7 +21,7 @@ class Parameters(BaseModel):
 
     labels: tuple[str, ...] = Field(min_length=1)
     labels_zh: tuple[str, ...] | None = None
-    buckets: tuple[int, ...] = Field(default=(16, 32, 64, 128, 256, 512), min_length=1)
+    buckets: tuple[int, ...] = Field(default=BUCKETS, min_length=1)
     max_tokens: int = Field(default=512, ge=3)
     pad_id: int = Field(default=0, ge=0)
 
@@ -42,14 +44,7 @@ class Parameters(BaseModel):
 
 def read_parameters(info: ServedModelInfo) -> Parameters:
     """Raises ConfigError where the parameters are wrong or the model's tensors do not fit them."""
-    try:
-        parameters = Parameters.model_validate(dict(info.parameters))
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, ('parameters', *fault['loc'])))}: {fault['msg']}"
-            for fault in error.errors()
-        )
-        raise ConfigError(f"{info.name}: {faults}") from error
+    parameters = parse_parameters(info, Parameters)
     taken = tuple(sorted(spec.name for spec in info.inputs))
     if taken != INPUTS or any(spec.dtype != "int64" for spec in info.inputs):
         raise ConfigError(
