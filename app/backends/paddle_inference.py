@@ -28,8 +28,17 @@ OPTIONS: dict[str, Any] = {
     "float16": False,
 }
 """`onednn` is on in Paddle by default, so false must call disable_mkldnn(). `cache_capacity` is
-the number of input shapes for which oneDNN keeps its prepared primitives: the shape buckets.
+the number of input shapes for which oneDNN keeps its prepared primitives, each shape with packed
+weights of its own; with 0 all shapes share one set of weights, and SHAPES of them are kept.
 `bfloat16` is oneDNN's and wants a processor that has it; `float16` is the GPU's."""
+
+SHAPES = 128
+"""With `cache_capacity = 0` nothing is ever dropped, at 1 MB a shape, so a client that sends free
+shapes has the predictor made anew after so many. Eight rows by seven length buckets are 56."""
+
+GATHERED_BYTES = 4 * 2**20
+"""Activations gathered before Paddle frees them. By default it wakes a thread for every single one,
+which a small model's run feels."""
 
 GPU_POOL_MEGABYTES = 256
 """What a GPU predictor takes at once; the pool grows where it is not enough."""
@@ -38,8 +47,38 @@ GPU_POOL_MEGABYTES = 256
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Load the model; called once in the child. Raises ConfigError and BackendError."""
     options = checked_options("paddle_inference", opening["options"], OPTIONS)
-    directory = Path(opening["directory"])
     core = _load_core()
+    core.globals()["FLAGS_eager_delete_tensor_gb"] = GATHERED_BYTES / 2**30
+    predictor = _create(core, opening, options)
+    names, outputs = predictor.get_input_names(), predictor.get_output_names()
+    expected = [spec["name"] for spec in opening["inputs"]]
+    if sorted(names) != sorted(expected) or len(outputs) != len(opening["outputs"]):
+        raise BackendError(
+            f"the program takes {sorted(names)} and gives {len(outputs)} outputs; "
+            f"its manifest says {sorted(expected)} and {len(opening['outputs'])}"
+        )
+
+    shapes: set[tuple[tuple[int, ...], ...]] = set()
+
+    def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
+        nonlocal predictor
+        if options["cache_capacity"] == 0:
+            shapes.add(tuple(inputs[name].shape for name in names))
+            if len(shapes) > SHAPES:
+                shapes.clear()
+                predictor = None  # its memory goes before its successor takes as much
+                predictor = _create(core, opening, options)
+        for name in names:
+            predictor.get_input_handle(name)._copy_from_cpu_bind(inputs[name])
+        predictor.run()
+        return [predictor.get_output_handle(name).copy_to_cpu() for name in outputs]
+
+    return {}, serve(run)
+
+
+def _create(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """A predictor; Paddle wants a configuration of its own for each."""
+    directory = Path(opening["directory"])
     config = core.AnalysisConfig(
         str(directory / opening["program"]), str(directory / opening["params"])
     )
@@ -49,22 +88,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
     config.enable_new_executor()  # memory optimisation of a PIR program needs it
     config.enable_memory_optim()
     config.disable_glog_info()
-    predictor = core.create_predictor(config)
-    names, outputs = predictor.get_input_names(), predictor.get_output_names()
-    expected = [spec["name"] for spec in opening["inputs"]]
-    if sorted(names) != sorted(expected) or len(outputs) != len(opening["outputs"]):
-        raise BackendError(
-            f"the program takes {sorted(names)} and gives {len(outputs)} outputs; "
-            f"its manifest says {sorted(expected)} and {len(opening['outputs'])}"
-        )
-
-    def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
-        for name in names:
-            predictor.get_input_handle(name)._copy_from_cpu_bind(inputs[name])
-        predictor.run()
-        return [predictor.get_output_handle(name).copy_to_cpu() for name in outputs]
-
-    return {}, serve(run)
+    return core.create_predictor(config)
 
 
 def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:

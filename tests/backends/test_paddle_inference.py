@@ -13,10 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
+from app.backends import paddle_inference
+from app.backends.paddle_inference import SHAPES
 from app.backends.process import ProcessBackend, ProcessPredictor
 from app.engine.ports import PredictorSpec
 from app.engine.registry import ModelRegistry
@@ -136,6 +139,38 @@ def test_memory_stays_flat_over_variable_shapes(predictor: ProcessPredictor) -> 
 
     settled = run_all(4)
     assert run_all(12) - settled < 8 << 20
+
+
+def test_after_many_shapes_the_predictor_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With capacity 0 oneDNN drops nothing by itself; shapes seen before count once."""
+    core = MagicMock()
+    predictor = core.create_predictor.return_value
+    predictor.get_input_names.return_value, predictor.get_output_names.return_value = ["x"], ["y"]
+    monkeypatch.setattr(paddle_inference, "_load_core", lambda: core)
+    opening = {
+        "directory": "m", "program": "p", "params": "q", "threads": 1,
+        "inputs": [{"name": "x"}], "outputs": [{"name": "y"}], "options": {"cache_capacity": 0},
+    }  # fmt: skip
+    _, handle = paddle_inference.open_predictor(opening)
+    for length in [*range(1, SHAPES + 1), *range(1, SHAPES + 1)]:
+        handle({}, {"x": np.zeros((1, length))}, ())
+    assert core.create_predictor.call_count == 1
+    handle({}, {"x": np.zeros((2, 1))}, ())
+    assert core.create_predictor.call_count == 2
+
+
+def test_shapes_that_share_weights_give_the_same_answers(files: ModelFiles) -> None:
+    """Capacity 0 against 1, beyond the number of shapes after which the predictor is new."""
+    predictors = [
+        ProcessBackend()(spec_of(files, options={"cache_capacity": kept})) for kept in (0, 1)
+    ]
+    try:
+        for height in range(8, 8 + SHAPES + 2):
+            shared, own = (p.run(image(1, height=height), timeout=PATIENCE) for p in predictors)
+            np.testing.assert_allclose(shared["scores"], own["scores"], atol=1e-6)
+    finally:
+        for predictor in predictors:
+            predictor.close()
 
 
 def test_what_the_framework_refuses_leaves_the_process_alive(predictor: ProcessPredictor) -> None:

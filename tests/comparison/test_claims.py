@@ -16,6 +16,7 @@ from app.comparison.claims import (
     ClaimTable,
     Fitted,
     beaten,
+    measure_bert,
     measure_u2netp,
     runs_of,
 )
@@ -92,6 +93,20 @@ def test_the_measurement_ticks_as_often_as_it_says(tmp_path: Path) -> None:
         0.5750,
     ]
     assert found.rows[-1].label.startswith("all cores: Paddlepool")
+
+
+def test_texts_are_measured_padded_and_in_buckets(tmp_path: Path) -> None:
+    """In bfloat16 too, of which nothing was published; it ticks as often as it says."""
+    write_double(tmp_path)
+    files = ModelRepository(tmp_path).read("double", 1)
+    backends = Backends(served=FakeFactory(behaviour=dict), tuned=FakeFactory())
+    ticks: list[int] = []
+    found = measure_bert(files, backends, requests=8, cores=2, tick=lambda: ticks.append(1))
+    assert len(ticks) == runs_of(0, 8, cores=2)
+    claimed = {row.label: row.published_ratio is not None for row in found.rows}
+    assert claimed["static graph (Paddle Inference + oneDNN), padded to 128"]
+    assert not claimed["static graph in bfloat16, padded to 128"]
+    assert len(claimed) == 9
 
 
 def test_the_page_holds_tables_plots_and_refusals(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_text_model_carries_its_tokenizer_and_labels(text_version: Path) -> None
     assert config.pipeline == "sentiment"
     assert config.parameters["labels"][:2] == ["angry", "happy"]
     assert config.parameters["labels_zh"][4] == "悲伤"
-    assert config.parameters["buckets"] == [16, 32, 64]
+    assert config.parameters["buckets"] == [16, 24, 32, 48, 64]
 
 
 def test_float16_storage(tmp_path: Path) -> None:

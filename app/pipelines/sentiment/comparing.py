@@ -14,7 +14,7 @@ from app.pipelines.sentiment.texts import TextLimits, check_texts
 from app.pipelines.sentiment.tokens import open_tokenizer, tokenise
 
 SENTENCE = "今天加班到很晚才回家，楼下的小店居然还亮着灯，老板笑着问我要不要来一碗热汤面。"
-CHARACTERS = (6, 12, 20, 28, 40, 56, 80, 120)
+CHARACTERS = (6, 12, 20, 28, 40, 56, 80, 120, 160)
 """Lengths of the texts that are compared by default: as posts are, most of them short."""
 
 
