@@ -142,6 +142,16 @@ def test_ranks_share_each_batch(corpus: Corpus) -> None:
         assert torch.equal(expected, torch.cat((one, other)))
 
 
+def test_ranks_take_the_same_steps_after_a_change_of_schedule(corpus: Corpus) -> None:
+    """A run resumed off the grid of its batches: a rank with one batch more would wait for ever."""
+    counts = set()
+    for rank in range(2):
+        trainer = Trainer(corpus, SETTINGS, rank=rank, ranks=2)
+        trainer.seen = 2
+        counts.add(len(list(trainer.batches(workers=0))))
+    assert counts == {3}
+
+
 # Python 3.12 warns of any fork beside threads; the forked loaders never touch torch's.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_loader_processes_change_nothing(corpus: Corpus) -> None:

@@ -11,28 +11,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 
-from training.u2netp.data import Pixels, read
-from training.u2netp.evaluate import Map, load_network, measure, network_maps, stretch
+from training.u2netp.cells import cell, write_sheet
+from training.u2netp.data import read
+from training.u2netp.evaluate import load_network, measure, network_maps, stretch
 
-CELL = 128
+SIDE = 128
 COLUMNS = 4
-
-
-def _cell(picture: Pixels, truth: Pixels, mask: Map, label: str) -> Pixels:
-    parts = [
-        picture[..., ::-1],
-        cv2.cvtColor(truth, cv2.COLOR_GRAY2BGR),
-        cv2.cvtColor(np.rint(mask * 255).astype(np.uint8), cv2.COLOR_GRAY2BGR),
-    ]
-    small = [cv2.resize(part, (CELL, CELL), interpolation=cv2.INTER_AREA) for part in parts]
-    strip = np.zeros((18, 3 * CELL, 3), np.uint8)
-    cv2.putText(strip, label, (3, 13), cv2.FONT_HERSHEY_SIMPLEX, 0.42, (255, 255, 255), 1)
-    cell = np.vstack([strip, np.hstack(small)])
-    return cv2.copyMakeBorder(cell, 2, 2, 2, 2, cv2.BORDER_CONSTANT, value=(90, 60, 0))
 
 
 def main() -> None:
@@ -54,18 +41,21 @@ def main() -> None:
     count = min(given.cells - given.cells % COLUMNS, len(order) - len(order) % COLUMNS)
     chosen = order[np.linspace(0, len(order) - 1, count).round().astype(int)]
     cells = [
-        _cell(
-            corpus.pictures[rows[i]],
-            corpus.masks[rows[i]],
-            maps[i],
+        cell(
+            [
+                corpus.pictures[rows[i]],
+                corpus.masks[rows[i]],
+                np.rint(maps[i] * 255).astype(np.uint8),
+            ],
             f"{corpus.names[rows[i]]}  IoU {overlap[i]:.2f}",
+            side=SIDE,
         )
         for i in chosen
     ]
-    lines = [np.hstack(cells[i : i + COLUMNS]) for i in range(0, len(cells), COLUMNS)]
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    if not cv2.imwrite(str(given.out), np.vstack(lines)):
-        raise SystemExit(f"{given.out}: could not be written; the name must end in .png or .jpg")
+    try:
+        write_sheet(given.out, cells, columns=COLUMNS)
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -184,11 +184,11 @@ class Trainer:
                     recipe=self.settings.recipe,
                 )
                 share = phase.batch // self.ranks
-                skip = self.rank * share
-                share = phase.batch // self.ranks
-                skip = self.rank * share
-                places = range(first + skip, end, phase.batch)
-                yield from load(samples, [range(at, at + share) for at in places], workers=workers)
+                mine = self.rank * share
+                # Whole batches only: each rank must take part in every step.
+                places = range(first, end - phase.batch + 1, phase.batch)
+                batches = [range(at + mine, at + mine + share) for at in places]
+                yield from load(samples, batches, workers=workers)
             start = end
 
     def state(self) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""Draws what the served model makes of pictures that may be shown, for its model card.
+
+    python -m training.u2netp.cutouts
+
+Each cell shows picture, mask and cut-out on a checkerboard, as `POST /segment` gives them with its
+defaults, and the confidence that it tells. Needs the package alone, not the extra `train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from app.backends.process import ProcessBackend
+from app.codecs.decode import decode
+from app.codecs.limits import PictureLimits
+from app.codecs.picture import Pixels
+from app.commands.repository import add_repository_option, open_repository, read_version
+from app.engine.ports import Predictor
+from app.engine.repository import ModelFiles
+from app.errors import PaddlepoolError
+from app.pipelines.segment import matte
+from app.pipelines.segment.guided import guided_alpha
+from app.pipelines.segment.parameters import read_parameters
+from training.u2netp.cells import cell, write_sheet
+
+MODEL = "u2netp"
+PICTURES = Path(__file__).parent / "pictures"
+SHEET = Path("docs/images/u2netp-cutouts.jpg")
+MAX_BYTES = 250_000
+SIDE = 192
+COLUMNS = 2
+SQUARE = 12
+"""Pixels of the checkerboard's squares, in a picture of 480."""
+RUN_SECONDS = 120.0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_repository_option(parser)
+    parser.add_argument("--version", type=int, help="default: the newest")
+    parser.add_argument("--pictures", type=Path, default=PICTURES, metavar="DIR")
+    parser.add_argument("--out", type=Path, default=SHEET, metavar="FILE")
+    given = parser.parse_args(arguments)
+    paths = sorted(given.pictures.glob("*.jpg"))
+    if not paths:
+        raise SystemExit(f"{given.pictures}: holds no .jpg")
+    try:
+        files = read_version(open_repository(given.repository), MODEL, given.version)
+        group = files.config.group(files.config.default_group)
+        predictor = ProcessBackend()(files.spec(group))
+        try:
+            cells = [_cell(path, files, predictor) for path in paths]
+        finally:
+            predictor.close()
+        title = f"{files.name} version {files.version}, sha256 {files.manifest.sha256()[:12]}"
+        write_sheet(given.out, cells, columns=COLUMNS, title=f"{title}, predictor {group.name}")
+    except (PaddlepoolError, ValueError) as error:
+        raise SystemExit(str(error)) from error
+    size = given.out.stat().st_size
+    print(f"{given.out}: {len(cells)} pictures, {size / 1e3:.0f} kB")
+    if size > MAX_BYTES:
+        raise SystemExit(f"{given.out}: {size} bytes, at most {MAX_BYTES} may be committed")
+
+
+def _cell(path: Path, files: ModelFiles, predictor: Predictor) -> Pixels:
+    info = files.info()
+    wanted = read_parameters(info)
+    picture = matte.over_white(decode(path.read_bytes(), PictureLimits()))
+    tensor = matte.network_input(picture, wanted.size, wanted.mean, wanted.std)
+    outputs = predictor.run({info.inputs[0].name: tensor}, timeout=RUN_SECONDS)
+    raw = np.asarray(outputs[info.outputs[0].name], np.float32)[0, 0]
+    mask = matte.normalise(raw)
+    height, width = picture.shape[:2]
+    cut = over_checkerboard(picture, guided_alpha(picture, mask))
+    label = f"{path.stem}   confidence {matte.confidence(raw):.2f}"
+    return cell([picture, matte.plain_alpha(mask, width, height), cut], label, side=SIDE)
+
+
+def over_checkerboard(picture: Pixels, alpha: Pixels) -> Pixels:
+    """The picture (H, W, 3) by its alpha (H, W) over light and dark grey squares."""
+    rows, columns = np.indices(alpha.shape) // SQUARE
+    ground = np.where((rows + columns) % 2, 200, 140)[..., None]
+    share = alpha[..., None].astype(np.float32) / 255
+    mixed = picture * share + ground * (1 - share)
+    return np.asarray(np.rint(mixed), np.uint8)
+
+
+if __name__ == "__main__":
+    main()
