@@ -1,7 +1,8 @@
 """Load on /segment and /sentiment: users in steps or a spike, or arrivals at a constant rate.
 
 A 503 is the server shedding load as it should: it is counted in a row of its own and is no
-failure. The exit code is 1 when an endpoint's p95 or the share of failures is above its limit.
+failure. With `--reload MODEL` a model is loaded anew in between. The exit code is 1 when an
+endpoint's p95, the share of failures or what reloads add to its p99 is above its limit.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from locust.argument_parser import LocustArgumentParser
 from locust.contrib.fasthttp import FastHttpUser, ResponseContextManager
 from locust.env import Environment
 from plans import ARRIVALS, PLANS, users_at
+from reloads import Reloads
 
 PICTURES = draw_pictures()
 SEGMENT, SENTIMENT, SHED = "/segment", "/sentiment", " (shed)"
@@ -42,6 +44,8 @@ def add_options(parser: LocustArgumentParser) -> None:
     option("--max-p95-segment", 3000.0, "milliseconds allowed for /segment")
     option("--max-p95-sentiment", 1000.0, "milliseconds allowed for /sentiment")
     option("--max-failures", 0.01, "share of answers that may be failures")
+    option("--reload", "", "load this model anew, again and again; needs LOAD_ADMIN_KEY")
+    option("--max-reload-ratio", 1.1, "p99 allowed during reloads, by that between them")
 
 
 class PoolClient(FastHttpUser):
@@ -141,6 +145,22 @@ class Load(LoadTestShape):
         return None if users is None else (users, options.peak, [SegmentUser, SentimentUser])
 
 
+@events.init.add_listener
+def prepare(environment: Environment, **_: Any) -> None:
+    options = environment.parsed_options
+    if options.reload:
+        environment.reloads = Reloads(
+            environment.host, model=options.reload, key=os.environ.get("LOAD_ADMIN_KEY", "")
+        )
+        environment.events.request.add_listener(environment.reloads.answered)
+
+
+@events.test_start.add_listener
+def start_reloading(environment: Environment, **_: Any) -> None:
+    if environment.parsed_options.reload:
+        gevent.spawn(environment.reloads.run)
+
+
 @events.quitting.add_listener
 def judge(environment: Environment, **_: Any) -> None:
     """Set the exit code, and print what it was judged by."""
@@ -163,5 +183,7 @@ def judge(environment: Environment, **_: Any) -> None:
             faults.append(f"{name} p95 {p95} ms is above {limit:.0f} ms")
         if answered.fail_ratio > options.max_failures:
             faults.append(f"{name} failed {answered.fail_ratio:.1%}")
+    if options.reload:
+        faults += environment.reloads.judge((SEGMENT, SENTIMENT), options.max_reload_ratio)
     print("\n".join(faults) or "within the limits")
     environment.process_exit_code = 1 if faults else 0

@@ -1,10 +1,11 @@
-"""What a reload costs the users: their latencies in phases with one and without, in turns.
+"""What reloads cost the users: their latencies while a model is loaded anew and while none is.
 
     .venv/bin/python loadtest/reload.py [--model emotion] [--cores N] [--rounds N] [--json FILE]
 
-Users who pause between requests turn to one server; in every other phase the model is loaded anew
-in the middle. Exit code 1 when a request fails, or when the p99 of the phases with a reload is more
-than 10 % above that of the others.
+Users who pause between requests turn to one server. In every other phase the model is loaded anew,
+again and again, and every request of that phase counts; the phase beside it has the same length.
+Exit code 1 when a request fails, or when the p99 of the phases with reloads is more than 10 % above
+that of the others.
 """
 
 from __future__ import annotations
@@ -12,171 +13,142 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
-import json
 import os
-import sys
-import threading
+import statistics
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from cases import Case, read_cases
-from harness import HOST, ROOT, Connection, Server, running_server
+from cases import Case
+from harness import HOST, Connection, Server, running_server
 from phases import checked
-from shadow import MODES, pooled, ratio_of
 from tqdm import tqdm
-
-from app.engine.repository import ModelRepository
+from turns import MODES, run, show_table, single_row_cases, summary, users
 
 LIMIT = 1.10
 KEY = "reload"
+SETTLE_SECONDS = 1.0
+CALIBRATION_REQUESTS = 20
 
 
-@contextlib.contextmanager
-def reloading(
-    server: Server, model: str, *, after: float, took: list[tuple[float, float]]
-) -> Iterator[None]:
-    """Load the model anew `after` seconds from now; `took` gets when it began and ended."""
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Seconds it lasted, of each request that was under way in it, and of each reload."""
 
-    def run() -> None:
-        time.sleep(after)
-        began = time.perf_counter()
-        connection = http.client.HTTPConnection(HOST, server.port, timeout=120)
-        with contextlib.closing(connection):
-            connection.request(
-                "POST", f"/v2/repository/models/{model}/load", headers={"X-Api-Key": KEY}
-            )
-            answer = connection.getresponse()
-            assert answer.status == 200, answer.read()
-        took.append((began, time.perf_counter()))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    yield
-    thread.join()
+    length: float
+    taken: list[float]
+    reloads: list[float]
 
 
-def user(
-    server: Server, case: Case, *, until: float, pause: float, seed: int
-) -> list[tuple[float, float]]:
-    """When each request began, and its seconds."""
-    draw = np.random.default_rng(seed)
-    taken = []
+def reload(server: Server, model: str) -> float:
+    """Load the model anew; its seconds."""
+    began = time.perf_counter()
+    with contextlib.closing(http.client.HTTPConnection(HOST, server.port, timeout=600)) as client:
+        client.request("POST", f"/v2/repository/models/{model}/load", headers={"X-Api-Key": KEY})
+        answer = client.getresponse()
+        if answer.status != 200:
+            raise RuntimeError(f"load of {model}: status {answer.status}: {answer.read()[:300]!r}")
+    return time.perf_counter() - began
+
+
+def mean_pause(server: Server, case: Case, *, number: int, load: float) -> float:
+    """Seconds for which so many users must pause to ask for that share of what the server can do.
+
+    It can run as many requests at a time as the model has predictors and the machine cores.
+    """
     with contextlib.closing(Connection(server.port)) as connection:
-        while (began := time.perf_counter()) < until:
-            taken.append((began, checked(connection, case).seconds))
-            time.sleep(draw.exponential(pause))
-    return taken
+        taken = [checked(connection, case).seconds for _ in range(CALIBRATION_REQUESTS)]
+    alone = statistics.median(taken)
+    cores = len(os.sched_getaffinity(0))
+    at_once = min(cores, case.model.config.group(case.model.config.default_group).count)
+    return max(0.001, number * alone / (load * at_once) - alone)
 
 
 def phase(
-    server: Server, case: Case, arguments: argparse.Namespace, seed: int
-) -> list[tuple[float, float]]:
-    until = time.perf_counter() + arguments.seconds
-    with ThreadPoolExecutor(arguments.users) as threads:
-        users = [
-            threads.submit(
-                user, server, case, until=until, pause=arguments.pause, seed=1000 * seed + number
-            )
-            for number in range(arguments.users)
-        ]
-        return [each for found in users for each in found.result()]
+    server: Server,
+    case: Case,
+    *,
+    reloading: bool,
+    seconds: float,
+    number: int,
+    pause: float,
+    seed: int,
+) -> Phase:
+    reloads = []
+    with users(server, [(case, pause)] * number, seed=seed) as answered:
+        time.sleep(SETTLE_SECONDS)
+        began = time.perf_counter()
+        while reloading and time.perf_counter() - began < seconds:
+            reloads.append(reload(server, case.model.name))
+        if not reloading:
+            time.sleep(seconds)
+        ended = time.perf_counter()
+    taken = [
+        each.seconds
+        for each in (each for user in answered for each in user)
+        if each.began + each.seconds > began and each.began < ended
+    ]
+    return Phase(ended - began, taken, reloads)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    [case] = [
-        case
-        for case in read_cases(ModelRepository(arguments.repository), requests=1)
-        if case.rows == 1 and case.model.name == arguments.model
-    ]
+    cases = {case.model.name: case for case in single_row_cases(arguments.repository)}
+    case = cases[arguments.model]
     environment = {"PADDLEPOOL_ADMIN_KEY": KEY, "PADDLEPOOL_PROVE_GROUPS": "off"}
     found: dict[str, list[list[float]]] = {mode: [] for mode in MODES}
-    during: list[float] = []
-    took: list[tuple[float, float]] = []
+    reloads: list[float] = []
     with running_server(arguments.repository, environment=environment) as server:
-        phase(server, case, arguments, 0)
+        pause = mean_pause(server, case, number=arguments.users, load=arguments.load)
         for number in tqdm(range(arguments.rounds), unit="round", disable=None):
-            for mode in MODES if number % 2 == 0 else reversed(MODES):
-                with (
-                    reloading(server, arguments.model, after=arguments.seconds / 4, took=took)
-                    if mode == "on"
-                    else contextlib.nullcontext()
-                ):
-                    taken = phase(server, case, arguments, number + 1)
-                found[mode].append([seconds for _, seconds in taken])
-                if mode == "on":
-                    began, ended = took[-1]
-                    during += [s for at, s in taken if at + s > began and at < ended]
-    result: dict[str, Any] = {
-        "cores": len(os.sched_getaffinity(0)),
+            seconds = arguments.seconds
+            for mode in MODES if number % 2 else reversed(MODES):
+                done = phase(
+                    server,
+                    case,
+                    reloading=mode == "on",
+                    seconds=seconds,
+                    number=arguments.users,
+                    pause=pause,
+                    seed=number,
+                )
+                found[mode].append(done.taken)
+                reloads += done.reloads
+                seconds = done.length  # the last reload ends after its phase should have
+    return {
         "model": arguments.model,
-        "requests": {mode: sum(map(len, each)) for mode, each in found.items()},
-        "reloads": len(took),
-        "reload_seconds": sorted(ended - began for began, ended in took),
-        "requests_during": len(during),
-        "during_p99_seconds": float(np.quantile(during, 0.99)) if during else None,
-        "during_p50_seconds": float(np.quantile(during, 0.5)) if during else None,
+        "users": arguments.users,
+        "pause_seconds": pause,
+        "reload_seconds": sorted(reloads),
+        "latency": {case.name: summary(found)},
     }
-    for quantile in (0.5, 0.95, 0.99):
-        ratio = ratio_of(found, quantile)
-        result[f"p{round(100 * quantile)}"] = {
-            "off_seconds": pooled(found["off"], quantile),
-            "on_seconds": pooled(found["on"], quantile),
-            "ratio": ratio.value,
-            "ratio_low": ratio.low,
-            "ratio_high": ratio.high,
-        }
-    return result
 
 
-def show(report: dict[str, Any]) -> bool:
+def show(report: Mapping[str, Any]) -> bool:
+    """Print the table; whether the target is met."""
     seconds = report["reload_seconds"]
     print(
-        f"{report['model']} on {report['cores']} cores: {report['reloads']} reloads of "
-        f"{seconds[0]:.1f} to {seconds[-1]:.1f} s, none of "
-        f"{sum(report['requests'].values())} requests lost"
+        f"{report['model']} on {report['cores']} cores, {report['users']} users who pause for "
+        f"{report['pause_seconds']:.2f} s: {len(seconds)} reloads of {seconds[0]:.1f} to "
+        f"{seconds[-1]:.1f} s"
     )
-    print(f"{'':8}{'without':>10}{'with':>10}{'ratio':>8}")
-    for name in ("p50", "p95", "p99"):
-        row = report[name]
-        print(
-            f"{name:8}{1000 * row['off_seconds']:8.1f}ms{1000 * row['on_seconds']:8.1f}ms"
-            f"{row['ratio']:8.3f}  ({row['ratio_low']:.3f} to {row['ratio_high']:.3f})"
-        )
-    if report["requests_during"]:
-        print(
-            f"while a reload was under way: {report['requests_during']} requests, p50 "
-            f"{1000 * report['during_p50_seconds']:.1f} ms, "
-            f"p99 {1000 * report['during_p99_seconds']:.1f} ms"
-        )
-    met = bool(report["p99"]["ratio"] <= LIMIT)
-    print(f"{'met   ' if met else 'MISSED'} p99 with a reload within 10 %")
+    show_table(report["latency"])
+    [latency] = report["latency"].values()
+    print(f"none of {sum(latency['requests'].values())} requests lost")
+    met = bool(latency["p99"]["ratio"] <= LIMIT)
+    print(f"{'met   ' if met else 'MISSED'} p99 during reloads within 10 %")
     return met
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repository", type=Path, default=ROOT / "model_repo")
     parser.add_argument("--model", default="emotion", help="a model with a task")
     parser.add_argument("--users", type=int, default=3)
-    parser.add_argument("--pause", type=float, default=0.1, help="mean seconds between requests")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of a phase")
-    parser.add_argument("--rounds", type=int, default=6, help="pairs of phases")
-    parser.add_argument("--cores", type=int, help="use only so many of this machine's cores")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here as well")
-    arguments = parser.parse_args()
-    if arguments.cores:
-        usable = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, set(usable[: arguments.cores]))
-    report = measure(arguments)
-    met = show(report)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
-    return 0 if met else 1
+    parser.add_argument(
+        "--load", type=float, default=0.5, help="share of what the predictors can do, asked for"
+    )
+    run(parser, seconds=8.0, rounds=12, measure=measure, show=show)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -59,6 +60,7 @@ def own_server(log: Path) -> Iterator[str]:
         port = listener.getsockname()[1]
     environment = {
         **os.environ,
+        "PADDLEPOOL_ADMIN_KEY": os.environ.setdefault("LOAD_ADMIN_KEY", secrets.token_hex()),
         "PADDLEPOOL_HOST": "127.0.0.1",
         "PADDLEPOOL_PORT": str(port),
         "PADDLEPOOL_DRAIN_DELAY_SECONDS": "0",

@@ -75,6 +75,9 @@ class ProcessPredictor:
     def failure(self) -> str | None:
         return self._failure or self._child.failure()
 
+    def settle(self) -> None:
+        self._child.settle()
+
     def resident_bytes(self) -> int:
         return self._child.resident_bytes()
 
@@ -88,7 +91,8 @@ class ProcessPredictor:
 class ProcessBackend:
     """Opens predictors: a `PredictorFactory`. `backends` names each framework's target.
 
-    Those opened with a `pause` give way to everything else: see `app.engine.child.Limits`.
+    With a `pause`, all of them give way to everything else for good: see
+    `app.engine.child.Limits`.
     """
 
     def __init__(
@@ -104,7 +108,7 @@ class ProcessBackend:
         self._nice = nice
         self._environments = environments
 
-    def __call__(self, spec: PredictorSpec) -> Predictor:
+    def __call__(self, spec: PredictorSpec, *, pause: Pause | None = None) -> Predictor:
         """Raises ConfigError for an unknown backend or option, BackendError for an unfit model."""
         target = self._backends.get(spec.backend)
         if target is None:
@@ -120,9 +124,9 @@ class ProcessBackend:
                 opening,
                 limits=Limits(
                     nice=self._nice,
-                    gentle=spec.gentle,
                     environment=environment,
-                    pause=self._pause,
+                    pause=self._pause if pause is None else pause,
+                    idle=pause is None and self._pause is not None,
                 ),
             )
         except ChildDied as error:

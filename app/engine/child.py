@@ -24,7 +24,7 @@ import numpy as np
 
 import app.errors
 from app.engine.arena import Arena
-from app.engine.pause import Pause
+from app.engine.pause import HELD_SECONDS, Pause
 from app.engine.tensors import Array, Tensors
 from app.errors import BackendError, PaddlepoolError
 
@@ -61,16 +61,15 @@ class Reply:
 class Limits:
     """What a child may take. `address_space` in bytes is RLIMIT_AS, set after its imports.
 
-    With a `pause` the child runs only on processors that nobody else wants, stands still while it
-    is held (no timeout runs on then), and ends with the thread that started it. A `gentle` child
-    is opened with what processor time others leave; it is called like any other.
+    With a `pause` the child stands still while that is held (no timeout runs on then) and ends with
+    the thread that started it. An `idle` one runs only on processors that nobody else wants.
     """
 
     address_space: int | None = None
     nice: int = 0
-    gentle: bool = False
     environment: Mapping[str, str] | None = None
     pause: Pause | None = None
+    idle: bool = False
 
 
 class Child:
@@ -114,11 +113,12 @@ class Child:
             theirs.close()
             os.close(lifeline)
         self.pid = self._process.pid
-        if self._pause is not None:
+        if limits.idle:
             # Before it has a second thread: threads inherit the policy. Where a sandbox forbids it,
-            # the pause alone must do.
+            # its niceness alone must do.
             with contextlib.suppress(OSError):
                 os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
+        if self._pause is not None:
             self._pause.add(self._process)
         # Kept open: asked before every run, and reading by path would cost ten times as much.
         self._stat = os.open(f"/proc/{self.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -128,7 +128,7 @@ class Child:
             "init": init,
             "address_space": limits.address_space,
             "nice": limits.nice,
-            "gentle": limits.gentle,
+            "gentle": limits.pause is not None,
         }
         try:
             self.ready = self.call(opening, timeout=start_timeout).meta
@@ -171,13 +171,15 @@ class Child:
     def _receive(self, timeout: float) -> bytes:
         deadline = time.monotonic() + timeout
         stopped_since: float | None = None
+        look = STOPPED_SECONDS / 2 if self._pause is None else HELD_SECONDS
         while True:
             now = time.monotonic()
-            self._socket.settimeout(max(0.001, min(STOPPED_SECONDS / 2, deadline - now)))
+            self._socket.settimeout(max(0.001, min(look, deadline - now)))
             try:
                 received = self._socket.recv(HEADER_BYTES)
             except TimeoutError:
                 if self._pause is not None and self._pause.held:
+                    self._pause.let_up(self._process)
                     deadline += time.monotonic() - now
                     stopped_since = None
                     continue
@@ -231,6 +233,12 @@ class Child:
         except (OSError, IndexError, ValueError):  # also asked by threads that do not own it
             return 0
         return pages * mmap.PAGESIZE
+
+    def settle(self) -> None:
+        """Leave the pause: like a child that never had one, but for ending with its thread."""
+        if self._pause is not None:
+            self._pause.discard(self._process)
+            self._pause = None
 
     def kill(self) -> None:
         if self._pause is not None:

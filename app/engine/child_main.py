@@ -14,9 +14,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from app.engine.arena import Arena
 from app.engine.tensors import Tensors
@@ -25,10 +24,6 @@ from app.errors import PaddlepoolError
 HEADER_BYTES = 128 << 10
 MAX_DESCRIPTORS = 8
 PR_SET_PDEATHSIG = 1
-LOWEST = 19
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 
@@ -86,31 +81,13 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """
     if opening["gentle"]:
         _give_way(int(opening["nice"]))
-        ready, handler = _apart(_build, opening)
-    else:
-        ready, handler = _build(opening)
+    module, _, function = str(opening["target"]).partition(":")
+    ready, handler = getattr(importlib.import_module(module), function)(opening["init"])
+    if not opening["gentle"]:
         _give_way(int(opening["nice"]))
     if space := opening["address_space"]:
         resource.setrlimit(resource.RLIMIT_AS, (space, space))
     return ready, handler
-
-
-def _build(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    module, _, function = str(opening["target"]).partition(":")
-    ready, handler = getattr(importlib.import_module(module), function)(opening["init"])
-    return ready, handler
-
-
-def _apart(work: Callable[[T], U], argument: T) -> U:
-    """Run it in a thread that gives way to everything: without privileges no thread can take its
-    priority back, so the one that will answer calls must not give it away."""
-
-    def run() -> U:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
-        return work(argument)
-
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(run).result()
 
 
 def _give_way(nice: int) -> None:

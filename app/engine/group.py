@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import partial
 
 from app.engine.batcher import Batcher
 from app.engine.config import DynamicBatching, InstanceGroup
+from app.engine.courtesy import Courtesy
 from app.engine.crash_guard import CrashGuard
 from app.engine.instance import Instance
 from app.engine.job import Batch, Job, all_finite
@@ -47,6 +49,7 @@ class Surroundings:
     observer: EngineObserver
     clock: Clock
     max_resident_bytes: int
+    courtesy: Courtesy = field(default_factory=Courtesy)
 
 
 class Group:
@@ -93,7 +96,7 @@ class Group:
     def start(self, *, gently: bool = False) -> list[Future[None]]:
         """Open every instance, each in its own thread; a second call returns the same futures.
 
-        Gently means one after another, each with what processor time others leave.
+        Gently means one after another, each with what processor time the users of others leave.
         When one refuses the model, the group takes no job until the model is loaded again.
         """
         with self._lock:
@@ -106,6 +109,7 @@ class Group:
                         batcher=self._batcher,
                         lost=self._lost,
                         deliver=self._deliver,
+                        serving=partial(self._around.courtesy.serving, self.config.threads),
                         clock=self._around.clock,
                         max_resident_bytes=self._around.max_resident_bytes,
                     )
@@ -192,18 +196,22 @@ class Group:
             raise
         return predictor
 
-    def _open(self) -> Predictor:
+    def _open(self, first: bool) -> Predictor:
         """A predictor that has proven itself and is warm. Raises ConfigError or BackendError."""
-        if self._gently and not self._restarts:
-            with self._turn:
-                return self._open_one(replace(self._spec, gentle=True))
-        return self._open_one(self._spec)
+        if not (first and self._gently):
+            return self._proven(self._around.open_predictor(self._spec), timed=first)
+        with self._turn:
+            pause = self._around.courtesy.pause
+            predictor = self._around.open_predictor(self._spec, pause=pause)
+            # What stood still in between cannot be timed; the first jobs will be.
+            self._proven(predictor, timed=False)
+        predictor.settle()
+        return predictor
 
-    def _open_one(self, spec: PredictorSpec) -> Predictor:
-        predictor = self._around.open_predictor(spec)
+    def _proven(self, predictor: Predictor, *, timed: bool) -> Predictor:
         try:
             self._selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
-            self._warm_up(predictor)
+            self._warm_up(predictor, timed=timed)
         except (WorkerCrashed, DeadlineExceeded) as error:
             predictor.close()
             raise BackendError("the predictor process ended during its first runs") from error
@@ -212,21 +220,20 @@ class Group:
             raise
         return predictor
 
-    def _warm_up(self, predictor: Predictor) -> None:
-        """Run every configured shape, and let admission know how long each usually takes.
+    def _warm_up(self, predictor: Predictor, *, timed: bool) -> None:
+        """Run every configured shape; `timed` lets admission know how long each usually takes.
 
         A shape's first run is up to eight times slower than what admission should count with, so
-        a second one is timed where that is short. A replacement need not be timed, and it has
-        run the self-test's shape already: it is back the sooner.
+        a second one is timed where that is short. Without it the self-test's shape is not run
+        again: a replacement is back the sooner, and a reload costs the users less.
         """
-        replacement = self._restarts > 0
         tested = [array.shape for array in self._selftest.inputs.values()]
         for inputs in self._warmups:
-            if replacement and [array.shape for array in inputs.values()] == tested:
+            if not timed:
+                if [array.shape for array in inputs.values()] != tested:
+                    predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
                 continue
             seconds = self._timed_run(predictor, inputs)
-            if replacement:
-                continue
             if seconds < SHORT_RUN_SECONDS:
                 seconds = self._timed_run(predictor, inputs)
             self._batcher.observed(shape_key(inputs), seconds)

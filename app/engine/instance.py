@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from app.engine.batcher import Batcher
@@ -38,21 +39,22 @@ log = logging.getLogger(__name__)
 class Instance:
     """Starts its thread at once; `opened` is settled when the first predictor is ready or refused.
 
-    `open_predictor` gives a predictor that has passed its self-test and is warm, or raises a
-    PaddlepoolError. `lost(reason)` is told of each predictor that is replaced and says how many
-    seconds to wait before the next is opened. `deliver(batch, outputs, joining,
-    infer)` settles the jobs of a finished batch; it is told the seconds that joining the inputs and
-    the run took.
+    `open_predictor(first)` gives a predictor that has passed its self-test and is warm, or raises a
+    PaddlepoolError; the first one is opened by the thread that will use it. `lost(reason)` is told
+    of each predictor that is replaced and says how many seconds to wait before the next is opened.
+    `deliver(batch, outputs, joining, infer)` settles the jobs of a finished batch; it is told the
+    seconds that joining the inputs and the run took. Runs are made under `serving()`.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        open_predictor: Callable[[], Predictor],
+        open_predictor: Callable[[bool], Predictor],
         batcher: Batcher,
         lost: Callable[[str], float],
         deliver: Callable[[Batch, Tensors, float, float], None],
+        serving: Callable[[], AbstractContextManager[None]],
         clock: Clock,
         max_resident_bytes: int,
     ) -> None:
@@ -62,6 +64,7 @@ class Instance:
         self._batcher = batcher
         self._lost = lost
         self._deliver = deliver
+        self._serving = serving
         self._clock = clock
         self._max_resident_bytes = max_resident_bytes
         self._predictor: Predictor | None = None
@@ -89,7 +92,7 @@ class Instance:
 
     def _live(self) -> None:
         try:
-            predictor = self._open()
+            predictor = self._open(True)
         except PaddlepoolError as error:
             self.opened.set_exception(error)
             return
@@ -169,7 +172,8 @@ class Instance:
         inputs = batch.inputs()
         started = self._clock()
         patience = max(batch.deadline - started, PATIENCE * batch.expected_seconds)
-        outputs = predictor.run(inputs, timeout=patience + GRACE_SECONDS)
+        with self._serving():
+            outputs = predictor.run(inputs, timeout=patience + GRACE_SECONDS)
         seconds = self._clock() - started
         self._deliver(batch, outputs, started - began, seconds)
         return seconds
@@ -200,7 +204,7 @@ class Instance:
 
     def _open_successor(self, successor: Future[Predictor]) -> None:
         try:
-            successor.set_result(self._open())
+            successor.set_result(self._open(False))
         except Exception as error:
             successor.set_exception(error)
 
@@ -212,7 +216,7 @@ class Instance:
             if successor is None and self._closing.wait(delay):
                 return None
             try:
-                return self._open() if successor is None else successor.result()
+                return self._open(False) if successor is None else successor.result()
             except Exception as error:
                 log.warning("%s: cannot be opened again: %s", self._name, error)
                 successor, reason = None, "failed"

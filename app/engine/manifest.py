@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import stat
+import time
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -17,6 +18,7 @@ from app.engine.tensors import DTYPES, TensorSpec
 from app.errors import ManifestError
 
 MANIFEST = "manifest.json"
+BLOCK_BYTES = 1 << 20
 MAX_MANIFEST_BYTES = 1 << 20
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -99,11 +101,12 @@ def _contradictions(manifest: Manifest) -> list[str]:
     return faults
 
 
-def verify_files(directory: Path, manifest: Manifest) -> None:
+def verify_files(directory: Path, manifest: Manifest, *, gently: bool = False) -> None:
     """Compare every file of a version with its manifest; raises ManifestError at the first fault.
 
     A file that is listed and missing, unlisted and present, a link, or different in a single byte
-    makes the version unfit: the framework itself would load it and answer with garbage.
+    makes the version unfit: the framework itself would load it and answer with garbage. Gently
+    takes four times as long, and a quarter of a core.
     """
     label = f"{directory.parent.name}/{directory.name}"
     present = {entry.name for entry in os.scandir(directory)} - {MANIFEST}
@@ -119,7 +122,7 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
                         limit=expected.bytes,
                         received=size,
                     )
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+                found = _sha256(file, gently=gently)
         except OSError as error:
             raise ManifestError(f"{label}: {name} {_reason(error)}") from error
         if found != expected.sha256:
@@ -127,6 +130,17 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
                 f"{label}: {name} has sha256 {found[:12]}…, its manifest says "
                 f"{expected.sha256[:12]}…"
             )
+
+
+def _sha256(file: BufferedReader, *, gently: bool) -> str:
+    digest = hashlib.sha256()
+    began = time.perf_counter()
+    while block := file.read(BLOCK_BYTES):
+        digest.update(block)
+        if gently:
+            time.sleep(3 * (time.perf_counter() - began))
+            began = time.perf_counter()
+    return digest.hexdigest()
 
 
 def _open_plain_file(path: Path) -> BufferedReader:

@@ -6,16 +6,21 @@ import contextlib
 import signal
 import subprocess
 import threading
+import time
+
+HELD_SECONDS = 0.1
+"""How long let_up() expects a process to have stood still."""
 
 
 class Pause:
     """Thread-safe. While it is held, every process in it is stopped by the system.
 
     `holds` counts how often that began: a run that saw the same number before and after it, and
-    did not find it held, was never interrupted.
+    did not find it held, was never interrupted. A `moment` is what let_up() gives, in seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, moment: float = 0.0) -> None:
+        self._moment = moment
         self.holds = 0
         self.held = False
         self._ended = False
@@ -27,12 +32,12 @@ class Pause:
         with self._lock:
             self.held = True
             self.holds += 1
-            self._send(signal.SIGSTOP)
+            self._send(signal.SIGSTOP, *self._processes)
 
     def release(self) -> None:
         with self._lock:
             self.held = False
-            self._send(signal.SIGCONT)
+            self._send(signal.SIGCONT, *self._processes)
 
     def add(self, process: subprocess.Popen[bytes]) -> None:
         with self._lock:
@@ -43,16 +48,29 @@ class Pause:
                 process.send_signal(signal.SIGSTOP)
 
     def discard(self, process: subprocess.Popen[bytes]) -> None:
+        """From now on it runs whatever happens."""
         with self._lock:
             self._processes.discard(process)
+            self._send(signal.SIGCONT, process)
+
+    def let_up(self, process: subprocess.Popen[bytes]) -> None:
+        """Let a held process run for the moment: asked every HELD_SECONDS, it gets ahead in the end
+        however long the others keep it waiting. Blocks for that moment."""
+        if not self._moment:
+            return
+        self._send(signal.SIGCONT, process)
+        time.sleep(self._moment)
+        with self._lock:
+            if self.held and process in self._processes:
+                self._send(signal.SIGSTOP, process)
 
     def end(self) -> None:
         """Kill them all, and every process that is still added."""
         with self._lock:
             self._ended = True
-            self._send(signal.SIGKILL)
+            self._send(signal.SIGKILL, *self._processes)
 
-    def _send(self, number: signal.Signals) -> None:
-        for process in self._processes:
+    def _send(self, number: signal.Signals, *processes: subprocess.Popen[bytes]) -> None:
+        for process in processes:
             with contextlib.suppress(OSError):  # it has just ended
                 process.send_signal(number)

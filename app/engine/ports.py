@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from app.engine.pause import Pause
 from app.engine.tensors import Tensors, TensorSpec
 
 Clock = Callable[[], float]
@@ -16,10 +17,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorSpec:
-    """All a backend needs to open one predictor; crosses the process boundary as JSON.
-
-    `gentle`: others are serving requests meanwhile, and must not feel it.
-    """
+    """All a backend needs to open one predictor; crosses the process boundary as JSON."""
 
     directory: Path
     program: str
@@ -30,7 +28,6 @@ class PredictorSpec:
     threads: int
     options: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, Any] | None = None
-    gentle: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +60,9 @@ class Predictor(Protocol):
     def failure(self) -> str | None:
         """Why it can run no further batch ("crashed", "killed", "stopped"), or None. Cheap."""
 
+    def settle(self) -> None:
+        """Leave the pause that it was opened with; it serves from now on."""
+
     def resident_bytes(self) -> int: ...
 
     def abort(self) -> None:
@@ -72,9 +72,13 @@ class Predictor(Protocol):
 
 
 class PredictorFactory(Protocol):
-    """Opens a predictor in a child process; raises BackendError when the model cannot load."""
+    """Opens a predictor in a child process; raises BackendError when the model cannot load.
 
-    def __call__(self, spec: PredictorSpec) -> Predictor: ...
+    With a `pause` it stands still while that is held, from its start until it is settled, and the
+    thread that opened it must outlive it.
+    """
+
+    def __call__(self, spec: PredictorSpec, *, pause: Pause | None = None) -> Predictor: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

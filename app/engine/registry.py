@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from app.engine.budget import ThreadBudget, available_cores, refuse_absurd, thread_budget
 from app.engine.config import VersionPolicy
+from app.engine.courtesy import Courtesy
 from app.engine.group import Surroundings
 from app.engine.load_history import UNSEALED, LoadHistory
 from app.engine.model import ServedModel
@@ -48,14 +49,15 @@ class ModelRegistry:
         max_resident_bytes: int = 2 << 30,
     ) -> None:
         self._repository = repository
+        self._cores = available_cores() if cores is None else cores
         self._around = Surroundings(
             open_predictor=open_predictor,
             observer=observer,
             clock=clock,
             max_resident_bytes=max_resident_bytes,
+            courtesy=Courtesy(self._cores),
         )
         self._build_pipeline = build_pipeline
-        self._cores = available_cores() if cores is None else cores
         self._drain_timeout = drain_timeout
         self._lock = threading.Lock()
         self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -130,14 +132,15 @@ class ModelRegistry:
             self._retire(old)
 
     def _build(self, name: str, version: int) -> ServedModel:
+        gently = bool(self._serving.all())
         with self._history.attempt(name, version):
             try:
-                files = self._repository.read(name, version)
+                files = self._repository.read(name, version, gently=gently)
                 refuse_absurd(name, files.config, cores=self._cores)
                 model = ServedModel(files, around=self._around)
                 try:
                     model.pipeline = self._build_pipeline(model.info)
-                    model.start(gently=bool(self._serving.all()))
+                    model.start(gently=gently)
                 except BaseException:
                     model.close()
                     raise

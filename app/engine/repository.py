@@ -107,15 +107,18 @@ class ModelRepository:
         """The model's config.toml. Raises ModelNotFound and ConfigError."""
         return load_config(self._model_directory(name) / "config.toml")
 
-    def read(self, name: str, version: int) -> ModelFiles:
-        """Read and verify one version. Raises ModelNotFound, ConfigError and ManifestError."""
+    def read(self, name: str, version: int, *, gently: bool = False) -> ModelFiles:
+        """Read and verify one version, gently where requests are answered meanwhile.
+
+        Raises ModelNotFound, ConfigError and ManifestError.
+        """
         model = self._model_directory(name)
         directory = model / str(version)
         if not VERSION.fullmatch(str(version)) or not _is_directory(directory):
             raise ModelNotFound(f"model {name!r} has no version {version}", received=version)
         config = load_config(model / "config.toml")
         manifest = read_manifest(directory)
-        verify_files(directory, manifest)
+        verify_files(directory, manifest, gently=gently)
         if SELFTEST not in manifest.files:
             raise ManifestError(f"{name}/{version}: {SELFTEST} is not listed in files")
         return ModelFiles(

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from app.backends.process import ProcessBackend, ProcessPredictor
+from app.engine.pause import Pause
 from app.engine.ports import PredictorSpec
 from app.engine.registry import ModelRegistry
 from app.engine.repository import ModelRepository
@@ -138,18 +139,48 @@ def test_every_thread_of_a_predictor_gives_way(predictor: ProcessPredictor) -> N
     assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(19, mine + 5)}
 
 
-@pytest.mark.parametrize("gentle", [False, True], ids=["in a hurry", "gently"])
-def test_only_a_gentle_opening_gives_way_to_everything(gentle: bool) -> None:
-    """It is done at the lowest priority, and its runs are as urgent as those of any predictor:
-    nobody without privileges could raise them again."""
+@pytest.mark.parametrize("pause", [None, Pause()], ids=["in a hurry", "gently"])
+def test_only_a_gentle_opening_gives_way(pause: Pause | None) -> None:
+    """In a hurry, only what follows it does: a lost predictor must be replaced soon."""
     mine = os.getpriority(os.PRIO_PROCESS, 0)
     backends = {"fake": "tests.backends.targets:open_priorities"}
-    predictor = ProcessBackend(backends)(spec(gentle=gentle))
+    predictor = ProcessBackend(backends)(spec(), pause=pause)
     try:
         found = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
+        policy = os.sched_getscheduler(predictor.pid)
     finally:
         predictor.close()
-    assert found == [[19 if gentle else mine, min(19, mine + 5)]]
+    assert found == [[mine if pause is None else min(19, mine + 5), min(19, mine + 5)]]
+    assert policy == os.SCHED_OTHER, "nobody without privileges could take it back"
+
+
+def test_a_settled_predictor_serves_whatever_is_held() -> None:
+    """It leaves the pause it was opened with, and a stop signal is a failure again."""
+    pause = Pause()
+    predictor = ProcessBackend(BACKENDS)(spec(), pause=pause)
+    try:
+        pause.hold()
+        predictor.settle()
+        assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
+        os.kill(predictor.pid, signal.SIGSTOP)
+        give_up = time.monotonic() + PATIENCE
+        while predictor.failure() != "stopped":
+            assert time.monotonic() < give_up, "its stop was never noticed"
+            time.sleep(0.005)
+    finally:
+        predictor.close()
+
+
+def test_a_held_predictor_gets_ahead_with_moments() -> None:
+    """A server that is never idle can still open one: it gets a moment of every tenth second."""
+    pause = Pause(moment=0.01)
+    pause.hold()
+    predictor = ProcessBackend(BACKENDS)(spec(), pause=pause)
+    try:
+        assert pause.held
+        assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
+    finally:
+        predictor.close()
 
 
 @pytest.fixture

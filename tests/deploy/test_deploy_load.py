@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
+import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -137,5 +139,51 @@ def test_trouble_ends_with_exit_code_1(
 ) -> None:
     """The fault is named."""
     code, printed = run_locust(stub(answer), "--plan", "arrivals", "--rate", "40", *arguments)
+    assert code == 1, printed
+    assert fault in printed
+
+
+def reloading(status: int, seconds: float) -> Answer:
+    """A server whose models can be loaded anew, and which answers as well meanwhile."""
+
+    def answer(path: str, body: bytes) -> Reply:
+        if path.startswith("/v2/repository/models/emotion/load"):
+            time.sleep(seconds)
+            return as_json({}, status)
+        return good(path, body)
+
+    return answer
+
+
+@pytest.mark.e2e
+def test_reloads_in_between_are_compared(stub: Callable[[Answer], str]) -> None:
+    """The p99 of both endpoints during reloads and between them, and how many there were."""
+    arguments = ("--plan", "arrivals", "--rate", "200", "--segment-share", "0.5", "--duration", "4")
+    code, printed = run_locust(
+        stub(reloading(200, 1.0)), *arguments, "--reload", "emotion", "--max-reload-ratio", "1000"
+    )
+    assert code == 0, printed
+    for endpoint in ("/segment", "/sentiment"):
+        assert re.search(rf"{endpoint}: p99 [\d.]+ ms during [12] reloads of emotion", printed)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("status", "arguments", "fault"),
+    [
+        (200, ("--max-reload-ratio", "0.001"), "/sentiment: reloads add"),
+        (200, ("--rate", "5"), "reloads cannot be judged"),
+        (500, (), "emotion could not be loaded anew: HTTP Error 500"),
+    ],
+    ids=["limit", "too few", "refused"],
+)
+def test_reloads_that_cost_or_fail_end_with_exit_code_1(
+    stub: Callable[[Answer], str], status: int, arguments: tuple[str, ...], fault: str
+) -> None:
+    """The fault is named."""
+    plan = ("--plan", "arrivals", "--rate", "200", "--segment-share", "0.5", "--duration", "4")
+    code, printed = run_locust(
+        stub(reloading(status, 1.0)), *plan, "--reload", "emotion", *arguments
+    )
     assert code == 1, printed
     assert fault in printed

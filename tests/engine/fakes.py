@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from app.engine.pause import Pause
 from app.engine.ports import PredictorSpec
 from app.engine.registry import ModelRegistry
 from app.engine.repository import ModelRepository
@@ -79,6 +80,7 @@ class FakePredictor:
         self._tested = False
         self.dead: str | None = None
         self.resident = 1 << 20
+        self.pause: Pause | None = None
         self.closed = threading.Event()
         self.aborted = threading.Event()
         self.timeouts: list[float] = []
@@ -98,6 +100,9 @@ class FakePredictor:
 
     def failure(self) -> str | None:
         return self.dead
+
+    def settle(self) -> None:
+        self.pause = None
 
     def resident_bytes(self) -> int:
         return self.resident
@@ -119,17 +124,20 @@ class FakeFactory:
     refuse: Exception | None = None
     opened: list[FakePredictor] = field(default_factory=list)
     specs: list[PredictorSpec] = field(default_factory=list)
+    pauses: list[Pause | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._opening = threading.Condition()
 
-    def __call__(self, spec: PredictorSpec) -> FakePredictor:
+    def __call__(self, spec: PredictorSpec, *, pause: Pause | None = None) -> FakePredictor:
         with self._opening:
             self.specs.append(spec)
+            self.pauses.append(pause)
             self._opening.notify_all()
             if self.refuse is not None:
                 raise self.refuse
             self.opened.append(FakePredictor(self))
+            self.opened[-1].pause = pause
             return self.opened[-1]
 
     def wait_attempts(self, count: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +66,38 @@ def test_who_left_is_not_stopped(process: subprocess.Popen[bytes]) -> None:
     pause.discard(process)
     pause.hold()
     wait_state(process, stopped=False)
+
+
+def test_who_leaves_a_held_pause_goes_on(process: subprocess.Popen[bytes]) -> None:
+    """Nobody else would ever continue it."""
+    pause = Pause()
+    pause.add(process)
+    pause.hold()
+    pause.discard(process)
+    wait_state(process, stopped=False)
+
+
+def test_a_let_up_lasts_for_the_moment(process: subprocess.Popen[bytes]) -> None:
+    """The process runs for so long, whatever is held, and stands still after it."""
+    pause = Pause(moment=0.2)
+    pause.add(process)
+    pause.hold()
+    letting_up = threading.Thread(target=pause.let_up, args=(process,))
+    wait_state(process, stopped=True)
+    letting_up.start()
+    wait_state(process, stopped=False)
+    letting_up.join()
+    wait_state(process, stopped=True)
+
+
+def test_a_pause_without_a_moment_never_lets_up(process: subprocess.Popen[bytes]) -> None:
+    """What it holds may wait for ever."""
+    pause = Pause()
+    pause.add(process)
+    pause.hold()
+    wait_state(process, stopped=True)
+    pause.let_up(process)
+    wait_state(process, stopped=True)
 
 
 def test_the_end_kills_also_what_stands_still(process: subprocess.Popen[bytes]) -> None:

@@ -535,13 +535,15 @@ def test_leases_are_counted_under_contention(tmp_path: Path, open_one: Open) -> 
 
 
 def test_only_a_reload_is_gentle(tmp_path: Path, open_one: Open, factory: FakeFactory) -> None:
-    """At start nobody is served whom it could disturb; later, instances open one after another."""
+    """At start nobody is served whom it could disturb; later, instances open one after another,
+    and stand still while others need the cores until they are warm."""
     write_double(tmp_path, count=2)
     registry = open_one()
     registry.load("double")
     opening = threading.Lock()
 
     def alone(inputs: Tensors) -> Tensors:
+        assert factory.opened[-1].pause is not None, "it was settled before it was tested"
         assert opening.acquire(blocking=False), "two instances were opened at the same time"
         time.sleep(0.01)
         opening.release()
@@ -549,4 +551,19 @@ def test_only_a_reload_is_gentle(tmp_path: Path, open_one: Open, factory: FakeFa
 
     factory.selftest = alone
     registry.load("double")
-    assert [spec.gentle for spec in factory.specs] == [False, False, True, True]
+    assert [pause is not None for pause in factory.pauses] == [False, False, True, True]
+    assert len(set(factory.pauses)) == 2, "one pause for everything that is opened"
+    assert all(predictor.pause is None for predictor in factory.opened)
+
+
+def test_only_a_start_times_its_first_runs(
+    tmp_path: Path, open_one: Open, factory: FakeFactory
+) -> None:
+    """Runs that stood still in between would have admission refuse what could be answered."""
+    model = write_double(tmp_path)
+    config = (model / "config.toml").read_text("utf-8")
+    (model / "config.toml").write_text(config + "[[warmup]]\nshapes = { x = [1, 5] }\n", "utf-8")
+    registry = open_one()
+    registry.load("double")
+    registry.load("double")
+    assert [len(predictor.timeouts) for predictor in factory.opened] == [2, 1]

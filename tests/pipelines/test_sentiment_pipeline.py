@@ -170,6 +170,15 @@ def test_each_text_is_a_job_of_its_own(pipeline: SentimentPipeline) -> None:
     assert list(prepared.stages) == ["preprocess"]
 
 
+def test_a_tokenizer_is_built_once_for_each_length(info: ModelInfo) -> None:
+    """A reload must not keep the interpreter lock for as long as building it takes."""
+    path = info.directory / "tokenizer.json"
+    first = open_tokenizer(path, max_tokens=100)
+    assert open_tokenizer(path, max_tokens=100) is first
+    assert open_tokenizer(path, max_tokens=64).truncation["max_length"] == 64
+    assert first.truncation["max_length"] == 100
+
+
 def test_the_maximum_is_a_bucket_even_between_two(info: ModelInfo) -> None:
     """max_tokens 100 with buckets 64 and 128 pads long texts to 100, never past the model's end."""
     parameters = Parameters.model_validate(PARAMETERS | {"max_tokens": 100})

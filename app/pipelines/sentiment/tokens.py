@@ -6,6 +6,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +37,16 @@ def open_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
     # with the predictors for the cores, and it warns when they exist and the process forks.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        return _tokenizer(path.read_text("utf-8"), max_tokens)
     except Exception as error:  # the Rust binding raises bare Exception
         raise ConfigError(f"{path.name} of {path.parent.parent.name} is not a tokenizer") from error
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
+    """Built once for all versions that have the same: it takes 15 ms, and the interpreter lock
+    with it, so that no request would be answered meanwhile."""
+    tokenizer = Tokenizer.from_str(text)
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # a "[SEP]" that someone typed is text, not a marker
     tokenizer.enable_truncation(max_tokens)
