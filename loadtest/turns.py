@@ -47,6 +47,9 @@ class Answered:
     began: float
     seconds: float
 
+    def overlaps(self, began: float, ended: float) -> bool:
+        return self.began + self.seconds > began and self.began < ended
+
 
 def single_row_cases(repository: Path) -> list[Case]:
     """A case of one picture or text for each model with a task."""

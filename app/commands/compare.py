@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from app.comparison.claims import ClaimTable
 
 REQUESTS = 20
+BERT_SOURCE = Path(__file__).parents[1] / "networks" / "bert.py"
 REQUESTS_FOR_DOCS = {"u2netp": 12, "emotion": 200}
 
 
@@ -175,11 +177,16 @@ def _claims(args: argparse.Namespace) -> int:
 
 
 def _random_bert() -> Path:
-    """A repository in the cache that holds a BERT of bert-base's shape; made when it is missing."""
+    """A repository in the cache that holds a BERT of bert-base's shape; made when it is missing.
+
+    Another revision of the network has a place of its own: what was exported from an older one
+    would be compared with today's dynamic graph.
+    """
     from app.commands.paddle_noise import silence
     from app.commands.pull import default_cache
 
-    root = default_cache() / "measured-models"
+    revision = hashlib.sha256(BERT_SOURCE.read_bytes()).hexdigest()[:12]
+    root = default_cache() / "measured-models" / revision
     if not (root / "bert-base-random" / "1" / "manifest.json").exists():
         silence()
         from app.export.random_bert import export_random_bert

@@ -9,6 +9,9 @@ from pathlib import Path
 EXIT_BAD_CONFIGURATION = 3
 
 
+SWITCH_SECONDS = 0.0005
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options win over the environment; every other setting is in docs/configuration.md."""
     parser.add_argument("--host", help="address to listen on")
@@ -58,6 +61,9 @@ def run(args: argparse.Namespace) -> int:
     # What was imported and built by now stays. Looking through it for garbage would stop every
     # request for 60 ms now and then, and a reload makes enough objects to start that.
     gc.freeze()
+    # A request crosses threads four times. Each time it would wait five milliseconds for a thread
+    # that has more to compute, as one that loads a model has.
+    sys.setswitchinterval(SWITCH_SECONDS)
     server.run(app, settings, listener=listener, on_drain=lifecycle.drain)
 
 
