@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import sys
 from collections.abc import Iterator
@@ -28,17 +29,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the same rows with `label`, `score` and `error`; returns 1 when a row has an error."""
     output = args.output or args.file.with_suffix(".emotion.csv")
+    if output.exists() and output.samefile(args.file):
+        raise InvalidParameter(f"{output} is the input; the output must be another file")
     failed = 0
     with (
         Client(args.url, api_key=args.api_key) as client,
         args.file.open(encoding="utf-8-sig", newline="") as source,
-        output.open("w", encoding="utf-8", newline="") as target,
+        contextlib.ExitStack() as later,
         tqdm(unit="text") as bar,
     ):
         reader = csv.DictReader(source)
         columns = list(reader.fieldnames or [])
         if args.column not in columns:
             raise InvalidParameter(f"{args.file} has no column {args.column!r}, it has {columns}")
+        # Not before: a mistake in the arguments must not empty the results of an earlier run.
+        target = later.enter_context(output.open("w", encoding="utf-8", newline=""))
         writer = csv.DictWriter(target, [*columns, "label", "score", "error"])
         writer.writeheader()
         for batch in _batches(reader):
