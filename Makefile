@@ -43,7 +43,7 @@ $(LOAD_INSTALLED): loadtest/requirements.lock
 	.venv-load/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement loadtest/requirements.lock
 	touch $(LOAD_INSTALLED)
 
-comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (half an hour)
+comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (45 minutes)
 	$(BIN)/paddlepool compare --claims --docs docs
 
 lock:  ## resolve the dependencies again (needs uv on the path)
