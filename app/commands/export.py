@@ -5,9 +5,9 @@ from pathlib import Path
 
 from app.commands.paddle_noise import silence
 from app.commands.repository import add_repository_option, repository_root
+from app.export.manifest import ORIGINS
 
 NETWORKS = ("bert", "mnist", "u2net", "u2netp")
-ORIGINS = ("trained here", "official release", "reference reconstruction", "random")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from app.commands.export import ORIGINS
 from app.commands.paddle_noise import silence
 from app.commands.repository import add_repository_option, repository_root
+from app.export.manifest import ORIGINS
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -24,11 +24,11 @@ import numpy as np
 
 import app.errors
 from app.engine.arena import Arena
+from app.engine.child_main import HEADER_BYTES
 from app.engine.pause import HELD_SECONDS, Pause
 from app.engine.tensors import Array, Tensors
 from app.errors import BackendError, PaddlepoolError
 
-HEADER_BYTES = 128 << 10
 STOPPED_SECONDS = 0.5
 """A child in state T (stopped) for this long counts as dead: nothing in it will ever answer."""
 
@@ -212,9 +212,6 @@ class Child:
             self.kill()
             code = self._process.returncode
         return ChildDied("killed" if code == -signal.SIGKILL else "crashed", code)
-
-    def alive(self) -> bool:
-        return self.failure() is None
 
     def failure(self) -> str | None:
         """Why an idle child can answer no further call ("crashed", "killed", "stopped"), or None.

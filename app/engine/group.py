@@ -90,7 +90,6 @@ class Group:
         self._gently = False
         self._instances: list[Instance] = []
         self._failure: PaddlepoolError | None = None
-        self._restarts = 0
         self.effect: Effect = UNKNOWN_EFFECT
 
     def start(self, *, gently: bool = False) -> list[Future[None]]:
@@ -159,7 +158,6 @@ class Group:
             queue_depth=self._batcher.depth,
             queue_limit=self._queue_limit,
             inflight=self._batcher.inflight,
-            restarts=self._restarts,
             resident_bytes=sum(instance.resident_bytes() for instance in self._instances),
             started=started,
             ready=ready,
@@ -244,8 +242,6 @@ class Group:
         return self._around.clock() - began
 
     def _lost(self, reason: str) -> float:
-        with self._lock:
-            self._restarts += 1
         self._around.observer.restarted(model=self._model, group=self.config.name, reason=reason)
         return 0.0 if reason == "memory" else self._guard.record()
 

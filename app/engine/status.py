@@ -34,7 +34,6 @@ class GroupStatus:
     queue_depth: int
     queue_limit: int
     inflight: int
-    restarts: int
     resident_bytes: int
     started: bool
     ready: bool

@@ -8,7 +8,7 @@ import paddle
 from app.engine.config import MODEL_NAME
 from app.errors import ExportError
 from app.export.manifest import ORIGINS, Provenance, write_manifest
-from app.export.program import Store, save_program
+from app.export.program import PARAMS, PROGRAM, Store, save_program
 from app.export.publish import next_version, staged_version
 from app.export.recipe import Recipe
 from app.export.selftest import capture_selftest
@@ -61,8 +61,9 @@ def export_version(
         )
         write_manifest(
             directory,
-            network=recipe.network,
-            options=recipe.options,
+            program=PROGRAM,
+            params=PARAMS,
+            network={"name": recipe.network, "options": dict(recipe.options)},
             inputs=recipe.inputs,
             outputs=recipe.outputs,
             weights=Provenance(

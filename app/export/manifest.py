@@ -1,16 +1,16 @@
 """manifest.json of a model version: its tensors, its provenance, the sha256 of each file."""
 
+import importlib.metadata
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import paddle
-
 from app import __version__
+from app.engine.manifest import MANIFEST
 from app.engine.tensors import TensorSpec
-from app.export.program import PARAMS, PROGRAM
 from app.export.release import sha256_of
 
 ORIGINS = ("trained here", "official release", "reference reconstruction", "random")
@@ -30,8 +30,9 @@ class Provenance:
 def write_manifest(
     directory: Path,
     *,
-    network: str,
-    options: Mapping[str, Any],
+    program: str,
+    params: str,
+    network: Mapping[str, Any] | None,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     weights: Provenance,
@@ -39,6 +40,7 @@ def write_manifest(
     """Lists every file now in `directory`; nothing may be written there afterwards.
 
     The text depends on the contents alone (no times, no paths): equal versions are equal bytes.
+    It is written beside the version and moved in by one rename: it is never there by halves.
     """
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
@@ -46,14 +48,22 @@ def write_manifest(
     }
     manifest = {
         "format": 1,
-        "program": PROGRAM,
-        "params": PARAMS,
+        "program": program,
+        "params": params,
         "files": files,
         "inputs": [asdict(spec) for spec in inputs],
         "outputs": [asdict(spec) for spec in outputs],
-        "network": {"name": network, "options": dict(options)},
+        "network": network,
         "weights": asdict(weights),
-        "built_with": {"paddlepool": __version__, "paddle": paddle.__version__},
+        "built_with": {
+            "paddlepool": __version__,
+            "paddle": importlib.metadata.version("paddlepaddle"),
+        },
     }
     text = json.dumps(manifest, ensure_ascii=False, indent=2, sort_keys=True)
-    (directory / "manifest.json").write_text(text + "\n", "utf-8")
+    staged = directory.parent / f".{directory.name}-{MANIFEST}"
+    with staged.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    staged.rename(directory / MANIFEST)

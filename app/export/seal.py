@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
-import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from app import __version__
 from app.engine.config import MODEL_NAME, load_config
 from app.engine.manifest import MANIFEST
 from app.engine.ports import PredictorFactory, PredictorSpec
@@ -19,6 +15,7 @@ from app.engine.repository import VERSION
 from app.engine.selftest import SELFTEST
 from app.engine.tensors import DTYPES, TensorSpec
 from app.errors import ExportError
+from app.export.manifest import Provenance, write_manifest
 from app.export.read_program import read_specs
 from app.export.release import sha256_of
 from app.export.trial import Trial, run_trial
@@ -86,14 +83,21 @@ def seal(
     if written:
         config_file.write_text(written, "utf-8")
     _write_selftest(directory, trial)
-    weights: dict[str, str | bool] = {
-        "origin": "foreign",
-        "preview": False,
-        "source": source,
-        "licence": licence,
-        "sha256": sha256_of(directory / _params(program)),
-    }
-    _write_manifest(directory, program, inputs, trial.specs, weights)
+    write_manifest(
+        directory,
+        program=program,
+        params=_params(program),
+        network=None,
+        inputs=inputs,
+        outputs=trial.specs,
+        weights=Provenance(
+            origin="foreign",
+            preview=False,
+            source=source,
+            licence=licence,
+            sha256=sha256_of(directory / _params(program)),
+        ),
+    )
     return Sealed(
         inputs=inputs,
         outputs=trial.specs,
@@ -172,38 +176,3 @@ def _write_selftest(directory: Path, trial: Trial) -> None:
         np.savez_compressed(
             file, allow_pickle=False, tolerance=np.float64(trial.tolerance), **golden
         )
-
-
-def _write_manifest(
-    directory: Path,
-    program: str,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    weights: dict[str, str | bool],
-) -> None:
-    """Beside the version first, then moved in by one rename: it is never there by halves."""
-    files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-        for path in sorted(directory.iterdir())
-    }
-    manifest = {
-        "format": 1,
-        "program": program,
-        "params": _params(program),
-        "files": files,
-        "inputs": [asdict(spec) for spec in inputs],
-        "outputs": [asdict(spec) for spec in outputs],
-        "network": None,
-        "weights": weights,
-        "built_with": {
-            "paddlepool": __version__,
-            "paddle": importlib.metadata.version("paddlepaddle"),
-        },
-    }
-    text = json.dumps(manifest, ensure_ascii=False, indent=2, sort_keys=True)
-    staged = directory.parent / f".{directory.name}-{MANIFEST}"
-    with staged.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    staged.rename(directory / MANIFEST)

@@ -53,7 +53,6 @@ GROUP = GroupStatus(
     queue_depth=3,
     queue_limit=32,
     inflight=1,
-    restarts=0,
     resident_bytes=1000,
     started=True,
     ready=True,
