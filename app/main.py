@@ -25,7 +25,6 @@ from app.codecs.picture import PictureStore
 from app.codecs.pool import ChildPool
 from app.codecs.service import Codecs
 from app.dataplane import DataPlane
-from app.engine.child import Limits
 from app.engine.config import ModelConfig
 from app.engine.pause import Pause
 from app.engine.ports import Pipeline, ServedModelInfo
@@ -193,7 +192,7 @@ def build_workers(settings: Settings, metrics: Metrics) -> Workers:
         count=settings.codec_processes,
         queue_size=settings.codec_queue_size,
         wall_seconds=settings.codec_timeout_seconds,
-        limits=Limits(address_space=settings.codec_memory_bytes),
+        memory_bytes=settings.codec_memory_bytes,
         on_restart=metrics.codec_restarted,
     )
     metrics.watch_codecs(lambda: pool.status().live)

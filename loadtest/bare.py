@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from app.backends import BACKENDS
-from app.backends.process import ENVIRONMENT, NICE
+from app.backends.process import BACKEND_ENVIRONMENT, ENVIRONMENT, NICE
 from app.engine.child import Child, Limits
 from app.engine.ports import PredictorSpec
 from app.engine.repository import ModelFiles
@@ -66,7 +66,8 @@ class BarePool:
             network=model.manifest.network,
         )
         path = {"PYTHONPATH": f"{HERE}:{HERE.parent}"}
-        limits = Limits(nice=NICE, environment=ENVIRONMENT | path)
+        tuning = BACKEND_ENVIRONMENT.get(spec.backend, {})
+        limits = Limits(nice=NICE, environment=ENVIRONMENT | path | dict(tuning))
         opening = asdict(spec) | {"directory": str(spec.directory.resolve())}
         self.size = group.count
         self._rows = next(iter(inputs.values())).shape[0]

@@ -12,7 +12,6 @@ import numpy as np
 from harness import request
 from PIL import Image
 
-from app.engine.ports import ServedModelInfo
 from app.engine.repository import ModelFiles, ModelRepository
 from app.engine.selftest import read_selftest
 from app.engine.tensors import Tensors
@@ -105,16 +104,7 @@ def sentiment_case(
 
 
 def tokens_of(model: ModelFiles, text: str) -> Tensors:
-    info = ServedModelInfo(
-        name=model.name,
-        version=model.version,
-        directory=model.directory,
-        inputs=model.manifest.inputs,
-        outputs=model.manifest.outputs,
-        parameters=model.config.parameters,
-        pipeline=model.config.pipeline,
-    )
     with ThreadPoolExecutor(1) as pool:
-        pipeline = open_pipeline(info, executor=pool)
+        pipeline = open_pipeline(model.info(), executor=pool)
         [job] = pipeline.prepare([text], deadline=time.monotonic() + 60).result().jobs
     return job

@@ -1,8 +1,9 @@
 """Load on /segment and /sentiment: users in steps or a spike, or arrivals at a constant rate.
 
 A 503 is the server shedding load as it should: it is counted in a row of its own and is no
-failure. With `--reload MODEL` a model is loaded anew in between. The exit code is 1 when an
-endpoint's p95, the share of failures or what reloads add to its p99 is above its limit.
+failure. With `--reload MODEL` a model is loaded anew in every other window of time. The exit code
+is 1 when an endpoint's p95, the share of failures or what a reload adds to its p99 is above its
+limit.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def add_options(parser: LocustArgumentParser) -> None:
     option("--max-p95-segment", 3000.0, "milliseconds allowed for /segment")
     option("--max-p95-sentiment", 1000.0, "milliseconds allowed for /sentiment")
     option("--max-failures", 0.01, "share of answers that may be failures")
-    option("--reload", "", "load this model anew, again and again; needs LOAD_ADMIN_KEY")
-    option("--max-reload-ratio", 1.1, "p99 allowed during reloads, by that between them")
+    option("--reload", "", "load this model anew in every other window; needs LOAD_ADMIN_KEY")
+    option("--reload-window", 20.0, "seconds of a window")
+    option("--max-reload-ratio", 1.1, "p99 allowed in windows with a reload, by that without")
 
 
 class PoolClient(FastHttpUser):
@@ -149,16 +151,16 @@ class Load(LoadTestShape):
 def prepare(environment: Environment, **_: Any) -> None:
     options = environment.parsed_options
     if options.reload:
-        environment.reloads = Reloads(
-            environment.host, model=options.reload, key=os.environ.get("LOAD_ADMIN_KEY", "")
+        reloads = environment.reloads = Reloads(
+            environment.host,
+            model=options.reload,
+            key=os.environ.get("LOAD_ADMIN_KEY", ""),
+            seconds=options.reload_window,
         )
-        environment.events.request.add_listener(environment.reloads.answered)
-
-
-@events.test_start.add_listener
-def start_reloading(environment: Environment, **_: Any) -> None:
-    if environment.parsed_options.reload:
-        gevent.spawn(environment.reloads.run)
+        running = gevent.Greenlet(reloads.run)
+        environment.events.request.add_listener(reloads.answered)
+        environment.events.test_start.add_listener(lambda **_: running.start())
+        environment.events.test_stopping.add_listener(lambda **_: running.kill())
 
 
 @events.quitting.add_listener

@@ -87,10 +87,21 @@ class Doubler:
 
     def __init__(self, spec: PredictorSpec) -> None:
         self._output = spec.outputs[0].name
+        self._sent: list[Tensors] = []
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
         del timeout
         return {self._output: 2 * next(iter(inputs.values()))}  # type: ignore[operator]
+
+    def send(self, inputs: Tensors) -> None:
+        self._sent.append(inputs)
+
+    def arrives(self, seconds: float) -> bool:
+        del seconds
+        return True
+
+    def receive(self, *, timeout: float) -> Tensors:
+        return self.run(self._sent.pop(0), timeout=timeout)
 
     def failure(self) -> str | None:
         return None

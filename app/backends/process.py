@@ -58,19 +58,33 @@ class ProcessPredictor:
         return self._child.pid
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        self.send(inputs)
+        return self.receive(timeout=timeout)
+
+    def send(self, inputs: Tensors) -> None:
         try:
-            reply = self._child.call({}, inputs, timeout=timeout)
+            self._child.send({}, inputs)
+        except ChildDied as error:
+            raise self._crashed(error) from error
+
+    def arrives(self, seconds: float) -> bool:
+        return self._child.arrives(seconds)
+
+    def receive(self, *, timeout: float) -> Tensors:
+        try:
+            reply = self._child.receive(timeout=timeout)
         except ChildTimeout:
             self._failure = "timeout"
             raise DeadlineExceeded(
                 f"the predictor gave no result within {timeout:.1f} s and was ended"
             ) from None
         except ChildDied as error:
-            self._failure = error.reason
-            raise WorkerCrashed(
-                f"the predictor process ended during the run ({error.reason})"
-            ) from error
+            raise self._crashed(error) from error
         return {spec.name: reply.arrays[str(index)] for index, spec in enumerate(self._outputs)}
+
+    def _crashed(self, error: ChildDied) -> WorkerCrashed:
+        self._failure = error.reason
+        return WorkerCrashed(f"the predictor process ended during the run ({error.reason})")
 
     def failure(self) -> str | None:
         return self._failure or self._child.failure()

@@ -79,12 +79,24 @@ class Fitted:
         self._lengths = lengths
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        return self._predictor.run(self._padded(inputs), timeout=timeout)
+
+    def send(self, inputs: Tensors) -> None:
+        self._predictor.send(self._padded(inputs))
+
+    def arrives(self, seconds: float) -> bool:
+        return self._predictor.arrives(seconds)
+
+    def receive(self, *, timeout: float) -> Tensors:
+        return self._predictor.receive(timeout=timeout)
+
+    def _padded(self, inputs: Tensors) -> Tensors:
         tokens = next(iter(inputs.values())).shape[1]
         more = next(length for length in self._lengths if length >= tokens) - tokens
         padded: dict[str, Array] = {
             name: np.pad(array, ((0, 0), (0, more))) for name, array in inputs.items()
         }
-        return self._predictor.run(padded, timeout=timeout)
+        return padded
 
     def failure(self) -> str | None:
         return self._predictor.failure()

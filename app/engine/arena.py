@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Mapping
@@ -54,9 +55,9 @@ class Arena:
             # The old map lives on as long as a view into it does; nobody reads through those.
             self._map = mmap.mmap(self.descriptor, size)
         return {
-            name: np.ndarray(shape, np.dtype(dtype), self._map, offset)
-            if np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
-            else np.empty(shape, np.dtype(dtype))
+            name: np.ndarray(shape, dtype, self._map, offset)
+            if math.prod(shape)
+            else np.empty(shape, dtype)
             for name, dtype, shape, offset in layout
         }
 

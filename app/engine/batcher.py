@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 
 from app.engine.job import Batch, Job, ShapeKey
@@ -51,6 +52,7 @@ class Batcher:
         self._running: set[Batch] = set()
         self._times = ServiceTime()
         self._live = 0
+        self._idle = 0
         self._closed = False
         self._late: list[Job] = []
         lock = threading.Lock()
@@ -155,8 +157,7 @@ class Batcher:
                 now = self._clock()
                 jobs, ask_again = self._lanes.next_batch(now)
                 if not jobs:
-                    timeout = min(HEALTH_SECONDS, ask_again - now)
-                    if self._work.wait(timeout) or healthy():
+                    if self._wait(min(HEALTH_SECONDS, ask_again - now)) or healthy():
                         continue
                 elif healthy():
                     if batch := self._start(jobs, now):
@@ -166,6 +167,25 @@ class Batcher:
                 self._work.notify()
                 return None
             return None
+
+    def take_next(self) -> Batch | None:
+        """Start the batch that may run now, for an instance whose run is about to end.
+
+        None where there is none, or where an idle instance has been woken for it.
+        """
+        with self._work:
+            if self._closed or self._idle:
+                return None
+            now = self._clock()
+            jobs, _ = self._lanes.next_batch(now)
+            return self._start(jobs, now) if jobs else None
+
+    def _wait(self, seconds: float) -> bool:
+        self._idle += 1
+        try:
+            return self._work.wait(seconds)
+        finally:
+            self._idle -= 1
 
     def _start(self, jobs: list[Job], now: float) -> Batch | None:
         started = []
@@ -194,6 +214,14 @@ class Batcher:
                 self._deadlines.notify_all()
             if seconds is not None:
                 self._times.record(batch.key, seconds)
+
+    def divide(self, batch: Batch) -> list[Batch]:
+        """A batch that came to no end, as one for each job that somebody still waits for."""
+        with self._work:
+            alone = [replace(batch, jobs=(job,)) for job in batch.jobs if not job.future.done()]
+            self._running.discard(batch)
+            self._running.update(alone)
+            return alone
 
     def observed(self, key: ShapeKey, seconds: float) -> None:
         """A run outside the queue, such as a warm-up, took `seconds`."""

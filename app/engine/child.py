@@ -11,11 +11,13 @@ import contextlib
 import json
 import mmap
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +26,7 @@ import numpy as np
 
 import app.errors
 from app.engine.arena import Arena
-from app.engine.child_main import HEADER_BYTES
+from app.engine.child_main import HEADER_BYTES, SLOTS
 from app.engine.pause import HELD_SECONDS, Pause
 from app.engine.tensors import Array, Tensors
 from app.errors import BackendError, PaddlepoolError
@@ -78,6 +80,9 @@ class Child:
     `target(init)` runs in the child and returns `handler(meta, arrays, descriptors)`, which
     returns `(meta, arrays)`. A PaddlepoolError it raises is raised again here as the same class;
     any other exception becomes a BackendError, its text in the log only.
+
+    Calls run one after another, in the order they were sent. SLOTS of them may be under way, so
+    that the child need not wait for its parent between two calls.
     """
 
     def __init__(
@@ -90,13 +95,12 @@ class Child:
     ) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         lifeline, self._lifeline = os.pipe()
-        self._requests, self._replies = Arena.create("requests"), Arena.create("replies")
-        inherited = (
-            theirs.fileno(),
-            lifeline,
-            self._requests.descriptor,
-            self._replies.descriptor,
-        )
+        self._slots = [(Arena.create("requests"), Arena.create("replies")) for _ in range(SLOTS)]
+        self._under_way: deque[int] = deque()
+        self._arrival = select.poll()
+        self._arrival.register(self._socket, select.POLLIN)
+        arenas = [arena.descriptor for slot in self._slots for arena in slot]
+        inherited = (theirs.fileno(), lifeline, *arenas)
         environment = dict(os.environ) | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._pause = limits.pause
         end_with_thread = ["end-with-thread"] if limits.pause is not None else []
@@ -144,28 +148,52 @@ class Child:
         descriptors: Sequence[int] = (),
         timeout: float,
     ) -> Reply:
-        """Send one request and wait for its reply; `timeout` in seconds.
+        """Send one request and wait for its reply; see send() and receive()."""
+        self.send(meta, arrays, descriptors=descriptors)
+        return self.receive(timeout=timeout)
 
-        Raises ChildTimeout or ChildDied (the process is then gone for good), or what the handler
-        raised (the process lives on).
-        """
-        layout = self._requests.write(arrays or {})
-        header = json.dumps({"meta": meta, "arrays": layout}).encode()
+    def send(
+        self,
+        meta: Mapping[str, Any],
+        arrays: Tensors | None = None,
+        *,
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        """Send one request, without waiting for anything. Raises ChildDied: it then never began."""
+        slot = next(n for n in range(SLOTS) if n not in self._under_way)
+        layout = self._slots[slot][0].write(arrays or {})
+        header = json.dumps({"meta": meta, "arrays": layout, "slot": slot}).encode()
         if len(header) > HEADER_BYTES:
             raise ValueError(
                 f"this is a bug: a header of {len(header)} bytes, limit {HEADER_BYTES}"
             )
         try:
             socket.send_fds(self._socket, [header], list(descriptors))
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._died() from None
+        self._under_way.append(slot)
+
+    def arrives(self, seconds: float) -> bool:
+        """Whether within so many seconds receive() has something to say: a reply, or the end."""
+        return bool(self._arrival.poll(max(0.0, 1000 * seconds)))
+
+    def receive(self, *, timeout: float) -> Reply:
+        """The reply to the oldest request under way, waited for up to `timeout` seconds.
+
+        Raises ChildTimeout or ChildDied (the process is then gone for good, and what was sent
+        after that request never began), or what the handler raised (the process lives on).
+        """
+        try:
             answer = json.loads(self._receive(timeout))
         except (BrokenPipeError, ConnectionResetError, EOFError):
             raise self._died() from None
+        requests, replies = self._slots[self._under_way.popleft()]
         if "error" in answer:
             raise _rebuild(answer["error"])
-        replies = self._replies.read(answer["arrays"])
-        owned: dict[str, Array] = {name: np.array(view) for name, view in replies.items()}
-        self._replies.trim()
-        self._requests.trim()
+        views = replies.read(answer["arrays"])
+        owned: dict[str, Array] = {name: np.array(view) for name, view in views.items()}
+        replies.trim()
+        requests.trim()
         return Reply(answer["meta"], owned)
 
     def _receive(self, timeout: float) -> bytes:
@@ -254,7 +282,7 @@ class Child:
         statm, self._statm = self._statm, -1
         os.close(stat)
         os.close(statm)
-        for arena in (self._requests, self._replies):
+        for arena in (arena for slot in self._slots for arena in slot):
             with contextlib.suppress(OSError):
                 arena.close()
 

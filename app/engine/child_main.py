@@ -23,14 +23,17 @@ from app.errors import PaddlepoolError
 
 HEADER_BYTES = 128 << 10
 MAX_DESCRIPTORS = 8
+SLOTS = 2
+"""Calls that may be under way at a time: one runs, and the next lies ready when it ends."""
+
 PR_SET_PDEATHSIG = 1
 
 Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 
 
 def main(arguments: Sequence[str]) -> None:
-    wire_fd, lifeline, requests_fd, replies_fd = map(int, arguments[:4])
-    if arguments[4:]:
+    wire_fd, lifeline, *arenas = map(int, arguments[: 2 + 2 * SLOTS])
+    if arguments[2 + 2 * SLOTS :]:
         _end_with_starting_thread()
     # The terminal's Ctrl-C and Ctrl-Z reach the whole process group; only the parent decides to
     # stop, and a stopped child would be taken for a dead one.
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # out of memory ends a child, never the API process
     wire = socket.socket(fileno=wire_fd)
-    requests, replies = Arena(requests_fd), Arena(replies_fd)
+    slots = [(Arena(arenas[2 * n]), Arena(arenas[2 * n + 1])) for n in range(SLOTS)]
     handler: Handler | None = None
     while True:
         try:
@@ -50,6 +53,7 @@ def main(arguments: Sequence[str]) -> None:
         if not header:
             return
         message = json.loads(header)
+        requests, replies = slots[message["slot"]]
         try:
             if handler is None:
                 ready, handler = _open(message["meta"])

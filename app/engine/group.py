@@ -12,8 +12,8 @@ from app.engine.batcher import Batcher
 from app.engine.config import DynamicBatching, InstanceGroup
 from app.engine.courtesy import Courtesy
 from app.engine.crash_guard import CrashGuard
-from app.engine.instance import Instance
-from app.engine.job import Batch, Job, all_finite
+from app.engine.instance import Instance, Run
+from app.engine.job import Job, all_finite
 from app.engine.ports import (
     Clock,
     EngineObserver,
@@ -245,9 +245,10 @@ class Group:
         self._around.observer.restarted(model=self._model, group=self.config.name, reason=reason)
         return 0.0 if reason == "memory" else self._guard.record()
 
-    def _deliver(self, batch: Batch, outputs: Tensors, joining: float, infer: float) -> None:
+    def _deliver(self, run: Run, outputs: Tensors, infer: float) -> None:
         """Give each job its rows. Raises ValueError when the outputs do not have its rows."""
         dividing = self._around.clock()
+        batch = run.batch
         parts = batch.split(outputs)
         self._around.observer.batch_done(
             model=self._model,
@@ -258,13 +259,13 @@ class Group:
         )
         finite = [all_finite(part) for part in parts]
         ended = self._around.clock()
-        times = RunTimes(inputs=joining, infer=infer, outputs=ended - dividing)
+        times = RunTimes(inputs=run.joining, infer=infer, outputs=ended - dividing)
         self._statistics.executed(batch.rows, times, ended=ended)
         for job, part, fit in zip(batch.jobs, parts, finite, strict=True):
             if not fit:
                 job.fail(ModelOutputInvalid("the model's output contains NaN or infinity"))
                 continue
-            queued = batch.started - job.enqueued
+            queued = run.began - run.joining - job.enqueued
             self._statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
             job.finish(
                 InferResult(

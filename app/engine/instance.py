@@ -5,16 +5,21 @@ thread start ──► opening ──► serving ──► died, stopped or time
                                 │
                                 └── resident memory above the cap: a successor is opened beside
                                     it by another thread and takes over between two batches
+
+Between two runs a predictor would stand idle while this thread settles the jobs of the first and
+joins those of the second: a millisecond, a tenth of a short run. So the next batch is handed over
+shortly before the run ends, no sooner, because until then others may join or overtake it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass
 
 from app.engine.batcher import Batcher
 from app.engine.job import Batch
@@ -29,11 +34,30 @@ PATIENCE = 4.0
 """A run is given this many times its usual seconds, however short the deadlines in its batch are:
 an impatient client must not cost the others a predictor."""
 
+AHEAD_SECONDS = 0.001
+AHEAD_PART = 0.1
+"""The next batch is handed over so long before the usual end of a run, and by this part of the run,
+which is about how much runs differ."""
+
+AHEAD_RUN_SECONDS = 0.1
+"""Longer runs are left to end first: nothing is gained that could be measured, and meanwhile
+another instance may be free."""
+
 FAREWELL_SECONDS = 0.2
 OPENING_SECONDS = 10.0
 """What join() waits for a run in progress, and for a predictor that is just being opened."""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A batch in the hands of a predictor; `joining` is the seconds that joining its inputs took,
+    `began` when it was sent or, if later, when the run before it ended."""
+
+    batch: Batch
+    joining: float
+    began: float
 
 
 class Instance:
@@ -42,8 +66,8 @@ class Instance:
     `open_predictor(first)` gives a predictor that has passed its self-test and is warm, or raises a
     PaddlepoolError; the first one is opened by the thread that will use it. `lost(reason)` is told
     of each predictor that is replaced and says how many seconds to wait before the next is opened.
-    `deliver(batch, outputs, joining, infer)` settles the jobs of a finished batch; it is told the
-    seconds that joining the inputs and the run took. Runs are made under `serving()`.
+    `deliver(run, outputs, seconds)` settles the jobs of a run that took so long. Runs are made
+    under `serving()`.
     """
 
     def __init__(
@@ -53,7 +77,7 @@ class Instance:
         open_predictor: Callable[[bool], Predictor],
         batcher: Batcher,
         lost: Callable[[str], float],
-        deliver: Callable[[Batch, Tensors, float, float], None],
+        deliver: Callable[[Run, Tensors, float], None],
         serving: Callable[[], AbstractContextManager[None]],
         clock: Clock,
         max_resident_bytes: int,
@@ -66,9 +90,11 @@ class Instance:
         self._deliver = deliver
         self._serving = serving
         self._clock = clock
-        self._max_resident_bytes = max_resident_bytes
+        self._cap = self._max_resident_bytes = max_resident_bytes
         self._predictor: Predictor | None = None
         self._successor: Future[Predictor] | None = None
+        self._runs: deque[Run] = deque()
+        self._kept: deque[Batch] = deque()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
@@ -106,101 +132,158 @@ class Instance:
             if reason is None or self._closing.is_set():
                 if self._successor is not None:
                     self._successor.add_done_callback(_close_unused)
-                return
+                break
             log.warning("%s: predictor lost (%s)", self._name, reason)
             replacement = self._replace(reason)
             if replacement is None:
-                return
+                break
             predictor = replacement
+        for batch in self._kept:
+            self._fail(batch, WorkerCrashed("the predictor process ended"))
+            self._batcher.finished(batch, None)
 
     def _serve(self, predictor: Predictor) -> str | None:
         """Take batches until the predictor is lost (the reason) or the batcher closes (None)."""
-        cap = max(self._max_resident_bytes, predictor.resident_bytes() * 3 // 2)
+        self._cap = max(self._max_resident_bytes, predictor.resident_bytes() * 3 // 2)
         self._predictor = predictor
         self._batcher.add_live(+1)
         try:
             while True:
-                batch = self._batcher.take(lambda: predictor.failure() is None)
-                if batch is not None:
-                    lost = self._execute(predictor, batch)
-                elif self._batcher.closed:
-                    return None
-                else:
-                    lost = predictor.failure()
+                batch = self._take(predictor)
+                if batch is None:
+                    return None if self._batcher.closed else predictor.failure()
+                with self._serving():
+                    lost = self._run(predictor, batch)
                 if lost is not None:
                     return lost
-                cap, successor_ready = self._watch_memory(predictor, cap)
-                if successor_ready:
+                if self._successor_ready():
                     return "memory"
         finally:
             self._batcher.add_live(-1)
             self._predictor = None
             predictor.close()
 
-    def _execute(self, predictor: Predictor, batch: Batch) -> str | None:
-        """Run one batch and settle its jobs; returns why the predictor is lost, if it is.
+    def _take(self, predictor: Predictor) -> Batch | None:
+        """The next batch, waited for; None when the predictor is lost or the batcher closed."""
+        if self._kept and predictor.failure() is not None:
+            return None
+        return self._next_kept() or self._batcher.take(lambda: predictor.failure() is None)
+
+    def _next_kept(self) -> Batch | None:
+        """What was taken already, as far as somebody still waits for it."""
+        while self._kept:
+            batch = self._kept.popleft()
+            if not all(job.future.done() for job in batch.jobs):
+                return batch
+            self._batcher.finished(batch, None)
+        return None
+
+    def _run(self, predictor: Predictor, batch: Batch) -> str | None:
+        """Run the batch, and without a gap what waits when it ends; why the predictor is lost, if
+        it is. What it had not begun by then is kept for its replacement."""
+        self._hand_over(predictor, batch)
+        lost = None
+        while self._runs and lost is None:
+            if (following := self._following(predictor)) is not None:
+                self._hand_over(predictor, following)
+            lost = self._finish(predictor, self._runs.popleft())
+            self._watch_memory(predictor)
+        self._kept.extendleft(run.batch for run in reversed(self._runs))
+        self._runs.clear()
+        return lost
+
+    def _following(self, predictor: Predictor) -> Batch | None:
+        """The batch to hand over while the run under way is about to end."""
+        [run] = self._runs
+        expected = run.batch.expected_seconds
+        if self._closing.is_set() or self._successor_ready():
+            return None
+        if not 0.0 < expected < AHEAD_RUN_SECONDS:
+            return None
+        ahead = AHEAD_SECONDS + AHEAD_PART * expected
+        if predictor.arrives(run.began + expected - ahead - self._clock()):
+            return None
+        return self._next_kept() or self._batcher.take_next()
+
+    def _hand_over(self, predictor: Predictor, batch: Batch) -> None:
+        """Send the batch after those under way; one that cannot be sent is kept or failed."""
+        began = self._clock()
+        try:
+            inputs = batch.inputs()
+            sent = self._clock()
+            predictor.send(inputs)
+        except WorkerCrashed:
+            self._kept.append(batch)
+        except Exception as error:
+            self._refused(batch, error)
+        else:
+            self._runs.append(Run(batch, joining=sent - began, began=sent))
+
+    def _finish(self, predictor: Predictor, run: Run) -> str | None:
+        """Wait for the end of a run and settle its jobs; why the predictor is lost, if it is.
 
         A crash fails every job of the batch: which of them caused it cannot be known, and running
-        them again could crash the next predictor. A refusal by the framework leaves the process
-        alive, so a batch of several is run again one job at a time and only the guilty one fails.
+        them again could crash the next predictor.
         """
+        batch = run.batch
+        patience = max(batch.deadline - run.began, PATIENCE * batch.expected_seconds)
+        limit = run.began + patience + GRACE_SECONDS
         seconds: float | None = None
         try:
-            seconds = self._run(predictor, batch)
+            outputs = predictor.receive(timeout=limit - self._clock())
+            ended = self._clock()
+            seconds = ended - run.began
+            if self._runs:
+                self._runs[0].began = ended
+            self._deliver(run, outputs, seconds)
         except WorkerCrashed as error:
-            return self._fail(batch, error, predictor.failure() or "crashed")
+            self._fail(batch, error)
+            return predictor.failure() or "crashed"
         except DeadlineExceeded as error:
-            return self._fail(batch, error, "timeout")
+            self._fail(batch, error)
+            return "timeout"
         except Exception as error:
-            if not isinstance(error, PaddlepoolError):
-                log.exception("%s: a batch failed", self._name)
-                error = BackendError("the predictor's outputs do not fit its inputs")
-            if len(batch.jobs) == 1:
-                return self._fail(batch, error, None)
-            for job in batch.jobs:
-                if job.future.done():
-                    continue  # its deadline passed meanwhile
-                lost = self._execute(predictor, replace(batch, jobs=(job,)))
-                if lost is not None:
-                    return self._fail(batch, WorkerCrashed("the predictor process ended"), lost)
+            self._refused(batch, error)
         finally:
             self._batcher.finished(batch, seconds)
         return None
 
-    def _run(self, predictor: Predictor, batch: Batch) -> float:
-        began = self._clock()
-        inputs = batch.inputs()
-        started = self._clock()
-        patience = max(batch.deadline - started, PATIENCE * batch.expected_seconds)
-        with self._serving():
-            outputs = predictor.run(inputs, timeout=patience + GRACE_SECONDS)
-        seconds = self._clock() - started
-        self._deliver(batch, outputs, started - began, seconds)
-        return seconds
+    def _refused(self, batch: Batch, error: Exception) -> None:
+        """The process lives on: a batch of several is run again one job at a time, and only the
+        guilty one fails."""
+        if not isinstance(error, PaddlepoolError):
+            log.exception("%s: a batch failed", self._name)
+            error = BackendError("the predictor's outputs do not fit its inputs")
+        if len(batch.jobs) == 1:
+            self._fail(batch, error)
+        else:
+            self._kept.extend(self._batcher.divide(batch))
 
-    def _fail(self, batch: Batch, error: PaddlepoolError, reason: str | None) -> str | None:
+    def _fail(self, batch: Batch, error: PaddlepoolError) -> None:
         for job in batch.jobs:
             job.fail(error)
-        return reason
 
-    def _watch_memory(self, predictor: Predictor, cap: int) -> tuple[int, bool]:
-        """Above the cap, open a successor beside the predictor; tells when it stands ready.
+    def _watch_memory(self, predictor: Predictor) -> None:
+        """Above the cap, open a successor beside the predictor.
 
         Where none can be opened the predictor serves on, until it is half as large again.
         """
-        if self._successor is None and predictor.resident_bytes() > cap:
-            successor: Future[Predictor] = Future()
-            self._successor = successor
+        if self._successor is None and predictor.resident_bytes() > self._cap:
+            self._successor = Future()
             threading.Thread(
-                target=self._open_successor, args=(successor,), name=f"{self._name} successor"
+                target=self._open_successor,
+                args=(self._successor,),
+                name=f"{self._name} successor",
             ).start()
-        if self._successor is None or not self._successor.done():
-            return cap, False
-        if (error := self._successor.exception()) is None:
-            return cap, True
-        log.warning("%s: no successor can be opened: %s", self._name, error)
-        self._successor = None
-        return cap * 3 // 2, False
+        successor = self._successor
+        if successor is not None and successor.done() and (error := successor.exception()):
+            log.warning("%s: no successor can be opened: %s", self._name, error)
+            self._successor = None
+            self._cap = self._cap * 3 // 2
+
+    def _successor_ready(self) -> bool:
+        successor = self._successor
+        return successor is not None and successor.done() and successor.exception() is None
 
     def _open_successor(self, successor: Future[Predictor]) -> None:
         try:

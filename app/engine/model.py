@@ -42,13 +42,11 @@ class ServedModel:
         self.outputs: tuple[TensorSpec, ...] = manifest.outputs
         self.pipeline: Pipeline | None = None
         self._clock = around.clock
-        batching = files.config.dynamic_batching
-        self.batched: bool = batching.max_batch_size > 0 and all(
-            spec.shape[:1] == (-1,) for spec in (*manifest.inputs, *manifest.outputs)
+        self.batched: bool = files.batched
+        self.max_rows: int = files.max_rows
+        batching = files.config.dynamic_batching.model_copy(
+            update={"max_batch_size": self.max_rows}
         )
-        if not self.batched:  # there is no axis to share, so each job runs alone
-            batching = batching.model_copy(update={"max_batch_size": 1})
-        self.max_rows: int = batching.max_batch_size
         selftest = read_selftest(files.directory, manifest.inputs, manifest.outputs)
         self.selftest_inputs: Tensors = selftest.inputs
         warmups = warmup_inputs(files.config, manifest.inputs)

@@ -35,7 +35,7 @@ class ServedModelInfo:
     """What a pipeline may know of the model version it is built for.
 
     `directory` is the verified version directory (tokenizer.json and the like); `pipeline` and
-    `parameters` are those of config.toml.
+    `parameters` are those of config.toml. A job may have up to `max_rows` rows.
     """
 
     name: str
@@ -43,6 +43,7 @@ class ServedModelInfo:
     directory: Path
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    max_rows: int = 1
     parameters: Mapping[str, Any] = field(default_factory=dict)
     pipeline: str | None = None
 
@@ -56,6 +57,19 @@ class Predictor(Protocol):
         Raises DeadlineExceeded after `timeout` seconds (the predictor is then dead), WorkerCrashed
         when its process died, BackendError when the framework refused the batch.
         """
+
+    def send(self, inputs: Tensors) -> None:
+        """Hand a batch over, while at most one other is under way; it runs when that has ended.
+
+        Raises WorkerCrashed when the process had died: the batch never began.
+        """
+
+    def arrives(self, seconds: float) -> bool:
+        """Whether the oldest batch under way comes to its end within so many seconds."""
+
+    def receive(self, *, timeout: float) -> Tensors:
+        """The outputs of the oldest batch under way. Raises what run() does; the one behind it
+        never began when the predictor died."""
 
     def failure(self) -> str | None:
         """Why it can run no further batch ("crashed", "killed", "stopped"), or None. Cheap."""

@@ -26,6 +26,18 @@ class ModelFiles:
     config: ModelConfig
     manifest: Manifest
 
+    @property
+    def batched(self) -> bool:
+        """Whether the first axis of every tensor is the batch, so that jobs can share a run."""
+        tensors = (*self.manifest.inputs, *self.manifest.outputs)
+        free = all(spec.shape[:1] == (-1,) for spec in tensors)
+        return self.config.dynamic_batching.max_batch_size > 0 and free
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of a job, and of a batch; 1 where there is no axis to share."""
+        return self.config.dynamic_batching.max_batch_size if self.batched else 1
+
     def spec(self, group: InstanceGroup) -> PredictorSpec:
         """What a backend needs to open one predictor of `group`."""
         return PredictorSpec(
@@ -48,6 +60,7 @@ class ModelFiles:
             directory=self.directory,
             inputs=self.manifest.inputs,
             outputs=self.manifest.outputs,
+            max_rows=self.max_rows,
             parameters=self.config.parameters,
             pipeline=self.config.pipeline,
         )

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,38 @@ def test_arrays_of_every_size_cross(predictor: ProcessPredictor, shape: tuple[in
     """Nothing, a few bytes and 8 MiB arrive unchanged."""
     x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) % 7
     assert np.array_equal(predictor.run({"x": x}, timeout=PATIENCE)["y"], 2 * x)
+
+
+def test_two_batches_may_be_under_way(predictor: ProcessPredictor) -> None:
+    """They run in the order they were sent, and neither overwrites the other's arrays."""
+    batches = [np.full((1, 1 << 16), value, np.float32) for value in range(5)]
+    predictor.send({"x": batches[0]})
+    for batch, following in pairwise(batches):
+        predictor.send({"x": following})
+        assert predictor.arrives(PATIENCE)
+        assert np.array_equal(predictor.receive(timeout=PATIENCE)["y"], 2 * batch)
+    assert np.array_equal(predictor.receive(timeout=PATIENCE)["y"], 2 * batches[-1])
+    assert not predictor.arrives(0.01)
+
+
+def test_a_refused_batch_leaves_the_one_behind_it(predictor: ProcessPredictor) -> None:
+    """An error is the answer to its own batch."""
+    predictor.send(row(REFUSE))
+    predictor.send(row(4))
+    with pytest.raises(BackendError):
+        predictor.receive(timeout=PATIENCE)
+    assert predictor.receive(timeout=PATIENCE)["y"] == 8
+
+
+def test_a_dead_process_is_noticed_when_a_batch_is_sent(predictor: ProcessPredictor) -> None:
+    """And an arrival is announced, so that nobody waits for the usual time of a run."""
+    predictor.send(row(CRASH))
+    assert predictor.arrives(PATIENCE)
+    os.waitid(os.P_PID, predictor.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(WorkerCrashed, match="crashed"):
+        predictor.send(row(1))
+    with pytest.raises(WorkerCrashed, match="crashed"):
+        predictor.receive(timeout=PATIENCE)
 
 
 def test_a_crash_is_named(predictor: ProcessPredictor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +73,11 @@ class Gate:
 
 
 class FakePredictor:
-    """Runs `behaviour` once its self-test is over (the first run after opening)."""
+    """Runs `behaviour` once its self-test is over (the first run after opening).
+
+    What is sent runs when it is received. It never says that it takes as long as usual, unless its
+    factory has `slow`: then the next batch is sent before the first is received.
+    """
 
     def __init__(self, factory: FakeFactory) -> None:
         self._factory = factory
@@ -84,6 +88,7 @@ class FakePredictor:
         self.closed = threading.Event()
         self.aborted = threading.Event()
         self.timeouts: list[float] = []
+        self.under_way: deque[Tensors] = deque()
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
         assert self.dead is None, "a dead predictor was run"
@@ -97,6 +102,16 @@ class FakePredictor:
         except Exception as error:
             self.dead = getattr(error, "kills", None)
             raise
+
+    def send(self, inputs: Tensors) -> None:
+        assert len(self.under_way) < 2, "a third batch was sent"
+        self.under_way.append(inputs)
+
+    def arrives(self, seconds: float) -> bool:
+        return not self._factory.slow
+
+    def receive(self, *, timeout: float) -> Tensors:
+        return self.run(self.under_way.popleft(), timeout=timeout)
 
     def failure(self) -> str | None:
         return self.dead
@@ -122,6 +137,7 @@ class FakeFactory:
     behaviour: Behaviour = doubled
     selftest: Behaviour = doubled
     refuse: Exception | None = None
+    slow: bool = False
     opened: list[FakePredictor] = field(default_factory=list)
     specs: list[PredictorSpec] = field(default_factory=list)
     pauses: list[Pause | None] = field(default_factory=list)

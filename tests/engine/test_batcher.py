@@ -260,6 +260,25 @@ def test_an_idle_instance_notices_that_its_predictor_died(bench: Bench) -> None:
     assert time.monotonic() - began < 1.0
 
 
+def test_the_next_batch_is_left_to_an_idle_instance() -> None:
+    """One that is about to be free takes nothing for which another one is waiting already."""
+    bench = Bench(ManualClock(), live=2, max_delay=0.5)
+    assert bench.batcher.take_next() is None
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(bench.take)
+        job = bench.submit()
+        time.sleep(0.1)  # the idle instance now waits for company, half a second of real time
+        bench.clock.advance(1.0)
+        assert bench.batcher.take_next() is None
+        assert waiting.result(timeout=PATIENCE).jobs == (job,)
+    other = bench.submit()
+    bench.clock.advance(1.0)
+    assert (batch := bench.batcher.take_next()) is not None
+    assert batch.jobs == (other,)
+    bench.batcher.close(ModelNotReady("the test is over"))
+    assert bench.batcher.take_next() is None
+
+
 def test_closing_fails_what_waits_and_lets_instances_go(bench: Bench) -> None:
     """No future is left unsettled and nobody may submit any more."""
     waiting = bench.submit()

@@ -66,6 +66,7 @@ class ModelInfo:
         TensorSpec("attention_mask", "int64", (-1, -1)),
     )
     outputs: tuple[TensorSpec, ...] = (TensorSpec("logits", "float32", (-1, 6)),)
+    max_rows: int = 4
 
 
 def toy_tokenizer() -> Tokenizer:
@@ -117,8 +118,9 @@ def run_batched(jobs: Sequence[Tensors]) -> list[Tensors]:
     for key in {shape_key(job) for job in jobs}:
         members = [i for i, job in enumerate(jobs) if shape_key(job) == key]
         batch = {name: np.concatenate([jobs[i][name] for i in members]) for name in jobs[0]}
-        logits = fake_model(batch)["logits"]
-        results |= {i: {"logits": logits[row : row + 1]} for row, i in enumerate(members)}
+        sizes = [len(jobs[i]["input_ids"]) for i in members]
+        parts = np.split(fake_model(batch)["logits"], np.cumsum(sizes)[:-1])
+        results |= {i: {"logits": part} for i, part in zip(members, parts, strict=True)}
     return [results[i] for i in range(len(jobs))]
 
 
@@ -163,11 +165,17 @@ def test_truncation_is_told(pipeline: SentimentPipeline, characters: int, trunca
     assert (truncated, 128, 0) == (result.truncated, result.tokens, result.padding)
 
 
-def test_each_text_is_a_job_of_its_own(pipeline: SentimentPipeline) -> None:
-    """So that texts of equal bucket share a batch across requests; order is kept."""
-    prepared = pipeline.prepare(["我", "我" * 20, "难过"], deadline=FAR).result()
-    assert [job["input_ids"].shape[1] for job in prepared.jobs] == [16, 32, 16]
+def test_texts_of_a_bucket_are_one_job_of_up_to_its_rows(pipeline: SentimentPipeline) -> None:
+    """Each shape's texts in their order, four to a job, and scores in the order of the texts."""
+    texts = ["我", "我" * 20, "难过", "我" * 40, *("高" * n for n in range(1, 4)), "很" * 21]
+    prepared = pipeline.prepare(texts, deadline=FAR).result()
+    shapes = [job["input_ids"].shape for job in prepared.jobs]
+    assert shapes == [(4, 16), (1, 16), (2, 32), (1, 64)]
+    assert shapes == [job["attention_mask"].shape for job in prepared.jobs]
     assert list(prepared.stages) == ["preprocess"]
+    alone = [classify(pipeline, [text])[0] for text in texts]
+    assert list(classify(pipeline, texts)) == alone
+    assert len({result.scores for result in alone}) == len(texts)
 
 
 def test_a_tokenizer_is_built_once_for_each_length(info: ModelInfo) -> None:
@@ -255,8 +263,7 @@ def test_scores_sum_to_one_for_any_finite_logits(logits: Array) -> None:
 def test_a_logit_that_is_no_number_is_refused(pipeline: SentimentPipeline, bad: float) -> None:
     """NaN and infinities end as ModelOutputInvalid and never reach a reply."""
     prepared = pipeline.prepare(["我", "难过"], deadline=FAR).result()
-    outputs = run_alone(prepared.jobs)
-    outputs[1] = {"logits": np.array([[0, 0, bad, 0, 0, 0]], np.float32)}
+    outputs = [{"logits": np.array([[0] * 6, [0, 0, bad, 0, 0, 0]], np.float32)}]
     with pytest.raises(ModelOutputInvalid, match="finite"):
         pipeline.finish(prepared, outputs, deadline=FAR).result()
 
@@ -334,6 +341,7 @@ def test_more_waiting_requests_than_allowed_are_refused_at_once(info: ModelInfo)
         pipeline = SentimentPipeline(
             open_tokenizer(info.directory / "tokenizer.json", max_tokens=128),
             Parameters.model_validate(PARAMETERS),
+            max_rows=4,
             executor=pool,
             max_pending=2,
         )
@@ -367,6 +375,7 @@ def test_a_request_past_its_deadline_is_not_tokenised(info: ModelInfo, texts: li
         pipeline = SentimentPipeline(
             open_tokenizer(info.directory / "tokenizer.json", max_tokens=128),
             Parameters.model_validate(PARAMETERS),
+            max_rows=4,
             executor=pool,
             clock=lambda: 100.0,
         )

@@ -141,10 +141,10 @@ def _either(name: str, in_query: T | None, in_body: T | None) -> T | None:
 
 def _render(result: TextScores, asked: SentimentParameters) -> Any:
     scores = [
-        {"label": s.label}
-        | ({} if s.label_zh is None else {"label_zh": s.label_zh})
-        | {"score": round(s.score, 7)}
-        for s in result.scores[: asked.top_k]
+        {"label": label, "score": round(score, 7)}
+        if label_zh is None
+        else {"label": label, "label_zh": label_zh, "score": round(score, 7)}
+        for label, label_zh, score in result.scores[: asked.top_k]
     ]
     if not (asked.tokens or asked.truncated):
         return scores
