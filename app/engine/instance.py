@@ -230,11 +230,13 @@ class Instance:
         limit = run.began + patience + GRACE_SECONDS
         seconds: float | None = None
         try:
-            outputs = predictor.receive(timeout=limit - self._clock())
-            ended = self._clock()
+            try:
+                outputs = predictor.receive(timeout=limit - self._clock())
+            finally:
+                ended = self._clock()
+                for following in self._runs:
+                    following.began = ended
             seconds = ended - run.began
-            if self._runs:
-                self._runs[0].began = ended
             self._deliver(run, outputs, seconds)
         except WorkerCrashed as error:
             self._fail(batch, error)
@@ -256,6 +258,7 @@ class Instance:
             error = BackendError("the predictor's outputs do not fit its inputs")
         if len(batch.jobs) == 1:
             self._fail(batch, error)
+            self._batcher.finished(batch, None)
         else:
             self._kept.extend(self._batcher.divide(batch))
 

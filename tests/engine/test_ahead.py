@@ -150,6 +150,27 @@ def test_what_cannot_be_sent_is_kept(served: Served, monkeypatch: pytest.MonkeyP
     assert served.observer.restarts == ["killed"]
 
 
+def test_a_batch_that_cannot_be_written_fails_alone(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as under way no longer, and the predictor serves on."""
+    send = served.factory.opened[0].send
+
+    def refuse(inputs: Tensors) -> None:
+        if (inputs["x"] == 2).any():
+            raise ValueError("too long")
+        send(inputs)
+
+    monkeypatch.setattr(served.factory.opened[0], "send", refuse)
+    good, bad, *others = served.pair(1, 2, 3, 4, 5, 6)
+    assert isinstance(bad.exception(timeout=PATIENCE), BackendError)
+    assert results([good, *others]) == [2, 6, 8, 10, 12]
+    assert results([served.submit(7)]) == [14]
+    assert served.observer.restarts == []
+    served.model.close()
+    assert [group.inflight for group in served.model.groups()] == [0, 0]
+
+
 def test_closing_settles_what_was_handed_over(served: Served) -> None:
     """A run in progress is broken off, and the jobs behind it hear of it, too."""
     gate = served.behave(crashes=1)
