@@ -31,19 +31,24 @@ class JsonLines(logging.Formatter):
 
 
 WAITING_LINES = 10_000
+INTERVAL_SECONDS = 0.05
 FAREWELL_SECONDS = 5.0
 
 
 class BackgroundHandler(logging.Handler):
     """Formats and writes in a thread of its own: a slow reader of our log stops no request.
 
+    It does so every `INTERVAL_SECONDS`: a line written as soon as its request is over would take
+    the interpreter from the next one, which its client is just sending (4 % of the requests of one
+    client, 6 % of a small model's).
     When `WAITING_LINES` lines wait, further ones are dropped, and a line says how many were.
     """
 
     def __init__(self, writer: logging.Handler) -> None:
         super().__init__()
-        self.queue: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING_LINES)
+        self.queue: queue.Queue[logging.LogRecord] = queue.Queue(WAITING_LINES)
         self._dropped = 0
+        self._closing = threading.Event()
         self._writer = writer
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
         self._thread.start()
@@ -67,15 +72,17 @@ class BackgroundHandler(logging.Handler):
 
         A reader that has stopped reading keeps the process alive for `FAREWELL_SECONDS`, no longer.
         """
-        if self._thread.is_alive():
-            with contextlib.suppress(queue.Full):
-                self.queue.put(None, timeout=FAREWELL_SECONDS)
-                self._thread.join(FAREWELL_SECONDS)
+        self._closing.set()
+        self._thread.join(FAREWELL_SECONDS)
         super().close()
 
     def _write(self) -> None:
-        while (record := self.queue.get()) is not None:
-            self._writer.handle(record)
+        closing = False
+        while not closing:
+            closing = self._closing.wait(INTERVAL_SECONDS)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._writer.handle(self.queue.get_nowait())
 
 
 def configure(level: str, stream: TextIO | None = None) -> None:
