@@ -77,7 +77,11 @@ def read_cases(repository: ModelRepository, *, requests: int) -> list[Case]:
                     model, job, texts=1, rows=1, requests=requests * 10, clients_per_instance=(1, 4)
                 )
             )
-            cases.append(sentiment_case(model, job, texts=32, rows=full, requests=requests))
+            cases.append(
+                sentiment_case(
+                    model, job, texts=32, rows=full, requests=requests, clients_per_instance=(1, 2)
+                )
+            )
     return cases
 
 

@@ -76,7 +76,7 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]
                     rounds=arguments.rounds,
                 )
                 report["throughput"][f"{case.name}, {clients} clients"] = found
-                # One short run at a time leaves its predictor idle between requests (decision 11).
+                # One client that waits leaves a predictor of short runs idle (decision 11).
                 if each == max(case.clients_per_instance):
                     what = f"{case.name}, {clients} clients: throughput of the bare loop's"
                     targets.append(Target(what, 100 * found["ratio"], 93, "%", at_least=True))
