@@ -36,7 +36,7 @@ from app.pipelines.sentiment.pipeline import (
 )
 from app.pipelines.sentiment.scores import rank, softmax
 from app.pipelines.sentiment.texts import TextLimits, check_texts
-from app.pipelines.sentiment.tokens import open_tokenizer, tokenise
+from app.pipelines.sentiment.tokens import open_tokenizer, tensors_of, tokenise
 
 LABELS = ["angry", "happy", "neutral", "surprise", "sad", "fear"]
 LABELS_ZH = ["愤怒", "快乐", "平静", "惊讶", "悲伤", "恐惧"]
@@ -192,9 +192,9 @@ def test_the_maximum_is_a_bucket_even_between_two(info: ModelInfo) -> None:
     parameters = Parameters.model_validate(PARAMETERS | {"max_tokens": 100})
     assert parameters.lengths() == (16, 32, 64, 100)
     tokenizer = open_tokenizer(info.directory / "tokenizer.json", max_tokens=100)
-    [text] = tokenise(["我" * 500], tokenizer, lengths=parameters.lengths(), pad_id=0)
+    [text] = tokenise(["我" * 500], tokenizer, lengths=parameters.lengths())
     assert (text.tokens, text.truncated) == (100, True)
-    assert text.tensors["input_ids"].shape == (1, 100)
+    assert tensors_of([text], pad_id=0)["input_ids"].shape == (1, 100)
 
 
 def test_padding_and_truncation_in_the_file_do_not_count(
@@ -231,7 +231,7 @@ def test_tokenising_gives_up_the_interpreter_lock(info: ModelInfo) -> None:
     ticks = 0
 
     def work() -> None:
-        tokenise(["我很高兴" * 100_000], tokenizer, lengths=(16, 128), pad_id=0)
+        tokenise(["我很高兴" * 100_000], tokenizer, lengths=(16, 128))
         done.set()
 
     worker = threading.Thread(target=work)

@@ -11,7 +11,7 @@ from app.errors import ConfigError
 from app.pipelines.sentiment.labels import label_agreement
 from app.pipelines.sentiment.parameters import read_parameters
 from app.pipelines.sentiment.texts import TextLimits, check_texts
-from app.pipelines.sentiment.tokens import open_tokenizer, tokenise
+from app.pipelines.sentiment.tokens import open_tokenizer, tensors_of, tokenise
 
 SENTENCE = "今天加班到很晚才回家，楼下的小店居然还亮着灯，老板笑着问我要不要来一碗热汤面。"
 CHARACTERS = (6, 12, 20, 28, 40, 56, 80, 120, 160)
@@ -48,13 +48,11 @@ class LabelComparison:
 
     def _tokenised(self, texts: Sequence[str]) -> list[tuple[str, Tensors]]:
         check_texts(texts, limits=TextLimits(texts=len(texts)))
-        tokenised = tokenise(
-            texts,
-            self._tokenizer,
-            lengths=self._parameters.lengths(),
-            pad_id=self._parameters.pad_id,
-        )
+        tokenised = tokenise(texts, self._tokenizer, lengths=self._parameters.lengths())
         return [
-            (f"text {number} ({text.tokens} tokens)", text.tensors)
+            (
+                f"text {number} ({text.tokens} tokens)",
+                tensors_of([text], pad_id=self._parameters.pad_id),
+            )
             for number, text in enumerate(tokenised, 1)
         ]

@@ -12,7 +12,7 @@ from app.engine.ports import ServedModelInfo
 from app.errors import ConfigError
 from app.pipelines.sentiment.parameters import read_parameters
 from app.pipelines.sentiment.scores import softmax
-from app.pipelines.sentiment.tokens import open_tokenizer, tokenise
+from app.pipelines.sentiment.tokens import open_tokenizer, tensors_of, tokenise
 from app.quality.files import read_jsonl
 from app.quality.labels import BINS, Floats, Quality, measure, text_key
 from app.quality.ports import Bench, Findings, Source, Table
@@ -108,8 +108,9 @@ class SentimentQuality:
     def _scores(self, texts: Sequence[str], bench: Bench, what: str) -> Floats:
         """[texts, labels], as served: padded to buckets, softmax in float64."""
         wanted = self._parameters
-        tokenised = tokenise(texts, self._tokenizer, lengths=wanted.lengths(), pad_id=wanted.pad_id)
-        outputs = bench.run([text.tensors for text in tokenised], what=what)
+        tokenised = tokenise(texts, self._tokenizer, lengths=wanted.lengths())
+        jobs = [tensors_of([text], pad_id=wanted.pad_id) for text in tokenised]
+        outputs = bench.run(jobs, what=what)
         return softmax(np.concatenate([output[self._output] for output in outputs]))
 
     def _split(self, root: Path, split: str, limit: int | None) -> Posts:

@@ -24,7 +24,7 @@ from app.engine.tensors import Array, Tensors
 from app.errors import DeadlineExceeded, ModelOutputInvalid, Overloaded
 from app.pipelines.sentiment.parameters import Parameters, read_parameters
 from app.pipelines.sentiment.scores import Score, rank, softmax
-from app.pipelines.sentiment.tokens import Tokenised, open_tokenizer, tokenise
+from app.pipelines.sentiment.tokens import Tokenised, open_tokenizer, tensors_of, tokenise
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -127,15 +127,16 @@ class SentimentPipeline:
         if self._clock() >= deadline:
             raise DeadlineExceeded("the deadline passed before the text was tokenised")
         begin = time.perf_counter()
-        tokenised = tokenise(
-            texts, self._tokenizer, lengths=self._lengths, pad_id=self._parameters.pad_id
-        )
+        tokenised = tokenise(texts, self._tokenizer, lengths=self._lengths)
         members = _members(tokenised, max_rows=self._max_rows)
         places = [0] * len(tokenised)
         for row, position in enumerate(chain.from_iterable(members)):
             places[position] = row
         return Prepared(
-            jobs=tuple(_joined([tokenised[n].tensors for n in each]) for each in members),
+            jobs=tuple(
+                tensors_of([tokenised[n] for n in each], pad_id=self._parameters.pad_id)
+                for each in members
+            ),
             state=_Request(texts=tokenised, places=places),
             stages={"preprocess": time.perf_counter() - begin},
         )
@@ -174,18 +175,12 @@ def _members(texts: Sequence[Tokenised], *, max_rows: int) -> list[list[int]]:
     """Positions of the texts of each job: those of one bucket together, at most `max_rows`."""
     buckets: dict[int, list[int]] = {}
     for position, text in enumerate(texts):
-        buckets.setdefault(text.tokens + text.padding, []).append(position)
+        buckets.setdefault(text.bucket, []).append(position)
     return [
         positions[start : start + max_rows]
         for _, positions in sorted(buckets.items())
         for start in range(0, len(positions), max_rows)
     ]
-
-
-def _joined(texts: Sequence[Tensors]) -> Tensors:
-    if len(texts) == 1:
-        return texts[0]
-    return {name: np.concatenate([text[name] for text in texts]) for name in texts[0]}
 
 
 def _at_once(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:

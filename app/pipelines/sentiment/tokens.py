@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -17,18 +17,22 @@ from app.errors import ConfigError
 from app.pipelines.sentiment.texts import nothing_to_read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokenised:
-    """One text as int64 [1, bucket] tensors.
+class Tokenised(NamedTuple):
+    """One text: the ids that the model reads, its two markers included, the bucket that holds
+    them, and whether the text had more."""
 
-    `tokens` counts those the model reads, its two markers included; `truncated` says that the text
-    had more; `padding` is how many were added to fill the bucket.
-    """
-
-    tensors: Tensors
-    tokens: int
+    ids: Sequence[int]
+    bucket: int
     truncated: bool
-    padding: int
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
+
+    @property
+    def padding(self) -> int:
+        """How many are added to fill the bucket."""
+        return self.bucket - len(self.ids)
 
 
 def open_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
@@ -54,7 +58,7 @@ def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
 
 
 def tokenise(
-    texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int], pad_id: int
+    texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int]
 ) -> tuple[Tokenised, ...]:
     """Each text in the smallest of the rising `lengths` that holds its tokens.
 
@@ -68,17 +72,17 @@ def tokenise(
         ids = encoding.ids
         if len(ids) <= markers:
             raise nothing_to_read(position, len(texts), received=len(texts[position - 1]))
-        length = lengths[bisect_left(lengths, len(ids))]
-        input_ids = np.full((1, length), pad_id, np.int64)
-        attention_mask = np.zeros((1, length), np.int64)
-        input_ids[0, : len(ids)] = ids
-        attention_mask[0, : len(ids)] = 1
-        tokenised.append(
-            Tokenised(
-                tensors={"input_ids": input_ids, "attention_mask": attention_mask},
-                tokens=len(ids),
-                truncated=bool(encoding.overflowing),
-                padding=length - len(ids),
-            )
-        )
+        bucket = lengths[bisect_left(lengths, len(ids))]
+        tokenised.append(Tokenised(ids, bucket, bool(encoding.overflowing)))
     return tuple(tokenised)
+
+
+def tensors_of(texts: Sequence[Tokenised], *, pad_id: int) -> Tensors:
+    """Texts of one bucket as int64 [texts, bucket] tensors."""
+    shape = (len(texts), texts[0].bucket)
+    input_ids = np.full(shape, pad_id, np.int64)
+    attention_mask = np.zeros(shape, np.int64)
+    for row, text in enumerate(texts):
+        input_ids[row, : text.tokens] = text.ids
+        attention_mask[row, : text.tokens] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
