@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from app.backends import BACKENDS
-from app.backends.process import BACKEND_ENVIRONMENT, ENVIRONMENT, NICE
+from app.backends.process import NICE, environment_of
 from app.engine.child import Child, Limits
-from app.engine.ports import PredictorSpec
 from app.engine.repository import ModelFiles
 from app.engine.tensors import Tensors
 
@@ -54,20 +53,9 @@ class BarePool:
 
     def __init__(self, model: ModelFiles, inputs: Tensors) -> None:
         group = model.config.group(model.config.default_group)
-        spec = PredictorSpec(
-            directory=model.directory,
-            program=model.manifest.program,
-            params=model.manifest.params,
-            inputs=model.manifest.inputs,
-            outputs=model.manifest.outputs,
-            backend=group.backend,
-            threads=group.threads,
-            options=group.options,
-            network=model.manifest.network,
-        )
+        spec = model.spec(group)
         path = {"PYTHONPATH": f"{HERE}:{HERE.parent}"}
-        tuning = BACKEND_ENVIRONMENT.get(spec.backend, {})
-        limits = Limits(nice=NICE, environment=ENVIRONMENT | path | dict(tuning))
+        limits = Limits(nice=NICE, environment=environment_of(spec.backend) | path)
         opening = asdict(spec) | {"directory": str(spec.directory.resolve())}
         self.size = group.count
         self._rows = next(iter(inputs.values())).shape[0]

@@ -39,8 +39,7 @@ class BackgroundHandler(logging.Handler):
     """Formats and writes in a thread of its own: a slow reader of our log stops no request.
 
     It does so every `INTERVAL_SECONDS`: a line written as soon as its request is over would take
-    the interpreter from the next one, which its client is just sending (4 % of the requests of one
-    client, 6 % of a small model's).
+    the interpreter from the next one, which its client is just sending.
     When `WAITING_LINES` lines wait, further ones are dropped, and a line says how many were.
     """
 

@@ -45,6 +45,13 @@ BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
 process of their users, which is what they are compared as: docs/decisions/0006."""
 
 
+def environment_of(
+    backend: str, environments: Mapping[str, Mapping[str, str]] = BACKEND_ENVIRONMENT
+) -> dict[str, str]:
+    """What a predictor process of this framework is started with, beside the server's own."""
+    return ENVIRONMENT | dict(environments.get(backend, {}))
+
+
 class ProcessPredictor:
     """One child process; see `app.engine.ports.Predictor`."""
 
@@ -131,14 +138,13 @@ class ProcessBackend:
                 received=spec.backend,
             )
         opening = asdict(spec) | {"directory": str(spec.directory)}
-        environment = ENVIRONMENT | dict(self._environments.get(spec.backend, {}))
         try:
             child = Child(
                 target,
                 opening,
                 limits=Limits(
                     nice=self._nice,
-                    environment=environment,
+                    environment=environment_of(spec.backend, self._environments),
                     pause=self._pause if pause is None else pause,
                     idle=pause is None and self._pause is not None,
                 ),

@@ -33,7 +33,7 @@ RESTARTS = ("crashed", "killed", "stopped", "timeout", "memory")
 
 ENVIRONMENT = {
     # By default glibc gives a picture's memory back after each step and takes it anew, zeroed page
-    # by page, for the next: a third of the time of a guided matte. Blocks of up to 32 MiB stay.
+    # by page, for the next. Blocks of up to 32 MiB stay.
     "GLIBC_TUNABLES": ":".join(
         f"glibc.malloc.{setting}"
         for setting in ("mmap_threshold=33554432", "trim_threshold=67108864", "top_pad=16777216")

@@ -16,6 +16,7 @@ from app.engine.ports import PredictorSpec
 from app.engine.registry import ModelRegistry
 from app.engine.repository import ModelRepository
 from app.engine.tensors import Tensors
+from app.errors import WorkerCrashed
 from tests.model_files import write_config, write_version
 
 PATIENCE = 10.0
@@ -42,6 +43,12 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
+
+
+class Crash(WorkerCrashed):
+    """Raised by a behaviour whose process is gone afterwards."""
+
+    kills = "crashed"
 
 
 class Gate:

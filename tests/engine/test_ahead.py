@@ -19,6 +19,7 @@ from app.engine.tensors import Tensors
 from app.errors import BackendError, DeadlineExceeded, WorkerCrashed
 from tests.engine.fakes import (
     PATIENCE,
+    Crash,
     FakeFactory,
     Gate,
     RecordingObserver,
@@ -28,12 +29,6 @@ from tests.engine.fakes import (
 )
 
 Values = list[float]
-
-
-class Crash(WorkerCrashed):
-    """Raised by a behaviour whose process is gone afterwards."""
-
-    kills = "crashed"
 
 
 class Served:

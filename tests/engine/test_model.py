@@ -27,6 +27,7 @@ from app.errors import (
 )
 from tests.engine.fakes import (
     PATIENCE,
+    Crash,
     FakeFactory,
     Gate,
     RecordingObserver,
@@ -78,12 +79,6 @@ def serve(tmp_path: Path, factory: FakeFactory, observer: RecordingObserver) -> 
 
 def soon() -> float:
     return time.monotonic() + PATIENCE
-
-
-class Crash(WorkerCrashed):
-    """Raised by a behaviour whose process is gone afterwards."""
-
-    kills = "crashed"
 
 
 def failing(on: float, error: Exception) -> Callable[[Tensors], Tensors]:

@@ -3,7 +3,7 @@
 Each text is padded to the smallest length bucket that holds it. A request's texts of one bucket
 make as few jobs as hold them; the dynamic batcher joins these with other requests' of that bucket.
 Fixed padding to the maximum would cost up to 20 times the work; free lengths would make oneDNN's
-memory grow without end. A job for each text would cost each of them 0.1 ms.
+memory grow without end. A job for each text would be that much more to queue and to settle.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MAX_PENDING = 64
 """Requests that may wait for the tokenizer; the longest request takes it under 0.1 s."""
 
 SHORT_CHARACTERS = 1_536
-"""Up to so many characters in all are tokenised in the caller's thread: up to 0.8 ms of work, where
-a change of threads and back costs as much on a machine whose cores are busy."""
+"""Up to so many characters in all are tokenised in the caller's thread: a millisecond of work at
+most, where a change of threads and back costs nearly as much when the cores are busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

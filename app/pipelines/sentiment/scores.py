@@ -15,8 +15,8 @@ from app.errors import ModelOutputInvalid
 class Score(NamedTuple):
     """One label with its probability; `label_zh` is None where the model names none.
 
-    A named tuple, because a request of 32 texts has 192 of them and a dataclass takes three times
-    as long to make.
+    A named tuple, because a request of 32 texts has 192 of them and a frozen dataclass takes longer
+    to make.
     """
 
     label: str
