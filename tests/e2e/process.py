@@ -52,14 +52,18 @@ class Server:
         self._wait_for("loaded")
 
     def wait_logged(self, **members: Any) -> dict[str, Any]:
-        """Until a line with these members is in the log."""
+        """Until a line with these members is in the log; returns the first."""
+        return self.wait_all_logged(1, **members)[0]
+
+    def wait_all_logged(self, count: int, **members: Any) -> list[dict[str, Any]]:
+        """Until `count` lines with these members are in the log, which is written in the rear."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            for line in self.log():
-                if members.items() <= line.items():
-                    return line
+            lines = [line for line in self.log() if members.items() <= line.items()]
+            if len(lines) >= count:
+                return lines
             time.sleep(0.02)
-        raise AssertionError(f"no line with {members}:\n{self.text()[-3000:]}")
+        raise AssertionError(f"no {count} lines with {members}:\n{self.text()[-3000:]}")
 
     def connect(self) -> socket.socket:
         """A raw connection that fails after PATIENCE instead of hanging."""
