@@ -1,4 +1,4 @@
-# Paddlepool's commands. `make run` and `make test` need only Python (3.11 or newer) and PyPI.
+# Paddlepool's commands. `make run` and `make test` need only Python (3.11 to 3.13) and PyPI.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +27,7 @@ install: $(INSTALLED)
 # are overridden (requirements.overrides.txt) and pip would hold to them.
 $(INSTALLED): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
-	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Paddlepool needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	$(BIN)/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Paddlepool needs Python 3.11 to 3.13, $(VENV) has " + sys.version.split()[0] + ": remove it, then make PYTHON=python3.13 run")'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $(INSTALLED)

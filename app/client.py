@@ -72,10 +72,13 @@ class Segmentation:
 
 @dataclass(frozen=True, slots=True)
 class Emotion:
-    """One class of one text; `score` is a probability, the six of a text sum to 1."""
+    """One class of one text; `score` is a probability, those of all classes sum to 1.
+
+    `label_zh` is None where the model has no Chinese names.
+    """
 
     label: str
-    label_zh: str
+    label_zh: str | None
     score: float
 
 
@@ -162,7 +165,7 @@ def _segmentation(response: httpx.Response) -> Segmentation:
 
 def _emotions(response: httpx.Response) -> list[list[Emotion]]:
     return [
-        [Emotion(each["label"], each["label_zh"], each["score"]) for each in one]
+        [Emotion(each["label"], each.get("label_zh"), each["score"]) for each in one]
         for one in response.json()
     ]
 

@@ -4,7 +4,8 @@
       │            codec process or thread         predictor processes      (postprocess, encode)
       └────────────── one model version from the first step to the last ──────────────┘
 
-Everything that can fail because of one client's bytes fails in `prepare`, before the queue.
+Everything that can fail because of one client's bytes fails in `prepare`, before the queue. A
+request holds a place in the queue meanwhile: where there is none, it is refused before that work.
 Whatever happens, what a request holds is given back: queued jobs are cancelled, pictures are
 released, and the lease ends, also when the client goes away and the task is cancelled.
 """
@@ -99,7 +100,8 @@ class DataPlane:
             pipeline = _pipeline_of(served, task)
             group = group or served.config.default_group
             async with _within(timeout, served, group):
-                prepared = await _prepared(pipeline.prepare(payload, deadline=deadline))
+                with served.entering(group=group, deadline=deadline):
+                    prepared = await _prepared(pipeline.prepare(payload, deadline=deadline))
                 try:
                     results = await self._infer_all(served, prepared.jobs, group, deadline)
                     outputs = [result.outputs for result in results]

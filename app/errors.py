@@ -21,7 +21,6 @@
     ├── ModelNotReady
     ├── ModelLoadFailed
     ├── Overloaded
-    ├── RateLimited
     ├── DeadlineExceeded
     ├── WorkerCrashed
     ├── ModelOutputInvalid
@@ -31,6 +30,7 @@
         ├── ExportError
         ├── DownloadError
         └── BackendError
+            └── RunRefused
 
 The table from these classes to HTTP status codes is `app.api.errors`; nothing here knows HTTP.
 A message names what was received, what was expected and the limit. It never repeats the
@@ -62,8 +62,7 @@ class PaddlepoolError(Exception):
 
 
 class InputError(PaddlepoolError):
-    code = "invalid_input"
-    title = "Invalid input"
+    """The family of what a client can do wrong; raised as one of its members, which have codes."""
 
 
 class FileMissing(InputError):
@@ -174,11 +173,6 @@ class Overloaded(PaddlepoolError):
         self.retry_after = retry_after
 
 
-class RateLimited(PaddlepoolError):
-    code = "rate_limited"
-    title = "Rate limited"
-
-
 class DeadlineExceeded(PaddlepoolError):
     code = "deadline_exceeded"
     title = "Deadline exceeded"
@@ -222,3 +216,11 @@ class DownloadError(OperatorError):
 class BackendError(OperatorError):
     code = "backend_error"
     title = "The backend refused the model"
+
+
+class RunRefused(BackendError):
+    """The framework raised an error in a run and the process lives on. Whose fault that is depends
+    on who made the tensors: a pipeline of ours, or a client."""
+
+    code = "run_refused"
+    title = "The model cannot be run on these tensors"

@@ -41,7 +41,7 @@ from app.live.shadow import Shadow
 from app.live.spare import Spares
 from app.metrics import Metrics
 from app.pipelines import PIPELINES
-from app.settings import Settings
+from app.settings import KEYS_FILE, PREFIX, Settings
 from app.workers import Workers
 
 log = logging.getLogger("paddlepool.server")
@@ -56,11 +56,13 @@ def create_app(
 ) -> FastAPI:
     """The application. Loading starts with its lifespan and goes on behind the open socket.
 
-    Raises ConfigError when the model repository cannot be read, OSError when the key file cannot.
+    Raises ConfigError when the model repository or the key file cannot be read, the key file has no
+    key, or the settings name a task that there is not.
     """
-    keys = settings.keys()  # first: an unreadable key file must end the start before any process
+    keys = read_keys(settings)  # first: an unfit key file must end the start before any process
     repository = ModelRepository(settings.model_repository)
     configs = read_configs(repository)
+    check_names(settings, configs, tasks=pipelines)
     metrics = Metrics(build=build_info())
     for name, config in configs.items():
         _introduce(name, config, metrics)
@@ -72,6 +74,8 @@ def create_app(
             open_predictor=ProcessBackend(),
             build_pipeline=introduced(PipelineBuilder(pipelines, workers), repository, metrics),
             observer=metrics,
+            max_resident_bytes=settings.predictor_memory_bytes,
+            max_on_demand=settings.on_demand_groups,
         )
     metrics.watch(partial(read_gauges, registry))
     background = build_background(settings, registry, metrics, pipelines)
@@ -263,9 +267,69 @@ def read_configs(repository: ModelRepository) -> dict[str, ModelConfig]:
 
 
 def find_default_models(configs: Mapping[str, ModelConfig], tasks: Iterable[str]) -> dict[str, str]:
-    """For each task the first model, by name, whose configuration names it."""
-    found = ((task, name) for task in tasks for name in sorted(configs, reverse=True))
-    return {task: name for task, name in found if configs[name].pipeline == task}
+    """For each task the model whose configuration says so; else the first, by name, that has it.
+
+    Not the first that loads: a damaged model must not hand its task to one that does it otherwise.
+    """
+    found: dict[str, str] = {}
+    for task in tasks:
+        names = [name for name in sorted(configs) if configs[name].pipeline == task]
+        chosen = [name for name in names if configs[name].default]
+        if len(chosen or names) > 1:
+            log.warning(
+                "%s models of the task %s %s; %r answers requests that name none",
+                len(chosen or names),
+                task,
+                "have default = true" if chosen else "and none has default = true",
+                (chosen or names)[0],
+            )
+        if names:
+            found[task] = (chosen or names)[0]
+    return found
+
+
+def read_keys(settings: Settings) -> tuple[bytes, ...]:
+    """The API keys. Raises ConfigError for a key file that cannot be read or has none."""
+    try:
+        return settings.keys()
+    except OSError as error:
+        raise ConfigError(f"{KEYS_FILE}: {error.filename}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def check_names(
+    settings: Settings, configs: Mapping[str, ModelConfig], *, tasks: Iterable[str]
+) -> None:
+    """Find typing errors in what the settings name. Raises ConfigError for an unknown task.
+
+    A model or a group may come later, with a poll or a load: those not there now are only logged.
+    """
+    known = sorted(tasks)
+    for task, model in settings.default_models.items():
+        if task not in known:
+            raise ConfigError(
+                f"{PREFIX}DEFAULT_MODELS: there is no task {task!r}, there are {', '.join(known)}",
+                limit=", ".join(known),
+                received=task,
+            )
+        if model not in configs or configs[model].pipeline != task:
+            log.warning(
+                "%sDEFAULT_MODELS: the repository has no model %r for the task %s yet",
+                PREFIX, model, task,
+            )  # fmt: skip
+    groups = {
+        group.name
+        for config in configs.values()
+        for group in config.instance_group
+        if group.name != config.default_group
+    }
+    for name in settings.shadow_groups:
+        if name not in groups:
+            log.warning(
+                "%sSHADOW_GROUPS: no model has a predictor group %r besides its default one yet",
+                PREFIX, name,
+            )  # fmt: skip
 
 
 def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:

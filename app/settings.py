@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "PADDLEPOOL_"
+KEYS_FILE = PREFIX + "API_KEYS_FILE"
 KIB, MIB = 1024, 1024 * 1024
 
 Bytes = Annotated[int, Field(ge=1)]
@@ -34,7 +35,8 @@ class Settings(BaseSettings):
     default_models: Annotated[dict[str, str], NoDecode] = Field(
         {},
         description="Model that answers a task when a request names none, as `segment=u2netp`;"
-        " a task left out uses the first model, by name, whose config.toml names that task.",
+        " a task left out uses the model with `default = true` in its config.toml, or the first,"
+        " by name, that has the task.",
     )
     repository_poll_seconds: float = Field(
         0.0,
@@ -140,6 +142,19 @@ class Settings(BaseSettings):
     )
     text_threads: int = Field(2, ge=1, le=64, description="Threads that tokenise texts.")
 
+    predictor_memory_bytes: int = Field(
+        2 << 30,
+        ge=1,
+        description="Resident memory at which a predictor process is replaced by a fresh one, in"
+        " bytes; at least half as much again as it has when it is opened.",
+    )
+    on_demand_groups: int = Field(
+        3,
+        ge=1,
+        le=64,
+        description="Predictor groups that start on demand and may live at one time; the one not"
+        " used for the longest makes room for the next.",
+    )
     shadow_fraction: float = Field(
         0.0,
         ge=0,
@@ -165,7 +180,8 @@ class Settings(BaseSettings):
         (), description="Keys of which a request must carry one; none means open to all."
     )
     api_keys_file: Path | None = Field(
-        None, description="File with further keys, one on each line; read at start."
+        None,
+        description="File with further keys, one on each line and at least one; read at start.",
     )
     admin_key: SecretStr | None = Field(
         None, description="Key for everything under /v2/repository, which is off without one."
@@ -181,9 +197,12 @@ class Settings(BaseSettings):
     @field_validator("api_keys", "cors_origins", "shadow_groups", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(item.strip() for item in value.split(",") if item.strip())
-        return value
+        if not isinstance(value, str):
+            return value
+        items = tuple(item.strip() for item in value.split(",") if item.strip())
+        if value.strip() and not items:
+            raise ValueError("expected words separated by commas")
+        return items
 
     @field_validator("default_models", mode="before")
     @classmethod
@@ -212,11 +231,25 @@ class Settings(BaseSettings):
         return value
 
     def keys(self) -> tuple[bytes, ...]:
-        """All API keys, from the setting and the file. Raises OSError when the file is unread."""
+        """All API keys, from the setting and the file.
+
+        Raises OSError when the file is unread, ValueError with one line when it has no key or is
+        not UTF-8: who names a file does not want a server that is open to all.
+        """
         keys = [key.get_secret_value() for key in self.api_keys]
         if self.api_keys_file is not None:
-            keys += self.api_keys_file.read_text("utf-8").split()
+            keys += _keys_in(self.api_keys_file)
         return tuple(key.encode() for key in keys)
+
+
+def _keys_in(file: Path) -> list[str]:
+    try:
+        keys = file.read_text("utf-8").split()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{KEYS_FILE}: {file} is not UTF-8 from byte {error.start}") from None
+    if not keys:
+        raise ValueError(f"{KEYS_FILE}: there is no key in {file}, at least one is needed")
+    return keys
 
 
 def explain(error: ValidationError) -> str:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
+STOP_SECONDS = 40.0
+"""More than a drain takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +111,13 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running_server(
-    repository: Path, *, environment: Mapping[str, str] | None = None, timeout: float = 120.0
+    repository: Path | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    log_file: Path | None = None,
+    timeout: float = 120.0,
 ) -> Iterator[Server]:
-    """`paddlepool serve` over a model repository; ended when the block ends.
+    """`paddlepool serve` over a model repository, or that of its settings; ended with the block.
 
     Raises RuntimeError, with the end of its log, when it is not ready within `timeout` seconds.
     """
@@ -119,12 +125,13 @@ def running_server(
     settings = {
         "PADDLEPOOL_HOST": HOST,
         "PADDLEPOOL_PORT": str(port),
-        "PADDLEPOOL_MODEL_REPOSITORY": str(repository.resolve()),
         "PADDLEPOOL_DRAIN_DELAY_SECONDS": "0",
     }
+    if repository is not None:
+        settings["PADDLEPOOL_MODEL_REPOSITORY"] = str(repository.resolve())
     begin = time.perf_counter()
     with (
-        tempfile.TemporaryFile() as log,
+        log_file.open("w+b") if log_file is not None else tempfile.TemporaryFile() as log,
         subprocess.Popen(
             [sys.executable, "-m", "app.cli", "serve"],
             cwd=ROOT,
@@ -147,7 +154,7 @@ def running_server(
         finally:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(30)
+                process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
 

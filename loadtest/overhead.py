@@ -21,8 +21,9 @@ from typing import Any
 from bare import BarePool
 from cases import read_cases
 from harness import ROOT, running_server
-from phases import STAGES, latency, liveness, throughput
+from phases import latency, liveness, throughput
 
+from app.dataplane import STAGES
 from app.engine.repository import ModelRepository
 
 

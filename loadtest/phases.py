@@ -15,7 +15,7 @@ from bare import BarePool
 from cases import Case
 from harness import Connection, Reply, Server, request
 
-STAGES = ("decode", "preprocess", "queue", "infer", "postprocess", "encode")
+from app.dataplane import STAGES
 
 
 def checked(connection: Connection, case: Case) -> Reply:

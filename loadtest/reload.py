@@ -4,9 +4,9 @@
 
 Users who pause between requests turn to one server. In every other phase the model is loaded anew
 every so many seconds, or with `--every 0` without a break, and every request of that phase counts;
-the phase beside it has the same length. Exit code 1 when a request fails, or when the p99 of the
-phases with reloads is more than 10 % above that of the others. Requests that were under way during
-a reload are shown apart.
+the phase beside it has the same length, whichever of them is first. Exit code 1 when a request
+fails, or when the p99 of the phases with reloads is more than 10 % above that of the others.
+Requests that were under way during a reload are shown apart.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import math
 import os
 import statistics
 import time
@@ -36,10 +37,9 @@ CALIBRATION_REQUESTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Seconds it lasted, of each request that was under way in it, of those among them that met a
-    reload, and of each reload."""
+    """Seconds of each request that was under way in it, of each that met a reload, and of each
+    reload. The last one may end after the phase."""
 
-    length: float
     taken: list[float]
     met: list[float]
     reloads: list[float]
@@ -84,23 +84,30 @@ def phase(
     with users(server, [(case, pause)] * number, seed=seed) as answered:
         time.sleep(SETTLE_SECONDS)
         began = time.perf_counter()
-        while every is not None and time.perf_counter() - began < seconds:
+        ended = began + seconds
+        while every is not None and time.perf_counter() < ended:
             reloads.append(reload(server, case.model.name))
-            time.sleep(max(0.0, reloads[-1][0] + every - time.perf_counter()))
-        time.sleep(max(0.0, began + seconds - time.perf_counter()))
-        ended = time.perf_counter()
+            sleep_until(min(ended, reloads[-1][0] + every))
+        sleep_until(ended)
     requests = [each for user in answered for each in user]
     return Phase(
-        ended - began,
         [each.seconds for each in requests if each.overlaps(began, ended)],
         [each.seconds for each in requests if any(each.overlaps(*span) for span in reloads)],
         [end - start for start, end in reloads],
     )
 
 
+def sleep_until(moment: float) -> None:
+    """No time at all where it has passed."""
+    time.sleep(max(0.0, moment - time.perf_counter()))
+
+
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     cases = {case.model.name: case for case in single_row_cases(arguments.repository)}
     case = cases[arguments.model]
+    seconds = arguments.seconds
+    if arguments.every:  # whole periods: the last reload has as much time behind it as the others
+        seconds = arguments.every * math.ceil(seconds / arguments.every)
     environment = {"PADDLEPOOL_ADMIN_KEY": KEY, "PADDLEPOOL_PROVE_GROUPS": "off"}
     found: dict[str, list[list[float]]] = {mode: [] for mode in MODES}
     reloads: list[float] = []
@@ -108,7 +115,6 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     with running_server(arguments.repository, environment=environment) as server:
         pause = mean_pause(server, case, number=arguments.users, load=arguments.load)
         for number in tqdm(range(arguments.rounds), unit="round", disable=None):
-            seconds = arguments.seconds
             for mode in MODES if number % 2 else reversed(MODES):
                 done = phase(
                     server,
@@ -122,7 +128,6 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 found[mode].append(done.taken)
                 reloads += done.reloads
                 met += done.met
-                seconds = done.length  # the last reload ends after its phase should have
     return {
         "model": arguments.model,
         "users": arguments.users,

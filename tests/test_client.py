@@ -71,6 +71,14 @@ def test_sentiment_returns_typed_emotions() -> None:
     assert seen[0].headers["authorization"] == "Bearer k"
 
 
+def test_a_model_without_chinese_names_has_none() -> None:
+    """They are optional in its config.toml."""
+    transport, _ = answering(httpx.Response(200, json=[[{"label": "negative", "score": 0.75}]]))
+    with Client(transport=transport) as client:
+        [[emotion]] = client.sentiment(["难过"])
+    assert (emotion.label, emotion.label_zh, emotion.score) == ("negative", None, 0.75)
+
+
 def test_one_text_instead_of_a_list_is_a_type_error() -> None:
     """A bare string would otherwise be classified character by character."""
     with Client(transport=answering()[0]) as client, pytest.raises(TypeError, match="list"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
@@ -27,10 +27,17 @@ class OneJobEach:
 
     def __init__(self) -> None:
         self.released = 0
+        self.slow: list[Callable[[], None]] | None = None
+        """Where requests wait until they are called; None: nothing takes time."""
 
     def prepare(self, payload: Sequence[float], *, deadline: float) -> Future[Prepared]:
         jobs = tuple(row(number) for number in payload)
-        return _done(Prepared(jobs=jobs, state=None, stages={}, release=self._release))
+        prepared = Prepared(jobs=jobs, state=None, stages={}, release=self._release)
+        if self.slow is None:
+            return _done(prepared)
+        future: Future[Prepared] = Future()
+        self.slow.append(lambda: future.set_result(prepared))
+        return future
 
     def finish(
         self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
@@ -154,3 +161,43 @@ def _done(value: T) -> Future[T]:
     future: Future[T] = Future()
     future.set_result(value)
     return future
+
+
+def test_a_request_without_room_is_refused_before_its_work(
+    dataplane: DataPlane, pipeline: OneJobEach, registry: ModelRegistry
+) -> None:
+    """Six places in the queue: the seventh picture is not even opened, and the six are answered."""
+    pipeline.slow = []
+
+    async def seven() -> list[Answer]:
+        waiting = [asyncio.create_task(ask(dataplane, number)) for number in range(6)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
+            await ask(dataplane, 7)
+        assert pipeline.slow is not None
+        assert len(pipeline.slow) == 6
+        for proceed in pipeline.slow:
+            proceed()
+        return await asyncio.gather(*waiting)
+
+    assert [answer.value for answer in asyncio.run(seven())] == [[2 * n] for n in range(6)]
+    assert registry.served()[0].statistics().failure.count == 1
+
+
+def test_who_leaves_while_its_work_is_done_gives_its_place_back(
+    dataplane: DataPlane, pipeline: OneJobEach
+) -> None:
+    """And so does one whose picture turns out to be none."""
+    pipeline.slow = []
+
+    async def leave() -> Answer:
+        for _ in range(3):
+            waiting = [asyncio.create_task(ask(dataplane, number)) for number in range(6)]
+            await asyncio.sleep(0)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        pipeline.slow = None
+        return await ask(dataplane, 1, 2, 3, 4, 5, 6)
+
+    assert asyncio.run(leave()).value == [2, 4, 6, 8, 10, 12]

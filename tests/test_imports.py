@@ -267,3 +267,11 @@ print(sorted(decoders & set(sys.modules)))
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_the_code_map_names_every_part_of_the_package() -> None:
+    """ARCHITECTURE.md leaves out no module or package of `app` itself."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    parts = {f"`app/{path.name}`" for path in (ROOT / "app").glob("[!_]*.py")}
+    parts |= {f"`app/{path.parent.name}/" for path in (ROOT / "app").glob("*/__init__.py")}
+    assert {part for part in parts if part not in text} == set()

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -19,20 +19,24 @@ from app.errors import ConfigError, WorkerCrashed
 from app.main import (
     PipelineBuilder,
     build_workers,
+    check_names,
     create_app,
     find_default_models,
     read_configs,
     read_gauges,
 )
 from app.metrics import Metrics
+from app.pipelines import PIPELINES
 from app.settings import Settings
 from app.workers import Workers
 from tests.api.fakes import Client, FakeModel, FakeRegistry
 
 
-def config(pipeline: str | None) -> ModelConfig:
+def config(pipeline: str | None, *, default: bool = False) -> ModelConfig:
     group = InstanceGroup(name="one", backend="fake")
-    return ModelConfig(pipeline=pipeline, default_group="one", instance_group=(group,))
+    return ModelConfig(
+        pipeline=pipeline, default=default, default_group="one", instance_group=(group,)
+    )
 
 
 def write_model(repository: Path, name: str, text: str) -> None:
@@ -44,6 +48,20 @@ def test_the_first_model_by_name_is_a_task_s_default() -> None:
     """Tasks that no model names, and models without a task, have none."""
     configs = {"b": config("segment"), "a": config("segment"), "c": config(None)}
     assert find_default_models(configs, ["segment", "sentiment"]) == {"segment": "a"}
+
+
+def test_a_model_can_say_that_it_is_the_default(caplog: pytest.LogCaptureFixture) -> None:
+    """One that is added keeps its hands off the task, whatever it is called; doubt is logged."""
+    chosen = {"a": config("segment"), "b": config("segment", default=True)}
+    assert find_default_models(chosen, ["segment"]) == {"segment": "b"}
+    assert not caplog.messages
+    doubtful = {"a": config("segment"), "b": config("segment")}
+    assert find_default_models(doubtful, ["segment"]) == {"segment": "a"}
+    [line] = caplog.messages
+    assert line == (
+        "2 models of the task segment and none has default = true; "
+        "'a' answers requests that name none"
+    )
 
 
 def test_a_broken_configuration_is_passed_over(tmp_path: Path) -> None:
@@ -62,7 +80,7 @@ def test_a_missing_repository_is_refused_before_anything_starts(tmp_path: Path) 
 def test_a_missing_key_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
     """Without it the server would be open to all; the error names the file."""
     settings = Settings(model_repository=tmp_path, api_keys_file=tmp_path / "keys")
-    with pytest.raises(FileNotFoundError, match="keys"):
+    with pytest.raises(ConfigError, match=r"API_KEYS_FILE: .*keys: No such file"):
         create_app(settings)
 
 
@@ -113,6 +131,14 @@ def test_the_key_file_is_read_once(tmp_path: Path) -> None:
     assert Client(app).get("/info", headers={"X-Api-Key": "secret"}).status_code == 200
 
 
+def test_a_key_file_without_a_key_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """ConfigError, which ends the start with exit code 3."""
+    (tmp_path / "keys").write_text("\n")
+    settings = Settings(model_repository=tmp_path, api_keys_file=tmp_path / "keys")
+    with pytest.raises(ConfigError, match="PADDLEPOOL_API_KEYS_FILE"):
+        create_app(settings)
+
+
 def test_codec_processes_are_in_the_metrics() -> None:
     """One that a picture ends is counted by its reason, and its successor as alive."""
     metrics = Metrics(build={})
@@ -153,3 +179,37 @@ def test_settings_win_over_the_repository_s_default(tmp_path: Path) -> None:
         settings = Settings(model_repository=tmp_path, default_models=chosen)
         app = create_app(settings, registry=registry)
         assert Client(app).get("/info").json()["default_models"]["segment"] == expected
+
+
+def test_an_unknown_task_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """No model will ever serve it; the error names those that there are."""
+    settings = Settings(model_repository=tmp_path, default_models={"segmnt": "u2netp"})
+    with pytest.raises(ConfigError, match=r"DEFAULT_MODELS.*'segmnt', there are segment, senti"):
+        create_app(settings)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({"default_models": {"segment": "u2netq"}}, "DEFAULT_MODELS: the repository has no model"),
+        ({"default_models": {"segment": "e"}}, "DEFAULT_MODELS: the repository has no model 'e'"),
+        ({"shadow_groups": ("natve",)}, "SHADOW_GROUPS: no model has a predictor group 'natve'"),
+        ({"shadow_groups": ("main",)}, "SHADOW_GROUPS: no model has a predictor group 'main'"),
+        ({"default_models": {"segment": "s"}, "shadow_groups": ("spare",)}, None),
+        ({}, None),
+    ],
+    ids=["no model", "another task's", "no group", "a default group", "all there", "nothing"],
+)
+def test_what_the_repository_does_not_have_yet_is_told_at_start(
+    caplog: pytest.LogCaptureFixture, chosen: dict[str, Any], words: str | None
+) -> None:
+    """It may come later by polling; a typing error would be noticed by nobody otherwise."""
+    groups = tuple(InstanceGroup(name=name, backend="fake") for name in ("main", "spare"))
+    configs = {
+        name: ModelConfig(pipeline=task, default_group="main", instance_group=groups)
+        for name, task in (("s", "segment"), ("e", "sentiment"))
+    }
+    check_names(Settings(**chosen), configs, tasks=PIPELINES)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (words is not None)
+    assert words is None or words in told[0]

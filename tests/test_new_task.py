@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from app.engine.ports import Predictor, PredictorSpec
+from app.engine.pause import Pause
+from app.engine.ports import Predictor, PredictorSpec, Ran
 from app.engine.registry import ModelRegistry
 from app.engine.repository import ModelRepository
 from app.engine.tensors import Tensors
@@ -100,11 +101,17 @@ class Doubler:
         del seconds
         return True
 
-    def receive(self, *, timeout: float) -> Tensors:
-        return self.run(self._sent.pop(0), timeout=timeout)
+    def receive(self, *, timeout: float) -> Ran:
+        return Ran(self.run(self._sent.pop(0), timeout=timeout), 0.001)
 
     def failure(self) -> str | None:
         return None
+
+    def settle(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
 
     def resident_bytes(self) -> int:
         return 1
@@ -113,7 +120,8 @@ class Doubler:
         pass
 
 
-def open_doubler(spec: PredictorSpec) -> Predictor:
+def open_doubler(spec: PredictorSpec, *, pause: Pause | None = None) -> Predictor:
+    del pause  # it does nothing that another model's users could feel
     return Doubler(spec)
 
 

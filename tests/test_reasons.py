@@ -43,7 +43,7 @@ def rejections(*files: str) -> Iterator[str]:
     for node in nodes(*files):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            if called in ("_Refused", "self._on_rejected"):
+            if called in ("Refused", "self._on_rejected"):
                 yield from words(node.args[0])
             elif called.endswith(".rejected"):
                 for keyword in node.keywords:

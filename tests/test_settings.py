@@ -65,6 +65,22 @@ def test_keys_are_read_from_a_file_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "no key"), (b" \n\t\r\n", "no key"), (b"first\nse\xffcond\n", "not UTF-8 from byte 8")],
+    ids=["empty", "blank", "not UTF-8"],
+)
+def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    """The server would be open to all, or end with a traceback; the error repeats no key."""
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    for others in ((), ("x",)):
+        with pytest.raises(ValueError, match=words) as refusal:
+            Settings(api_keys_file=file, api_keys=others).keys()  # type: ignore[arg-type]
+        assert str(refusal.value).startswith("PADDLEPOOL_API_KEYS_FILE: ")
+        assert "cond" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
     ("values", "words"),
     [
         ({"port": 70_000}, ("PADDLEPOOL_PORT", "65535", "70000")),
@@ -73,6 +89,7 @@ def test_keys_are_read_from_a_file_too(tmp_path: Path) -> None:
         ({"cors_origins": "*"}, ("PADDLEPOOL_CORS_ORIGINS", "wildcard")),
         ({"cors_origins": "https://a.example/x"}, ("PADDLEPOOL_CORS_ORIGINS", "scheme")),
         ({"default_models": "u2netp"}, ("PADDLEPOOL_DEFAULT_MODELS", "TASK=MODEL")),
+        ({"api_keys": " , "}, ("PADDLEPOOL_API_KEYS", "words separated by commas")),
         ({"timeout_max_ms": 5}, ("PADDLEPOOL_TIMEOUT_MAX_MS", "timeout_default_ms", "10000")),
         ({"no_such": 1}, ("PADDLEPOOL_NO_SUCH",)),
     ],

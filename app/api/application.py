@@ -34,10 +34,30 @@ from app.api.limits import BodyLimits
 from app.api.problems import ANY_STATUSES, TASK_STATUSES, Problem, ProtocolError, documented
 from app.api.routes import RouteTable
 from app.api.services import Services
+from app.api.wire import BINARY_HEADER
 
 DESCRIPTION = "A model server around Paddle Inference: background matting and emotions of texts."
 REFERENCE = "#/components/schemas/{model}"
-EXPOSED = ("X-Request-ID", "X-Model", "X-Predictor", "Server-Timing", "X-Width", "X-Height")
+EXPOSED = (
+    "X-Request-ID",
+    "X-Model",
+    "X-Predictor",
+    "Server-Timing",
+    "X-Width",
+    "X-Height",
+    "X-Foreground-Top",
+    "X-Foreground-Left",
+    "X-Foreground-Width",
+    "X-Foreground-Height",
+    "X-Truncated",
+    "Content-Disposition",
+    "Retry-After",
+    BINARY_HEADER,
+)
+"""What a page of an allowed origin may read of a reply, besides what every page may."""
+
+ACCEPTED = ("Authorization", "Content-Type", "X-Api-Key", "X-Request-ID", BINARY_HEADER)
+"""What it may send, besides what every page may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +129,7 @@ def _layers(services: Services, routes: RouteTable, keys: Sequence[bytes]) -> li
                 CORSMiddleware,
                 allow_origins=settings.cors_origins,
                 allow_methods=("GET", "POST"),
-                allow_headers=("Authorization", "Content-Type", "X-Api-Key", "X-Request-ID"),
+                allow_headers=ACCEPTED,
                 expose_headers=EXPOSED,
             )
         )

@@ -20,7 +20,6 @@ from app.api.problems import Fault, reply
 
 STATUS: Mapping[type[errors.PaddlepoolError], int] = {
     errors.PaddlepoolError: 500,
-    errors.InputError: 422,
     errors.FileMissing: 422,
     errors.FileTooLarge: 413,
     errors.UnsupportedMediaType: 415,
@@ -40,7 +39,6 @@ STATUS: Mapping[type[errors.PaddlepoolError], int] = {
     errors.ModelNotReady: 503,
     errors.ModelLoadFailed: 409,
     errors.Overloaded: 503,
-    errors.RateLimited: 429,
     errors.DeadlineExceeded: 504,
     errors.WorkerCrashed: 500,
     errors.ModelOutputInvalid: 500,
@@ -50,6 +48,7 @@ STATUS: Mapping[type[errors.PaddlepoolError], int] = {
     errors.ExportError: 500,
     errors.DownloadError: 500,
     errors.BackendError: 500,
+    errors.RunRefused: 500,
 }
 
 HTTP_CODES: Mapping[int, str] = {
@@ -179,7 +178,7 @@ def _number(value: object) -> int | float | None:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value if math.isfinite(value) and abs(value) < 1e15 else None
+    return value if abs(value) < 1e15 else None  # not so: NaN, infinity, 400 digits
 
 
 def _place(fault: Mapping[str, Any]) -> str:
@@ -194,7 +193,7 @@ def _message(fault: Mapping[str, Any]) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Put the handlers in. Exceptions outside them end in `app.api.middleware`."""
+    """Put the handlers in. Exceptions outside them end in `app.api.access`."""
     app.add_exception_handler(errors.PaddlepoolError, _on_domain_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)

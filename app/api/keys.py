@@ -13,7 +13,8 @@ from app.api.problems import reply
 from app.errors import Forbidden, Unauthorized
 
 ADMIN_PREFIX = "/v2/repository"
-OPEN = ("/", "/openapi.json")
+OPEN = ("/", "/docs", "/openapi.json")
+OPEN_BELOW = ("/demo/", "/docs/")
 """The same on every installation; pages that a browser opens before it can send a key."""
 
 
@@ -53,7 +54,7 @@ class Keys:
         return None
 
     def _needs_key(self, path: str) -> bool:
-        if path in OPEN or path == "/docs" or path.startswith("/docs/"):
+        if path in OPEN or path.startswith(OPEN_BELOW):
             return False
         if path == "/metrics":
             return self._metrics_needs_key

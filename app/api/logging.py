@@ -96,3 +96,9 @@ def configure(level: str, stream: TextIO | None = None) -> None:
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(_not_said_by_us)
+
+
+def _not_said_by_us(record: logging.LogRecord) -> bool:
+    """Whether to keep uvicorn's line: `connection refused` says more of a broken request."""
+    return record.msg != "Invalid HTTP request received."

@@ -95,7 +95,7 @@ class ProtocolError(BaseModel):
 ANY_STATUSES = (400, 401, 408, 413, 415, 422, 500, 503)
 """What every operation can answer with, whatever it does."""
 
-TASK_STATUSES = (404, 413, 415, 422, 429, 503, 504)
+TASK_STATUSES = (404, 413, 415, 422, 503, 504)
 """What a task's endpoint answers with, besides."""
 
 

@@ -36,7 +36,8 @@ class Services:
     lifecycle: Lifecycle
     default_models: Mapping[str, str]
     operations: Executor
-    """Runs what operators ask for and what may block for some milliseconds: scrapes, /info."""
+    """Runs what operators ask for and what may block for some milliseconds: scrapes, /info, large
+    JSON."""
 
 
 async def _services(request: Request) -> Services:

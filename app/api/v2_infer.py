@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from app.api.by_version import add_by_version
+from app.api.large import beside_the_loop
 from app.api.problems import documented
 from app.api.replies import server_timing
 from app.api.services import ServicesDep
 from app.api.wire import BINARY_HEADER, InferRequest, parse_request, write_response
-from app.errors import FileTooLarge, InvalidTensor
+from app.errors import FileTooLarge, InvalidTensor, RunRefused
 from app.settings import Settings
 
 PARAMETERS = ("predictor", "priority", "timeout")
@@ -79,17 +81,30 @@ async def _infer(
             received=json_bytes,
         )
     with services.registry.lease(model, version) as served:
-        asked = parse_request(
-            body, header_length=length, inputs=served.inputs, outputs=served.outputs
+        parse = partial(
+            parse_request,
+            body,
+            header_length=length,
+            inputs=served.inputs,
+            outputs=served.outputs,
         )
+        asked = await beside_the_loop(services.operations, parse, size=json_bytes)
         wish = _wish(asked.parameters, services.settings)
-        result = await services.dataplane.infer(
-            served,
-            asked.inputs,
-            group=wish.predictor,
-            timeout=wish.timeout,
-            priority=wish.priority,
-        )
+        try:
+            result = await services.dataplane.infer(
+                served,
+                asked.inputs,
+                group=wish.predictor,
+                timeout=wish.timeout,
+                priority=wish.priority,
+            )
+        except RunRefused:
+            # The model has passed its self-test, and these tensors were alone in their last run.
+            shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())
+            raise InvalidTensor(
+                "the model cannot be run on these tensors; each fits by itself, but their shapes "
+                f"do not go together or a value is out of range: {', '.join(shapes)}"
+            ) from None
     stages = {"queue": result.queue_seconds, "infer": result.infer_seconds}
     headers = {
         "X-Model": f"{result.model}@{result.version}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,14 @@ NAMES: Mapping[str, str] = {dtype: dtype.upper().replace("FLOAT", "FP") for dtyp
 """The protocol's name of each type that a model can take or give: INT64, FP32, …"""
 
 DATATYPES: Mapping[str, str] = {name: dtype for dtype, name in NAMES.items()}
+LEAVES: Mapping[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
+"""What JSON may hold for each kind of NumPy type."""
+
 MAX_ID_CHARACTERS = 256
+MAX_LISTS = 2**18
+"""Lists and objects in one request's JSON. Each takes thirty times the memory of its two brackets
+and more time than many numbers, and all are made before the first can be looked at."""
+
 BINARY_HEADER = "Inference-Header-Content-Length"
 
 
@@ -100,6 +108,14 @@ def write_response(
 
 
 def _json(text: bytes) -> Any:
+    lists = text.count(b"[") + text.count(b"{")  # those in strings, too: no name needs many
+    if lists > MAX_LISTS:
+        raise InvalidTensor(
+            f"the JSON has {lists} lists and objects, the limit is {MAX_LISTS}; tensors that are "
+            f"nested so finely can be sent as one flat list, or raw with {BINARY_HEADER}",
+            limit=MAX_LISTS,
+            received=lists,
+        )
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -141,9 +157,13 @@ def _inputs(listed: Any, raw: memoryview, specs: Sequence[TensorSpec]) -> dict[s
         shape = _shape(name, entry.get("shape"), known[name])
         _check_datatype(name, entry.get("datatype"), known[name])
         dtype = np.dtype(known[name].dtype)
-        size = _object(entry.get("parameters", {}), f"inputs[{number}].parameters").get(
-            "binary_data_size"
-        )
+        parameters = _object(entry.get("parameters", {}), f"inputs[{number}].parameters")
+        if "shared_memory_region" in parameters:
+            raise InvalidTensor(
+                f"input {name!r}: shared memory is not offered, "
+                f"send data or raw tensors with {BINARY_HEADER}"
+            )
+        size = parameters.get("binary_data_size")
         if size is None:
             found[name] = _from_json(name, entry.get("data"), shape, dtype)
             continue
@@ -177,7 +197,8 @@ def _inputs(listed: Any, raw: memoryview, specs: Sequence[TensorSpec]) -> dict[s
 
 
 def _shape(name: str, value: Any, spec: TensorSpec) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(size) is int and size > 0 for size in value):
+    sizes = value if isinstance(value, list) else [None]
+    if not set(map(type, sizes)) <= {int} or min(sizes, default=1) < 1:
         raise InvalidTensor(f"input {name!r}: shape must be a list of positive integers")
     if len(value) != len(spec.shape) or any(
         want not in (-1, got) for want, got in zip(spec.shape, value, strict=True)
@@ -205,7 +226,7 @@ def _from_bytes(name: str, raw: memoryview, shape: tuple[int, ...], dtype: np.dt
         octets = np.frombuffer(raw, np.uint8)
         if octets.max(initial=0) > 1:
             raise InvalidTensor(f"input {name!r}: a BOOL must be a byte of 0 or 1")
-        return octets.astype(np.bool_).reshape(shape)
+        return octets.view(np.bool_).reshape(shape)
     return np.frombuffer(raw, dtype.newbyteorder("<")).reshape(shape)
 
 
@@ -213,32 +234,39 @@ def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any
     """Data is a flat list in row-major order, or lists nested as deep as the shape."""
     if not isinstance(data, list):
         raise InvalidTensor(f"input {name!r} must have data: a list")
-    count = math.prod(shape)
-    try:
-        # The list is here already; its array is at most as large. Ragged lists raise ValueError.
-        array = np.array(data)
-    except (ValueError, OverflowError):
-        raise InvalidTensor(f"input {name!r}: data is ragged or out of range") from None
-    if array.shape not in ((count,), shape):
-        raise InvalidTensor(
-            f"input {name!r}: shape {list(shape)} needs {count} numbers, flat or nested alike; "
-            f"received shape {list(array.shape)}",
-            limit=count,
-            received=array.size,
-        )
-    allowed = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[dtype.kind]
-    if array.dtype.kind not in allowed:
+    leaves = _leaves(name, data, shape)
+    # From anything else NumPy would make what we did not ask for: of strings an array in which
+    # each takes as much as the longest, of null a NaN.
+    if not set(map(type, leaves)) <= LEAVES[dtype.kind]:
         raise InvalidTensor(f"input {name!r}: data must be numbers that {dtype.name} can hold")
-    if dtype.kind in "iu" and array.size:
+    try:
+        with np.errstate(over="ignore"):  # becomes infinite, which the model refuses
+            return np.array(leaves, dtype).reshape(shape)
+    except OverflowError:
         bounds = np.iinfo(dtype)
-        low, high = int(array.min()), int(array.max())
-        if low < bounds.min or high > bounds.max:
+        raise InvalidTensor(
+            f"input {name!r}: {dtype.name} holds {bounds.min} to {bounds.max}",
+            limit=int(bounds.max),
+        ) from None
+
+
+def _leaves(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    """The innermost values, one for each place of `shape`; unfolded axis by axis, so that nothing
+    larger than the shape is ever made of lists that do not fit it."""
+    count = math.prod(shape)
+    nested = len(shape) > 1 and bool(data) and isinstance(data[0], list)
+    level = [data]
+    for axis, size in enumerate(shape if nested else (count,)):
+        if set(map(type, level)) != {list} or set(map(len, level)) != {size}:
+            received = f"another length or depth on axis {axis}" if nested else f"{len(data)}"
             raise InvalidTensor(
-                f"input {name!r}: {dtype.name} holds {bounds.min} to {bounds.max}",
-                limit=int(bounds.max),
+                f"input {name!r}: shape {list(shape)} needs {count} numbers, flat or nested alike; "
+                f"received {received}",
+                limit=count,
+                received=None if nested else len(data),
             )
-    with np.errstate(over="ignore"):  # becomes infinite, which the model refuses
-        return array.astype(dtype).reshape(shape)
+        level = list(chain.from_iterable(level))
+    return level
 
 
 def _outputs(

@@ -18,7 +18,7 @@ CONVERSION_SECONDS = 120.0
 
 def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
     """Convert in a process that ends with its answer. Raises BackendError."""
-    files = [opening["directory"], opening["program"], opening["params"]]
+    files = [opening["directory"], opening["program"], opening["params"] or ""]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "app.export.onnx_program", *files],

@@ -26,8 +26,11 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
             "the backend openvino needs the package openvino (extra onnx)"
         ) from error
     core = openvino.Core()
+    model = core.read_model(onnx_bytes(opening))
+    # The compiled model may call an input by what only passes it on.
+    names = [port.get_any_name() for port in model.inputs]
     compiled = core.compile_model(
-        core.read_model(onnx_bytes(opening)),
+        model,
         "CPU",
         {
             "PERFORMANCE_HINT": "LATENCY",
@@ -38,7 +41,6 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
         },
     )
     request = compiled.create_infer_request()
-    names = [port.get_any_name() for port in compiled.inputs]
 
     def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
         request.infer({name: inputs[name] for name in names})

@@ -78,9 +78,9 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
 
 def _create(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """A predictor; Paddle wants a configuration of its own for each."""
-    directory = Path(opening["directory"])
+    directory, params = Path(opening["directory"]), opening["params"]
     config = core.AnalysisConfig(
-        str(directory / opening["program"]), str(directory / opening["params"])
+        str(directory / opening["program"]), str(directory / params) if params else ""
     )
     _choose_kernels(core, config, options)
     config.set_cpu_math_library_num_threads(opening["threads"])

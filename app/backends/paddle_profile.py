@@ -45,6 +45,8 @@ def open_profile(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler
 
 def _profile(opening: Mapping[str, Any], inputs: Tensors) -> dict[str, Any]:
     directory = Path(opening["directory"])
+    if opening["params"] is None:
+        raise BackendError("Paddle cannot save the optimised form of a program without parameters")
     with tempfile.TemporaryDirectory() as scratch:
         config = inference.Config(
             str(directory / opening["program"]), str(directory / opening["params"])

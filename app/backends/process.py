@@ -8,9 +8,9 @@ from dataclasses import asdict
 from app.backends import BACKENDS
 from app.engine.child import Child, ChildDied, ChildTimeout, Limits
 from app.engine.pause import Pause
-from app.engine.ports import Predictor, PredictorSpec
+from app.engine.ports import Predictor, PredictorSpec, Ran
 from app.engine.tensors import Tensors, TensorSpec
-from app.errors import BackendError, ConfigError, DeadlineExceeded, WorkerCrashed
+from app.errors import BackendError, ConfigError, DeadlineExceeded, RunRefused, WorkerCrashed
 
 NICE = 5
 """Predictors give way to the event loop: liveness must answer while they use every core."""
@@ -66,7 +66,7 @@ class ProcessPredictor:
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
         self.send(inputs)
-        return self.receive(timeout=timeout)
+        return self.receive(timeout=timeout).outputs
 
     def send(self, inputs: Tensors) -> None:
         try:
@@ -77,7 +77,7 @@ class ProcessPredictor:
     def arrives(self, seconds: float) -> bool:
         return self._child.arrives(seconds)
 
-    def receive(self, *, timeout: float) -> Tensors:
+    def receive(self, *, timeout: float) -> Ran:
         try:
             reply = self._child.receive(timeout=timeout)
         except ChildTimeout:
@@ -87,7 +87,11 @@ class ProcessPredictor:
             ) from None
         except ChildDied as error:
             raise self._crashed(error) from error
-        return {spec.name: reply.arrays[str(index)] for index, spec in enumerate(self._outputs)}
+        except BackendError as error:
+            raise RunRefused("the framework cannot run the model on these tensors") from error
+        arrays = reply.arrays
+        outputs = {spec.name: arrays[str(index)] for index, spec in enumerate(self._outputs)}
+        return Ran(outputs, reply.seconds)
 
     def _crashed(self, error: ChildDied) -> WorkerCrashed:
         self._failure = error.reason

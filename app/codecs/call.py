@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 class Call:
     """A function by name, its arguments, and the class of error to blame when its process dies.
 
-    `deadline` is absolute, `wall_seconds` bounds the run itself; the descriptors belong to the
-    call and are closed by `close`.
+    `deadline` is absolute. `wall_seconds` bounds the run itself, of which the time does not count
+    that others keep it from running; the descriptors belong to the call and are closed by `close`.
     """
 
     function: str
@@ -56,8 +56,7 @@ class Call:
         if now >= self.deadline:
             outcome = DeadlineExceeded("the deadline passed before a codec process was free")
         else:
-            timeout = min(self.wall_seconds, self.deadline - now + LATE_SECONDS)
-            outcome, reason = self._attempt(child, timeout)
+            outcome, reason = self._attempt(child, left=self.deadline - now + LATE_SECONDS)
         self.close()
         if isinstance(outcome, Reply):
             self.future.set_result(outcome)
@@ -65,17 +64,22 @@ class Call:
             self.future.set_exception(outcome)
         return reason
 
-    def _attempt(self, child: Child, timeout: float) -> tuple[Reply | PaddlepoolError, str | None]:
-        message = {"function": self.function, "meta": self.meta}
+    def _attempt(self, child: Child, *, left: float) -> tuple[Reply | PaddlepoolError, str | None]:
+        request = {"function": self.function, "meta": self.meta}
+        timeout = min(self.wall_seconds, left)
         try:
             return child.call(
-                message, self.arrays, descriptors=self.descriptors, timeout=timeout
+                request,
+                self.arrays,
+                descriptors=self.descriptors,
+                timeout=timeout,
+                patience=left - timeout,
             ), None
-        except ChildTimeout:
-            if timeout < self.wall_seconds:
+        except ChildTimeout as late:
+            if timeout < self.wall_seconds or late.starved:
                 return DeadlineExceeded("the deadline passed while a picture was open"), "timeout"
-            late = f"the picture took longer than the limit of {self.wall_seconds:g} s"
-            return self.blame(late, limit=self.wall_seconds), "timeout"
+            message = f"the picture took longer than the limit of {self.wall_seconds:g} s"
+            return self.blame(message, limit=self.wall_seconds), "timeout"
         except ChildDied as died:
             return self.blame("the process working on the picture died"), died.reason
         except WorkerCrashed:  # so the sandbox says that memory ran out

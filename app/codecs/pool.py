@@ -103,9 +103,10 @@ class ChildPool:
     ) -> Future[Reply]:
         """Run `function(meta, arrays, descriptors)` ("module:name") in a codec process.
 
-        Raises Overloaded when the queue is full. An `urgent` call (our own arrays, work already
-        paid for, such as encoding a result) goes first, does not count, and may run until its
-        deadline; all others end at the wall limit. The future raises what the function
+        Raises Overloaded when the queue is full or too slow for the deadline. An `urgent` call
+        (our own arrays, work already paid for, such as encoding a result) goes first, does not
+        count, and may run until its deadline; all others end at the wall limit, of which the time
+        does not count that others keep them from running. The future raises what the function
         raised, DeadlineExceeded, or `blame` when the process crashed, ran out of memory or took
         longer than the wall limit: ImageUnreadable for uploaded bytes, because a picture that
         kills its decoder is the picture's fault. Descriptors are duplicated: the caller may close
@@ -113,7 +114,7 @@ class ChildPool:
         """
         future: Future[Reply] = Future()
         with self._changed:
-            self._admit(urgent)
+            self._admit(urgent, deadline)
             call = Call(
                 function=function,
                 meta=meta,
@@ -170,14 +171,26 @@ class ChildPool:
         for call in tuple(self._calls):
             call.future.cancel()
 
-    def _admit(self, urgent: bool) -> None:
+    def _admit(self, urgent: bool, deadline: float) -> None:
         if self._closing:
             raise Overloaded("the server is stopping", retry_after=1.0)
         waiting = len(self._calls)
-        if waiting >= self._queue_size and not urgent:
+        if urgent or not waiting:
+            return
+        wait = waiting * self._mean_seconds / len(self._children)
+        left = deadline - self._clock()
+        if wait + self._mean_seconds > left:
+            raise Overloaded(
+                f"the pictures before this one need about {wait:.2f} s, "
+                f"the deadline leaves {left:.2f} s",
+                retry_after=wait,
+                limit=round(left, 3),
+                received=round(wait + self._mean_seconds, 3),
+            )
+        if waiting >= self._queue_size:
             raise Overloaded(
                 f"{waiting} pictures are waiting to be opened; the limit is {self._queue_size}",
-                retry_after=waiting * self._mean_seconds / len(self._children),
+                retry_after=wait,
                 limit=self._queue_size,
                 received=waiting,
             )

@@ -29,7 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="how parameters lie on disk; they are computed with in float32 either way",
     )
-    parser.add_argument("--origin", choices=ORIGINS, default="trained here")
+    parser.add_argument(
+        "--origin", choices=ORIGINS, required=True, help="who made the weights; /info tells it"
+    )
     parser.add_argument("--source", default="", help="free text: data, recipe, where from")
     parser.add_argument("--licence", default="", help="licence of the weights")
     parser.add_argument("--preview", action="store_true", help="mark the weights as preliminary")

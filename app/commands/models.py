@@ -49,12 +49,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
+    from app.engine.load_history import UNSEALED
     from app.engine.manifest import read_manifest
     from app.errors import PaddlepoolError
 
     rows = [("MODEL", "VERSION", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE")]
     for name in repository.names():
-        for version in repository.versions(name):
+        unsealed = repository.unsealed(name)
+        for version in sorted((*repository.versions(name), *unsealed), reverse=True):
+            if version in unsealed:
+                rows.append((name, str(version), "-", "-", f"unsealed: {UNSEALED}", "-"))
+                continue
             try:
                 manifest = read_manifest(repository.root / name / str(version))
                 pipeline = repository.config(name).pipeline or "-"
@@ -72,6 +77,7 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
 
 def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
     from app.engine.load_history import UNSEALED
+    from app.engine.selftest import read_selftest
     from app.errors import PaddlepoolError
 
     check_quality_options(args)
@@ -88,6 +94,7 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
         for version in versions:
             try:
                 files = repository.read(name, version)
+                read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
                 result = _self_test(files) if args.self_test else "ok"
             except PaddlepoolError as error:
                 result = f"FAILED: {error.message}"

@@ -20,7 +20,7 @@ def add_seal(actions: Actions) -> None:
         "directory",
         type=Path,
         metavar="MODEL/VERSION",
-        help="holds NAME.json or NAME.pdmodel, and NAME.pdiparams",
+        help="holds NAME.json or NAME.pdmodel, and NAME.pdiparams unless it has no parameters",
     )
     seal.add_argument("--source", default="", help="free text: where the weights came from")
     seal.add_argument("--licence", default="", help="licence of the weights")
@@ -50,5 +50,9 @@ def run_seal(args: argparse.Namespace) -> int:
         "onednn": sealed.onednn or "equals the native kernels",
         "config.toml": "written" if sealed.config else "left as it is",
     }
+    if sealed.unproven:
+        facts["self-test"] = (
+            f"knows only dtype and shape of {', '.join(sealed.unproven)}: empty for random input"
+        )
     print_table([(f"{label}:", value) for label, value in facts.items()])
     return 0

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import httpx
 from tqdm import tqdm
 
 from app.client import ApiError, Client
+from app.errors import InvalidParameter
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
+MOST_JOBS = 64
+INTERRUPTED = 130
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=Path, help="where the pictures are, searched downwards")
     parser.add_argument("-o", "--output-directory", type=Path, required=True)
-    parser.add_argument("--jobs", type=int, default=4, help="requests at once (default 4)")
+    parser.add_argument(
+        "--jobs", type=_jobs, default=4, help=f"requests at once, 1 to {MOST_JOBS} (default 4)"
+    )
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--api-key")
     parser.add_argument("--output", choices=["cutout", "mask", "composite"], default="cutout")
@@ -27,9 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--crop", action="store_true", help="to the foreground box")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Returns 0 when every picture has its result, 1 when some failed, 2 when there is nothing."""
-    pictures = sorted(p for p in args.directory.rglob("*") if p.suffix.lower() in SUFFIXES)
+def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) -> int:
+    """Returns 0 when every picture has its result, 1 when some failed, 2 when there is nothing,
+    and 130 after Ctrl-C: what had begun is finished then, and the next run does the rest."""
+    pictures = _pictures(args.directory, results=args.output_directory)
     if not pictures:
         print(f"no pictures ({', '.join(sorted(SUFFIXES))}) in {args.directory}", file=sys.stderr)
         return 2
@@ -43,8 +51,17 @@ def run(args: argparse.Namespace) -> int:
     parameters = {"output": args.output, "format": args.format, "crop": args.crop}
     if args.bg_color:
         parameters["bg_color"] = args.bg_color
-    failed = 0
-    with Client(args.url, api_key=args.api_key) as client:
+    done = len(pictures) - len(waiting)
+    stopping = threading.Event()
+
+    def pause(seconds: float) -> None:
+        if stopping.wait(seconds):
+            raise _Stopped  # trying again for a minute is not what Ctrl-C asks for
+
+    with (
+        connect(args.url, api_key=args.api_key, sleep=pause) as client,
+        tqdm(total=len(pictures), initial=done, unit="picture") as bar,
+    ):
 
         def one(picture: Path) -> None:
             result = results[picture]
@@ -53,17 +70,53 @@ def run(args: argparse.Namespace) -> int:
             partial.write_bytes(client.segment(picture, **parameters).content)
             partial.replace(result)  # a result is there whole or not at all
 
-        with (
-            ThreadPoolExecutor(args.jobs) as pool,
-            tqdm(total=len(pictures), initial=len(pictures) - len(waiting), unit="picture") as bar,
-        ):
-            running = {pool.submit(one, picture): picture for picture in waiting}
-            for done in as_completed(running):
+        pool = ThreadPoolExecutor(args.jobs)
+        running: dict[Future[None], Path] = {}
+        try:
+            for picture in waiting:
+                running[pool.submit(one, picture)] = picture
+            for each in as_completed(running):
                 try:
-                    done.result()
+                    each.result()
                 except (ApiError, httpx.TransportError, OSError) as error:
-                    failed += 1
-                    bar.write(f"{running[done]}: {error or type(error).__name__}", file=sys.stderr)
+                    bar.write(f"{running[each]}: {error or type(error).__name__}", file=sys.stderr)
                 bar.update()
-    print(f"{len(pictures) - failed} of {len(pictures)} pictures in {args.output_directory}")
-    return 1 if failed else 0
+        except KeyboardInterrupt:
+            stopping.set()
+            bar.write("stopping; what has begun is finished", file=sys.stderr)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    done += sum(not each.cancelled() and each.exception() is None for each in running)
+    print(f"{done} of {len(pictures)} pictures in {args.output_directory}")
+    if stopping.is_set():
+        print("interrupted; the same command goes on with the rest", file=sys.stderr)
+        return INTERRUPTED
+    return 1 if done < len(pictures) else 0
+
+
+def _pictures(directory: Path, *, results: Path) -> list[Path]:
+    """What to cut out: everything but what lies in a directory of results further down.
+
+    Raises InvalidParameter where the two are one: pictures and results could not be told apart.
+    """
+    root, output = directory.resolve(), results.resolve()
+    if root == output:
+        raise InvalidParameter(f"{results} holds the pictures; the results need another directory")
+    skipped = output.relative_to(root) if output.is_relative_to(root) else None
+    return sorted(
+        path
+        for path in directory.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and not (skipped and path.relative_to(directory).is_relative_to(skipped))
+        and path.is_file()
+    )
+
+
+def _jobs(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text) <= MOST_JOBS):
+        raise argparse.ArgumentTypeError(f"must be 1 to {MOST_JOBS}, received {text!r}")
+    return int(text)
+
+
+class _Stopped(Exception):
+    """Ends a request that would have been tried again."""

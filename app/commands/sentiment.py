@@ -1,77 +1,137 @@
-"""`paddlepool sentiment`: one column of a CSV file through a running server."""
+"""`paddlepool sentiment`: one column of a CSV file through a running server, resumable."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import codecs
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+import httpx
 from tqdm import tqdm
 
 from app.client import ApiError, Client, Emotion
+from app.commands.csv_table import Table, take_up
 from app.errors import InvalidParameter
 
 BATCH = 32
+ADDED = ("label", "score", "error")
+UNFINISHED, INTERRUPTED = 2, 130
+
+OF_THE_TEXTS = frozenset({413, 422})
+"""Refusals for what a request holds: of all others the next request would die, too."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="UTF-8 CSV with a header line")
+    parser.add_argument("file", type=Path, help="CSV with a header line")
     parser.add_argument("-o", "--output", type=Path, help="default: FILE with .emotion.csv")
     parser.add_argument("--column", default="text", help="which column to read (default text)")
+    parser.add_argument(
+        "--prefix", default="", help=f"before the names of the new columns, {', '.join(ADDED)}"
+    )
+    parser.add_argument(
+        "--encoding",
+        type=_encoding,
+        default="utf-8",
+        help="of FILE (default utf-8); the output is always UTF-8",
+    )
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--api-key")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Write the same rows with `label`, `score` and `error`; returns 1 when a row has an error."""
+def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) -> int:
+    """Write the same rows with three columns more: `label`, `score` and `error`.
+
+    Returns 0 when every text has a label, 1 when a row has an error, 2 when the server could not
+    be asked to the end and 130 after Ctrl-C: then the same command goes on with the rest.
+    """
+    # A mistake in the arguments or the file must be found before anything is written.
+    table = Table(args.file, encoding=args.encoding)
+    column, header = _check_columns(args, table)
     output = args.output or args.file.with_suffix(".emotion.csv")
-    if output.exists() and output.samefile(args.file):
+    # The column is in its name: what was read from another one must not be gone on with.
+    part = output.with_name(f"{output.name}.column{column + 1}.part")
+    if any(path.exists() and path.samefile(args.file) for path in (output, part)):
         raise InvalidParameter(f"{output} is the input; the output must be another file")
-    failed = 0
+    begun = take_up(part, header, table.rows())
+    failed, stopped, code = begun.failed, "", 0
     with (
-        Client(args.url, api_key=args.api_key) as client,
-        args.file.open(encoding="utf-8-sig", newline="") as source,
-        contextlib.ExitStack() as later,
-        tqdm(unit="text") as bar,
+        connect(args.url, api_key=args.api_key) as client,
+        part.open("a", encoding="utf-8", newline="") as target,
+        tqdm(total=table.count, initial=begun.done, unit="text") as bar,
     ):
-        reader = csv.DictReader(source)
-        columns = list(reader.fieldnames or [])
-        if args.column not in columns:
-            raise InvalidParameter(f"{args.file} has no column {args.column!r}, it has {columns}")
-        # Not before: a mistake in the arguments must not empty the results of an earlier run.
-        target = later.enter_context(output.open("w", encoding="utf-8", newline=""))
-        writer = csv.DictWriter(target, [*columns, "label", "score", "error"])
-        writer.writeheader()
-        for batch in _batches(reader):
-            texts = [row[args.column] or "" for row in batch]
-            try:
-                results: list[list[Emotion] | ApiError] = [*client.sentiment(texts, top_k=1)]
-            except ApiError:
-                # One bad text refuses its whole request: find it by asking for each alone.
-                results = [_alone(client, text) for text in texts]
-            for row, result in zip(batch, results, strict=True):
-                if isinstance(result, ApiError):
-                    failed += 1
-                    row |= {"label": "", "score": "", "error": result.code}
-                else:
-                    row |= {"label": result[0].label, "score": f"{result[0].score:.4f}"}
-                writer.writerow(row)
-            bar.update(len(batch))
+        writer = csv.writer(target)
+        try:
+            for batch in _batches(islice(table.rows(), begun.done, None)):
+                results = _classify(client, [row[column] for row in batch])
+                for row, result in zip(batch, results, strict=True):
+                    if isinstance(result, ApiError):
+                        failed += 1
+                        writer.writerow([*row, "", "", result.code])
+                    else:
+                        writer.writerow([*row, result.label, f"{result.score:.4f}", ""])
+                target.flush()
+                bar.update(len(batch))
+        except (ApiError, httpx.TransportError) as error:
+            stopped, code = f"{args.url}: {error or type(error).__name__}", UNFINISHED
+        except KeyboardInterrupt:
+            stopped, code = "interrupted", INTERRUPTED
+    if stopped:
+        print(
+            f"{stopped}\n{bar.n} of {table.count} texts are in {part}; "
+            "the same command goes on with the rest",
+            file=sys.stderr,
+        )
+        return code
+    part.replace(output)
     print(f"{bar.n - failed} of {bar.n} texts classified in {output}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _batches(reader: csv.DictReader[str]) -> Iterator[list[dict[str, str]]]:
-    while batch := list(islice(reader, BATCH)):
+def _check_columns(args: argparse.Namespace, table: Table) -> tuple[int, list[str]]:
+    """Where the texts are, and the header of the output. Raises InvalidParameter."""
+    found = table.columns.count(args.column)
+    if not found:
+        raise InvalidParameter(
+            f"{args.file} has no column {args.column!r}, it has {list(table.columns)}"
+        )
+    if found > 1:
+        raise InvalidParameter(f"{args.file} has {found} columns {args.column!r}, expected one")
+    added = [f"{args.prefix}{name}" for name in ADDED]
+    if taken := [name for name in added if name in table.columns]:
+        raise InvalidParameter(
+            f"{args.file} has a column {taken[0]!r} already; say --prefix, for example "
+            "--prefix emotion_, to name the new ones otherwise"
+        )
+    return table.columns.index(args.column), [*table.columns, *added]
+
+
+def _batches(rows: Iterable[list[str]]) -> Iterator[list[list[str]]]:
+    rows = iter(rows)
+    while batch := list(islice(rows, BATCH)):
         yield batch
 
 
-def _alone(client: Client, text: str) -> list[Emotion] | ApiError:
+def _classify(client: Client, texts: list[str]) -> list[Emotion | ApiError]:
+    """The best emotion of each text, or why it has none."""
     try:
-        return client.sentiment([text], top_k=1)[0]
+        return [emotions[0] for emotions in client.sentiment(texts, top_k=1)]
     except ApiError as error:
-        return error
+        if error.status not in OF_THE_TEXTS:
+            raise
+        if len(texts) == 1:
+            return [error]
+    # One bad text refuses its whole request: find it by asking for each alone.
+    return [result for text in texts for result in _classify(client, [text])]
+
+
+def _encoding(name: str) -> str:
+    try:
+        "".encode(name)
+    except LookupError:
+        raise argparse.ArgumentTypeError(f"{name!r} is no encoding of texts") from None
+    # Excel begins its UTF-8 with a byte order mark, which is not part of the first column's name.
+    return "utf-8-sig" if codecs.lookup(name).name == "utf-8" else name

@@ -56,8 +56,6 @@ def run(args: argparse.Namespace) -> int:
         app = create_app(settings, lifecycle=lifecycle)
     except ConfigError as error:
         return _refuse(error.message)
-    except OSError as error:
-        return _refuse(f"cannot read {error.filename}: {error.strerror}")
     # What was imported and built by now stays. Looking through it for garbage would stop every
     # request for 60 ms now and then, and a reload makes enough objects to start that.
     gc.freeze()

@@ -18,7 +18,7 @@ from app.comparison.measure import SLICES, measure_concurrent, measure_single
 from app.comparison.opening import open_groups
 from app.comparison.tasks import Sample
 from app.engine.config import InstanceGroup
-from app.engine.ports import Predictor, PredictorFactory
+from app.engine.ports import Predictor, PredictorFactory, Ran
 from app.engine.repository import ModelFiles
 from app.engine.selftest import read_selftest
 from app.engine.tensors import Array, Tensors
@@ -87,7 +87,7 @@ class Fitted:
     def arrives(self, seconds: float) -> bool:
         return self._predictor.arrives(seconds)
 
-    def receive(self, *, timeout: float) -> Tensors:
+    def receive(self, *, timeout: float) -> Ran:
         return self._predictor.receive(timeout=timeout)
 
     def _padded(self, inputs: Tensors) -> Tensors:

@@ -8,6 +8,8 @@ from app.comparison.claims import ClaimTable
 from app.comparison.result import Comparison
 from app.comparison.table import columns, comparison_rows, markdown, reasons, seconds
 
+WEIGHTS_DIGITS = 8
+
 INTRODUCTION = """\
 # Predictor configurations compared
 
@@ -51,6 +53,8 @@ READING = """\
 - **drift** is the largest absolute difference of any output from the default group's.
 - **busy** rows keep every core at work: as many predictors as cores allow, one client each.
 - **memory** is the resident size of one predictor process.
+- **weights** in a heading are the first digits of the sha256 of the version's params file, as its
+  `manifest.json` has it: the drift and the agreement belong to these weights.
 
 ## What the groups are
 
@@ -92,7 +96,8 @@ def page(
     budgets = comparisons[0][0].budgets() if comparisons else ""
     parts.append(READING.format(budgets=budgets))
     for found, plot in comparisons:
-        parts += [f"## {found.model}, version {found.version}\n"]
+        weights = found.weights_sha256[:WEIGHTS_DIGITS]
+        parts += [f"## {found.model}, version {found.version}, weights {weights}\n"]
         parts += [f"{found.groups[0].requests} requests a group.\n"]
         parts += [markdown(comparison_rows(found)) + "\n"]
         parts += ["\n".join(f"- {line}" for line in reasons(found)) + "\n"]

@@ -47,10 +47,13 @@ class Comparison:
     """Everything one `paddlepool compare` found.
 
     `refused` and `not_busy` (measured alone, but not on all cores) have a reason by group.
+    `weights_sha256` is that of the version's params file, or of its program where it has none: a
+    number can be given again.
     """
 
     model: str
     version: int
+    weights_sha256: str
     machine: str
     cores: float
     samples: tuple[str, ...]

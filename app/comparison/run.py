@@ -84,6 +84,7 @@ def compare(
     return Comparison(
         model=files.name,
         version=files.version,
+        weights_sha256=files.manifest.files[files.manifest.params or files.manifest.program].sha256,
         machine=describe_machine(cores=cores),
         cores=cores,
         samples=tuple(name for name, _ in samples),

@@ -1,23 +1,22 @@
 """The dynamic batcher: one bounded queue in front of the instances of one group.
 
-    submit ──► admission ──► lanes ──► take (an idle instance) ──► run ──► finished
-                  │             ├── cancelled by the client: leaves its lane at once
-                  │             ├── deadline passed: failed on time by the batcher's own thread
-             Overloaded         └── shed for a job of higher priority when the queue is full
-
-A job is admitted only if, by the moving service time, it can finish before its deadline. One
-exception keeps a wrong estimate from refusing everyone for ever: a job that would run at once is
-always admitted, and its run corrects the estimate.
+                            ┌────────── given back, or divided ◄──────────┐
+submit ──► admission ──► lanes ──► take (an idle instance) ──► run ──► finished
+              │             ├── cancelled by the client: leaves its lane at once
+              │             ├── deadline passed: failed on time by the batcher's own thread
+         Overloaded         └── shed for a job of higher priority when the queue is full
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
+from app.engine.admission import Admission, Instances, Refused
 from app.engine.job import Batch, Job, ShapeKey
 from app.engine.lanes import Lanes
 from app.engine.ports import Clock, InferResult
@@ -31,9 +30,9 @@ HEALTH_SECONDS = 0.5
 class Batcher:
     """Thread-safe. `on_rejected` is called without the lock, with a reason of `ports.REJECTIONS`.
 
-    **Invariants**: a job past its deadline or cancelled never starts; every future that was
-    admitted is settled, whatever happens to its neighbours; a normal job never waits behind one
-    of low priority that has not started.
+    **Invariants**: no instance is given a job that is cancelled or past its deadline; every future
+    that was admitted is settled, whatever happens to its neighbours; a normal job never waits
+    behind one of low priority that no instance has taken.
     """
 
     def __init__(
@@ -45,21 +44,42 @@ class Batcher:
         clock: Clock,
         on_rejected: Callable[[str], None],
     ) -> None:
-        self._max_queue = max_queue
         self._clock = clock
         self._on_rejected = on_rejected
         self._lanes = Lanes(max_rows=max_rows, max_delay=max_delay)
         self._running: set[Batch] = set()
+        self._returned: deque[Batch] = deque()
         self._times = ServiceTime()
+        self._admission = Admission(self._lanes, self._times, max_queue=max_queue)
         self._live = 0
         self._idle = 0
-        self._closed = False
+        self._closed_with: PaddlepoolError | None = None
         self._late: list[Job] = []
         lock = threading.Lock()
         self._work = threading.Condition(lock)
         self._deadlines = threading.Condition(lock)
         self._wake_at = float("inf")
         self._reaper = threading.Thread(target=self._reap, name="deadlines", daemon=True)
+
+    def enter(self, deadline: float) -> None:
+        """Hold a place for a job that is still to be made; leave() must follow.
+
+        Raises what submit() would if the job were there: nobody waits until a picture is open to
+        hear that there is no room for it.
+        """
+        try:
+            with self._work:
+                self._check_open()
+                self._admission.of_place(deadline, self._clock(), self._instances())
+                self._admission.places += 1
+        except Refused as refused:
+            self._on_rejected(refused.reason)
+            raise refused.error from None
+
+    def leave(self) -> None:
+        """The job is made and about to be submitted, or never will be."""
+        with self._work:
+            self._admission.places -= 1
 
     def submit(self, *jobs: Job) -> None:
         """Queue all of the jobs or none; raises Overloaded, DeadlineExceeded or ModelNotReady.
@@ -74,7 +94,7 @@ class Batcher:
                 self._work.notify(len(jobs))
                 if min(job.deadline for job in jobs) < self._wake_at:
                     self._deadlines.notify()
-        except _Refused as refused:
+        except Refused as refused:
             self._on_rejected(refused.reason)
             raise refused.error from None
         for job in jobs:
@@ -87,12 +107,12 @@ class Batcher:
 
     def _admit_all(self, jobs: Sequence[Job]) -> list[Job]:
         """Puts the jobs into their lanes and returns those that had to go for them; raises
-        _Refused, with everything as it was before."""
+        Refused, with everything as it was before."""
         shed: list[Job] = []
         for place, job in enumerate(jobs):
             try:
                 unlucky = self._admit(job)
-            except _Refused:
+            except Refused:
                 for added in jobs[:place]:
                     self._lanes.remove(added)
                 for returning in reversed(shed):  # the youngest was shed first
@@ -104,47 +124,26 @@ class Batcher:
         return shed
 
     def _admit(self, job: Job) -> Job | None:
-        """Raises _Refused; returns the job of lower priority that must go, if one must."""
-        now = self._clock()
-        if self._closed:
-            raise _Refused("not_ready", ModelNotReady("this model version is no longer served"))
-        if job.deadline <= now:
-            late = DeadlineExceeded("the deadline had passed before the job could be queued")
-            raise _Refused("deadline", late)
-        wait = self._wait_before(job, now)
-        finish = now + wait + self._times.expected(job.key)
-        if wait > 0 and finish > job.deadline:
-            hopeless = Overloaded(
-                f"the queue needs about {finish - now:.2f} s, "
-                f"the deadline leaves {job.deadline - now:.2f} s",
-                retry_after=wait,
-                limit=round(job.deadline - now, 3),
-                received=round(finish - now, 3),
-            )
-            raise _Refused("deadline", hopeless)
-        if len(self._lanes) < self._max_queue:
-            return None
-        shed = self._lanes.least_urgent(job.priority)
-        if shed is None:
-            full = Overloaded(
-                f"the queue is full: {len(self._lanes)} jobs wait, limit {self._max_queue}",
-                retry_after=max(wait, self._times.overall()),
-                limit=self._max_queue,
-                received=len(self._lanes) + 1,
-            )
-            raise _Refused("queue_full", full)
-        self._lanes.remove(shed)
+        """Raises Refused; returns the job of lower priority that had to go, if one had."""
+        self._check_open()
+        shed = self._admission.of_job(job, self._clock(), self._instances())
+        if shed is not None:
+            self._lanes.remove(shed)
         return shed
 
-    def _wait_before(self, job: Job, now: float) -> float:
-        """Seconds until an instance would take the job, by the moving service time."""
-        if not self._lanes and len(self._running) < self._live:
-            return 0.0
-        running = sum(
-            max(0.0, batch.started + batch.expected_seconds - now) for batch in self._running
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Refused("not_ready", ModelNotReady("this model version is no longer served"))
+
+    def _instances(self) -> Instances:
+        now = self._clock()
+        return Instances(
+            live=self._live,
+            running=sum(
+                max(0.0, batch.started + batch.expected_seconds - now) for batch in self._running
+            ),
+            free=self._idle > 0 or len(self._running) < self._live,
         )
-        before = self._lanes.seconds_before(job, self._times)
-        return (running + before) / max(1, self._live)
 
     def take(self, healthy: Callable[[], bool]) -> Batch | None:
         """Wait for a batch and start it. None when the batcher closed or `healthy()` is false.
@@ -153,14 +152,14 @@ class Batcher:
         that a predictor that died in its sleep costs nobody a request.
         """
         with self._work:
-            while not self._closed:
+            while not self.closed:
                 now = self._clock()
                 jobs, ask_again = self._lanes.next_batch(now)
-                if not jobs:
+                if not jobs and not self._returned:
                     if self._wait(min(HEALTH_SECONDS, ask_again - now)) or healthy():
                         continue
                 elif healthy():
-                    if batch := self._start(jobs, now):
+                    if batch := self._resume(now) or self._start(jobs, now):
                         return batch
                     continue
                 # Another instance may take what this one was woken for.
@@ -174,11 +173,11 @@ class Batcher:
         None where there is none, or where an idle instance has been woken for it.
         """
         with self._work:
-            if self._closed or self._idle:
+            if self.closed or self._idle:
                 return None
             now = self._clock()
             jobs, _ = self._lanes.next_batch(now)
-            return self._start(jobs, now) if jobs else None
+            return self._resume(now) or self._start(jobs, now)
 
     def _wait(self, seconds: float) -> bool:
         self._idle += 1
@@ -186,6 +185,17 @@ class Batcher:
             return self._work.wait(seconds)
         finally:
             self._idle -= 1
+
+    def _resume(self, now: float) -> Batch | None:
+        """What came back, as far as somebody still waits for it."""
+        while self._returned:
+            batch = self._returned.popleft()
+            self._running.discard(batch)
+            if jobs := tuple(job for job in batch.jobs if not job.future.done()):
+                batch = replace(batch, jobs=jobs, started=now)
+                self._running.add(batch)
+                return batch
+        return None
 
     def _start(self, jobs: list[Job], now: float) -> Batch | None:
         started = []
@@ -210,18 +220,31 @@ class Batcher:
         """The batch has left its instance; `seconds` of the run, None when it came to no end."""
         with self._work:
             self._running.discard(batch)
-            if self._closed:
+            if self.closed:
                 self._deadlines.notify_all()
             if seconds is not None:
                 self._times.record(batch.key, seconds)
 
-    def divide(self, batch: Batch) -> list[Batch]:
-        """A batch that came to no end, as one for each job that somebody still waits for."""
+    def give_back(self, *batches: Batch) -> None:
+        """The batches have not begun: the next instance takes them before anything else."""
         with self._work:
-            alone = [replace(batch, jobs=(job,)) for job in batch.jobs if not job.future.done()]
+            if self._closed_with is None:
+                self._returned.extend(batches)
+                self._work.notify(len(batches))
+                return
+            self._running.difference_update(batches)
+            self._deadlines.notify_all()
+            error = self._closed_with
+        for job in (job for batch in batches for job in batch.jobs):
+            job.fail(error)
+
+    def divide(self, batch: Batch) -> None:
+        """A batch that came to no end goes back as one for each of its jobs."""
+        alone = [replace(batch, jobs=(job,)) for job in batch.jobs]
+        with self._work:
             self._running.discard(batch)
             self._running.update(alone)
-            return alone
+        self.give_back(*alone)
 
     def observed(self, key: ShapeKey, seconds: float) -> None:
         """A run outside the queue, such as a warm-up, took `seconds`."""
@@ -235,7 +258,7 @@ class Batcher:
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._closed_with is not None
 
     @property
     def live(self) -> int:
@@ -246,6 +269,12 @@ class Batcher:
         return len(self._lanes)
 
     @property
+    def idle(self) -> bool:
+        """Nothing waits, runs or has a place."""
+        with self._work:
+            return not (self._lanes or self._running or self._admission.places)
+
+    @property
     def inflight(self) -> int:
         with self._work:
             return sum(len(batch.jobs) for batch in self._running)
@@ -253,10 +282,13 @@ class Batcher:
     def close(self, error: PaddlepoolError) -> None:
         """Fail what waits, and let instances and later callers go. Running batches finish."""
         with self._work:
-            self._closed = True
+            self._closed_with = error
             waiting = list(self._lanes)
             for job in waiting:
                 self._lanes.remove(job)
+            waiting += [job for batch in self._returned for job in batch.jobs]
+            self._running.difference_update(self._returned)
+            self._returned.clear()
             self._work.notify_all()
             self._deadlines.notify_all()
         for job in waiting:
@@ -287,7 +319,7 @@ class Batcher:
                 running = [job for batch in self._running for job in batch.jobs]
                 overdue = [j for j in running if j.deadline <= now and not j.future.done()]
                 if not expired and not overdue:
-                    if self._closed and not self._running:
+                    if self.closed and not self._running:
                         return
                     pending = [job.deadline for job in self._lanes]
                     pending += [job.deadline for job in running if not job.future.done()]
@@ -299,10 +331,3 @@ class Batcher:
                 job.fail(DeadlineExceeded("the deadline passed while the job waited in the queue"))
             for job in overdue:
                 job.fail(DeadlineExceeded("the deadline passed while the job was running"))
-
-
-class _Refused(Exception):
-    def __init__(self, reason: str, error: PaddlepoolError) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.error = error

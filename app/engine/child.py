@@ -45,18 +45,26 @@ class ChildDied(Exception):
 
 
 class ChildTimeout(ChildDied):
-    """The call took longer than its timeout; the process has been killed."""
+    """The call took longer than its timeout; the process has been killed.
 
-    def __init__(self) -> None:
+    `starved`: it would have gone on, but others had the processors.
+    """
+
+    def __init__(self, *, starved: bool = False) -> None:
         super().__init__("timeout", -signal.SIGKILL)
+        self.starved = starved
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a handler returned: JSON values, and arrays the caller owns."""
+    """What a handler returned, JSON values and arrays the caller owns, and how long it took.
+
+    `seconds` are the child's own: how late the parent reads the reply is not in them.
+    """
 
     meta: Mapping[str, Any]
     arrays: Tensors
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,19 +101,40 @@ class Child:
         limits: Limits = Limits(),
         start_timeout: float = 120.0,
     ) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        lifeline, self._lifeline = os.pipe()
-        self._slots = [(Arena.create("requests"), Arena.create("replies")) for _ in range(SLOTS)]
+        with contextlib.ExitStack() as opened:
+            self._start(opened, limits)
+            opening = {
+                "target": target,
+                "init": init,
+                "address_space": limits.address_space,
+                "nice": limits.nice,
+                "gentle": limits.pause is not None,
+            }
+            self.ready = self.call(opening, timeout=start_timeout).meta
+            self._opened = opened.pop_all()
+
+    def _start(self, opened: contextlib.ExitStack, limits: Limits) -> None:
+        """Start the process; all that it takes is closed with `opened`, also where this fails."""
         self._under_way: deque[int] = deque()
-        self._arrival = select.poll()
-        self._arrival.register(self._socket, select.POLLIN)
-        arenas = [arena.descriptor for slot in self._slots for arena in slot]
-        inherited = (theirs.fileno(), lifeline, *arenas)
-        environment = dict(os.environ) | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        self._pause = limits.pause
-        end_with_thread = ["end-with-thread"] if limits.pause is not None else []
-        command = [sys.executable, "-m", "app.engine.child_main", *map(str, inherited)]
-        try:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        opened.enter_context(self._socket)
+        with contextlib.ExitStack() as given:
+            given.enter_context(theirs)
+            lifeline, self._lifeline = os.pipe()
+            opened.callback(os.close, self._lifeline)
+            given.callback(os.close, lifeline)
+
+            def arena(name: str) -> Arena:
+                created = Arena.create(name)
+                opened.callback(created.close)
+                return created
+
+            self._slots = [(arena("requests"), arena("replies")) for _ in range(SLOTS)]
+            arenas = [arena.descriptor for slot in self._slots for arena in slot]
+            inherited = (theirs.fileno(), lifeline, *arenas)
+            environment = dict(os.environ) | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            end_with_thread = ["end-with-thread"] if limits.pause is not None else []
+            command = [sys.executable, "-m", "app.engine.child_main", *map(str, inherited)]
             self._process = subprocess.Popen(
                 command + end_with_thread,
                 pass_fds=inherited,
@@ -113,10 +142,11 @@ class Child:
                 stdout=subprocess.DEVNULL,
                 env=environment | dict(limits.environment or {}),
             )
-        finally:
-            theirs.close()
-            os.close(lifeline)
+        self._pause = limits.pause
+        opened.callback(self.kill)
         self.pid = self._process.pid
+        self._arrival = select.poll()
+        self._arrival.register(self._socket, select.POLLIN)
         if limits.idle:
             # Before it has a second thread: threads inherit the policy. Where a sandbox forbids it,
             # its niceness alone must do.
@@ -125,20 +155,10 @@ class Child:
         if self._pause is not None:
             self._pause.add(self._process)
         # Kept open: asked before every run, and reading by path would cost ten times as much.
+        self._stat = self._statm = -1
+        opened.callback(self._close_proc)
         self._stat = os.open(f"/proc/{self.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         self._statm = os.open(f"/proc/{self.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
-        opening = {
-            "target": target,
-            "init": init,
-            "address_space": limits.address_space,
-            "nice": limits.nice,
-            "gentle": limits.pause is not None,
-        }
-        try:
-            self.ready = self.call(opening, timeout=start_timeout).meta
-        except BaseException:
-            self.close()
-            raise
 
     def call(
         self,
@@ -147,10 +167,11 @@ class Child:
         *,
         descriptors: Sequence[int] = (),
         timeout: float,
+        patience: float = 0.0,
     ) -> Reply:
         """Send one request and wait for its reply; see send() and receive()."""
         self.send(meta, arrays, descriptors=descriptors)
-        return self.receive(timeout=timeout)
+        return self.receive(timeout=timeout, patience=patience)
 
     def send(
         self,
@@ -177,14 +198,17 @@ class Child:
         """Whether within so many seconds receive() has something to say: a reply, or the end."""
         return bool(self._arrival.poll(max(0.0, 1000 * seconds)))
 
-    def receive(self, *, timeout: float) -> Reply:
+    def receive(self, *, timeout: float, patience: float = 0.0) -> Reply:
         """The reply to the oldest request under way, waited for up to `timeout` seconds.
+
+        A process that wants to run and has had less processor time than that is given more, up to
+        `patience` seconds: it is not slow, the machine is busy.
 
         Raises ChildTimeout or ChildDied (the process is then gone for good, and what was sent
         after that request never began), or what the handler raised (the process lives on).
         """
         try:
-            answer = json.loads(self._receive(timeout))
+            answer = json.loads(self._receive(timeout, patience))
         except (BrokenPipeError, ConnectionResetError, EOFError):
             raise self._died() from None
         requests, replies = self._slots[self._under_way.popleft()]
@@ -194,10 +218,12 @@ class Child:
         owned: dict[str, Array] = {name: np.array(view) for name, view in views.items()}
         replies.trim()
         requests.trim()
-        return Reply(answer["meta"], owned)
+        return Reply(answer["meta"], owned, answer["seconds"])
 
-    def _receive(self, timeout: float) -> bytes:
+    def _receive(self, timeout: float, patience: float) -> bytes:
         deadline = time.monotonic() + timeout
+        last = deadline + patience
+        had = self._cpu_seconds() if patience else 0.0
         stopped_since: float | None = None
         look = STOPPED_SECONDS / 2 if self._pause is None else HELD_SECONDS
         while True:
@@ -211,9 +237,15 @@ class Child:
                     deadline += time.monotonic() - now
                     stopped_since = None
                     continue
-                if time.monotonic() >= deadline:
+                now = time.monotonic()
+                if now >= deadline:
+                    lacking = timeout - (self._cpu_seconds() - had) if patience else 0.0
+                    starved = lacking > 0.0 and self._state() in "RD"
+                    if starved and now < last:
+                        deadline = min(now + lacking, last)
+                        continue
                     self.kill()
-                    raise ChildTimeout from None
+                    raise ChildTimeout(starved=starved) from None
                 if self._state() != "T":
                     stopped_since = None
                 elif stopped_since is None:
@@ -227,11 +259,19 @@ class Child:
             return received
 
     def _state(self) -> str:
+        return self._status()[0].decode("ascii")
+
+    def _cpu_seconds(self) -> float:
+        """User and system time of all its threads."""
+        status = self._status()
+        return sum(map(int, status[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def _status(self) -> list[bytes]:
+        """/proc/PID/stat from the state on; b"X" where the process is gone."""
         try:
-            stat = os.pread(self._stat, 512, 0)
+            return os.pread(self._stat, 512, 0).rpartition(b")")[2].split()
         except OSError:
-            return "X"
-        return stat.rpartition(b")")[2].split()[0].decode("ascii")
+            return [b"X"]
 
     def _died(self) -> ChildDied:
         try:
@@ -273,18 +313,15 @@ class Child:
 
     def close(self) -> None:
         """End the process and free its memory. Safe to call twice."""
-        if self._socket.fileno() == -1:
-            return
-        self._socket.close()
-        os.close(self._lifeline)
-        self.kill()
+        self._opened.close()
+
+    def _close_proc(self) -> None:
+        # Other threads ask for the memory meanwhile: they must not read what is opened next.
         stat, self._stat = self._stat, -1
         statm, self._statm = self._statm, -1
-        os.close(stat)
-        os.close(statm)
-        for arena in (arena for slot in self._slots for arena in slot):
-            with contextlib.suppress(OSError):
-                arena.close()
+        for descriptor in (stat, statm):
+            if descriptor != -1:
+                os.close(descriptor)
 
 
 def _rebuild(error: Mapping[str, Any]) -> PaddlepoolError:

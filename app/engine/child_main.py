@@ -12,8 +12,10 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +56,22 @@ def main(arguments: Sequence[str]) -> None:
             return
         message = json.loads(header)
         requests, replies = slots[message["slot"]]
+        began = time.perf_counter()
         try:
             if handler is None:
                 ready, handler = _open(message["meta"])
-                answer: dict[str, Any] = {"meta": ready, "arrays": []}
+                seconds = time.perf_counter() - began
+                answer: dict[str, Any] = {"meta": ready, "arrays": [], "seconds": seconds}
             else:
                 arrays = requests.read(message["arrays"])
                 meta, results = handler(message["meta"], arrays, descriptors)
-                answer = {"meta": meta, "arrays": replies.write(results)}
+                seconds = time.perf_counter() - began
+                answer = {"meta": meta, "arrays": replies.write(results), "seconds": seconds}
                 del arrays, results
         except PaddlepoolError as error:
             answer = {"error": _describe(error)}
-        except Exception:
-            traceback.print_exc()
+        except Exception as failure:
+            _log(failure, opening=handler is None)
             answer = {"error": {"kind": "BackendError", "message": "the backend raised an error"}}
         finally:
             for descriptor in descriptors:
@@ -100,6 +105,22 @@ def _give_way(nice: int) -> None:
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(ProcessLookupError):
             os.setpriority(os.PRIO_PROCESS, int(task.name), priority)
+
+
+def _log(error: BaseException, *, opening: bool) -> None:
+    """One line of the server's log. Its text may quote what a client sent, except while opening."""
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "level": "error",
+        "logger": "paddlepool.child",
+        "event": "opening failed" if opening else "a call failed",
+        "error": type(error).__name__,
+        "where": [f"{frame.name}:{frame.lineno}" for frame in frames],
+    }
+    if opening:
+        line["text"] = str(error)
+    print(json.dumps(line), file=sys.stderr, flush=True)
 
 
 def _describe(error: PaddlepoolError) -> dict[str, Any]:

@@ -85,9 +85,13 @@ class VersionPolicy(_Table):
 
 
 class ModelConfig(_Table):
-    """The whole of config.toml. `parameters` is read by the pipeline alone."""
+    """The whole of config.toml. `parameters` is read by the pipeline alone.
+
+    `default` says that this model answers its task when a request names none.
+    """
 
     pipeline: str | None = None
+    default: bool = False
     default_group: GroupName = "onednn"
     version_policy: VersionPolicy = VersionPolicy()
     dynamic_batching: DynamicBatching = DynamicBatching()
@@ -102,6 +106,8 @@ class ModelConfig(_Table):
         names = [group.name for group in self.instance_group]
         if len(set(names)) != len(names):
             raise ValueError(f"instance group names repeat: {names}")
+        if self.default and self.pipeline is None:
+            raise ValueError("default = true needs a pipeline: it is a task's default model")
         if self.default_group not in names:
             raise ValueError(f"default_group {self.default_group!r} is not one of {names}")
         if self.group(self.default_group).start != "always":
@@ -123,15 +129,25 @@ class ModelConfig(_Table):
 
 
 def load_config(path: Path) -> ModelConfig:
-    """Read config.toml; a missing file means the defaults. Raises ConfigError naming each fault."""
-    if not path.exists():
+    """Read config.toml; a missing file means the defaults.
+
+    Raises ConfigError naming each fault, and OSError where the system does not let us read it.
+    """
+    label = f"{path.parent.name}/{path.name}"
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError as error:
+        if path.is_symlink():  # somebody meant something else than the defaults
+            raise ConfigError(f"{label} is a link to a file that is not there") from error
         return ModelConfig()
     try:
-        return ModelConfig.model_validate(tomllib.loads(path.read_text("utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path.parent.name}/{path.name} is not TOML: {error}") from error
+        return ModelConfig.model_validate(tomllib.loads(text.decode("utf-8")))
     except ValidationError as error:
-        raise ConfigError(f"{path.parent.name}/{path.name}: {faults_of(error)}") from error
+        raise ConfigError(f"{label}: {faults_of(error)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{label} is not TOML: nested too deep") from error
+    except ValueError as error:  # of the encoding, of TOML, or of a number that is too long
+        raise ConfigError(f"{label} is not TOML: {error}") from error
 
 
 def faults_of(error: ValidationError, *within: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +16,7 @@ from app.engine.courtesy import Courtesy
 from app.engine.crash_guard import CrashGuard
 from app.engine.instance import Instance, Run
 from app.engine.job import Job, all_finite
+from app.engine.on_demand import OnDemand
 from app.engine.ports import (
     Clock,
     EngineObserver,
@@ -21,6 +24,7 @@ from app.engine.ports import (
     Predictor,
     PredictorFactory,
     PredictorSpec,
+    Ran,
 )
 from app.engine.selftest import SelfTest
 from app.engine.statistics import RunTimes, Statistics
@@ -50,10 +54,14 @@ class Surroundings:
     clock: Clock
     max_resident_bytes: int
     courtesy: Courtesy = field(default_factory=Courtesy)
+    on_demand: OnDemand = field(default_factory=OnDemand)
 
 
 class Group:
-    """Instances are opened by start(), or by the first job when the group starts on demand."""
+    """Instances are opened by start(), or by the first job when the group starts on demand.
+
+    Such a group may be stopped while nobody uses it; its next job starts it again.
+    """
 
     def __init__(
         self,
@@ -76,21 +84,26 @@ class Group:
         self._warmups = warmups
         self._statistics = statistics
         self._around = around
+        self._batching = batching
         self._queue_limit = batching.max_queue_size * config.count
         self._guard = CrashGuard(around.clock)
-        self._batcher = Batcher(
-            max_rows=batching.max_batch_size,
-            max_delay=batching.max_queue_delay_ms / 1000,
-            max_queue=self._queue_limit,
-            clock=around.clock,
-            on_rejected=lambda reason: around.observer.rejected(model=model, reason=reason),
-        )
+        self._batcher = self._new_batcher()
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._gently = False
         self._instances: list[Instance] = []
         self._failure: PaddlepoolError | None = None
         self.effect: Effect = UNKNOWN_EFFECT
+
+    def _new_batcher(self) -> Batcher:
+        observer, model = self._around.observer, self._model
+        return Batcher(
+            max_rows=self._batching.max_batch_size,
+            max_delay=self._batching.max_queue_delay_ms / 1000,
+            max_queue=self._queue_limit,
+            clock=self._around.clock,
+            on_rejected=lambda reason: observer.rejected(model=model, reason=reason),
+        )
 
     def start(self, *, gently: bool = False) -> list[Future[None]]:
         """Open every instance, each in its own thread; a second call returns the same futures.
@@ -99,7 +112,8 @@ class Group:
         When one refuses the model, the group takes no job until the model is loaded again.
         """
         with self._lock:
-            if not self._instances and not self._batcher.closed:
+            new = not self._instances and not self._batcher.closed
+            if new:
                 self._gently = gently
                 self._instances = [
                     Instance(
@@ -114,18 +128,50 @@ class Group:
                     )
                     for number in range(self.config.count)
                 ]
-                for instance in self._instances:
-                    instance.opened.add_done_callback(self._opened)
-            return [instance.opened for instance in self._instances]
+            instances = self._instances
+        if new:
+            for instance in instances:
+                instance.opened.add_done_callback(self._opened)
+        return [instance.opened for instance in instances]
+
+    @contextlib.contextmanager
+    def entering(self, *, deadline: float) -> Iterator[None]:
+        """Hold a place in the queue while a job is made. Raises what submit() raises."""
+        self._check_fit()
+        batcher = self._used()
+        batcher.enter(deadline)
+        try:
+            yield
+        finally:
+            batcher.leave()
 
     def submit(self, *jobs: Job) -> None:
         """Queue all of the jobs or none. Raises Overloaded, DeadlineExceeded, ModelNotReady."""
-        if reason := self._unfit():
-            self._around.observer.rejected(model=self._model, reason="not_ready")
-            raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
-        self._batcher.submit(*jobs)
+        self._check_fit()
+        self._used().submit(*jobs)
         if not self._instances:
             self.start()
+
+    def _used(self) -> Batcher:
+        """Its batcher, for a job to come; raises Overloaded where a group may not start now."""
+        if self.config.start == "on_demand" and not self._batcher.closed:
+            self._around.on_demand.use(self)
+        return self._batcher
+
+    def idle(self) -> bool:
+        return self._batcher.idle and all(each.opened.done() for each in self._instances)
+
+    def stop(self) -> None:
+        """End its processes, without waiting for them; the next job starts it again."""
+        with self._lock:
+            if self._batcher.closed:
+                return
+            batcher, self._batcher = self._batcher, self._new_batcher()
+            instances, self._instances = self._instances, []
+        log.info("%s %s: stopped to make room for another", self._model, self.config.name)
+        for instance in instances:
+            instance.ask_to_close()
+        batcher.close(ModelNotReady("the instance group was stopped"))
 
     def _opened(self, opened: Future[None]) -> None:
         error = opened.exception()
@@ -133,6 +179,12 @@ class Group:
             log.error("%s %s: cannot start: %s", self._model, self.config.name, error)
             self._failure = error
             self._batcher.close(ModelNotReady("the instance group cannot start"))
+            self._around.on_demand.forget(self)
+
+    def _check_fit(self) -> None:
+        if reason := self._unfit():
+            self._around.observer.rejected(model=self._model, reason="not_ready")
+            raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
 
     def _unfit(self) -> str:
         """Why no job may enter, or an empty string."""
@@ -180,6 +232,7 @@ class Group:
             instance.ask_to_close()
         for instance in instances:
             instance.join()
+        self._around.on_demand.forget(self)
 
     def open_spare(self, open_predictor: PredictorFactory) -> Predictor:
         """A tested predictor of this configuration that takes no part in the group's work.
@@ -245,11 +298,11 @@ class Group:
         self._around.observer.restarted(model=self._model, group=self.config.name, reason=reason)
         return 0.0 if reason == "memory" else self._guard.record()
 
-    def _deliver(self, run: Run, outputs: Tensors, infer: float) -> None:
+    def _deliver(self, run: Run, ran: Ran) -> None:
         """Give each job its rows. Raises ValueError when the outputs do not have its rows."""
-        dividing = self._around.clock()
-        batch = run.batch
-        parts = batch.split(outputs)
+        received = self._around.clock()
+        batch, infer = run.batch, ran.seconds
+        parts = batch.split(ran.outputs)
         self._around.observer.batch_done(
             model=self._model,
             version=self._version,
@@ -259,13 +312,15 @@ class Group:
         )
         finite = [all_finite(part) for part in parts]
         ended = self._around.clock()
-        times = RunTimes(inputs=run.joining, infer=infer, outputs=ended - dividing)
+        times = RunTimes(inputs=run.joining, infer=infer, outputs=ended - received)
         self._statistics.executed(batch.rows, times, ended=ended)
         for job, part, fit in zip(batch.jobs, parts, finite, strict=True):
             if not fit:
                 job.fail(ModelOutputInvalid("the model's output contains NaN or infinity"))
                 continue
-            queued = run.began - run.joining - job.enqueued
+            if not job.claim():
+                continue  # its deadline was first, and counts as a failure
+            queued = received - infer - run.joining - job.enqueued
             self._statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
             job.finish(
                 InferResult(

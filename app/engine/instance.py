@@ -23,8 +23,7 @@ from dataclasses import dataclass
 
 from app.engine.batcher import Batcher
 from app.engine.job import Batch
-from app.engine.ports import Clock, Predictor
-from app.engine.tensors import Tensors
+from app.engine.ports import Clock, Predictor, Ran
 from app.errors import BackendError, DeadlineExceeded, PaddlepoolError, WorkerCrashed
 
 GRACE_SECONDS = 2.0
@@ -66,8 +65,7 @@ class Instance:
     `open_predictor(first)` gives a predictor that has passed its self-test and is warm, or raises a
     PaddlepoolError; the first one is opened by the thread that will use it. `lost(reason)` is told
     of each predictor that is replaced and says how many seconds to wait before the next is opened.
-    `deliver(run, outputs, seconds)` settles the jobs of a run that took so long. Runs are made
-    under `serving()`.
+    `deliver(run, ran)` settles the jobs of a run. Runs are made under `serving()`.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class Instance:
         open_predictor: Callable[[bool], Predictor],
         batcher: Batcher,
         lost: Callable[[str], float],
-        deliver: Callable[[Run, Tensors, float], None],
+        deliver: Callable[[Run, Ran], None],
         serving: Callable[[], AbstractContextManager[None]],
         clock: Clock,
         max_resident_bytes: int,
@@ -94,7 +92,6 @@ class Instance:
         self._predictor: Predictor | None = None
         self._successor: Future[Predictor] | None = None
         self._runs: deque[Run] = deque()
-        self._kept: deque[Batch] = deque()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
@@ -126,7 +123,6 @@ class Instance:
             log.exception("%s: cannot be opened", self._name)
             self.opened.set_exception(BackendError(f"this is a bug: {type(error).__name__}"))
             return
-        self.opened.set_result(None)
         while True:
             reason = self._serve(predictor)
             if reason is None or self._closing.is_set():
@@ -138,20 +134,20 @@ class Instance:
             if replacement is None:
                 break
             predictor = replacement
-        for batch in self._kept:
-            self._fail(batch, WorkerCrashed("the predictor process ended"))
-            self._batcher.finished(batch, None)
 
     def _serve(self, predictor: Predictor) -> str | None:
         """Take batches until the predictor is lost (the reason) or the batcher closes (None)."""
         self._cap = max(self._max_resident_bytes, predictor.resident_bytes() * 3 // 2)
         self._predictor = predictor
         self._batcher.add_live(+1)
+        if not self.opened.done():
+            self.opened.set_result(None)
         try:
             while True:
-                batch = self._take(predictor)
+                batch = self._batcher.take(lambda: predictor.failure() is None)
                 if batch is None:
-                    return None if self._batcher.closed else predictor.failure()
+                    # One that was stopped may be running again by now: it is lost all the same.
+                    return None if self._batcher.closed else predictor.failure() or "stopped"
                 with self._serving():
                     lost = self._run(predictor, batch)
                 if lost is not None:
@@ -163,24 +159,9 @@ class Instance:
             self._predictor = None
             predictor.close()
 
-    def _take(self, predictor: Predictor) -> Batch | None:
-        """The next batch, waited for; None when the predictor is lost or the batcher closed."""
-        if self._kept and predictor.failure() is not None:
-            return None
-        return self._next_kept() or self._batcher.take(lambda: predictor.failure() is None)
-
-    def _next_kept(self) -> Batch | None:
-        """What was taken already, as far as somebody still waits for it."""
-        while self._kept:
-            batch = self._kept.popleft()
-            if not all(job.future.done() for job in batch.jobs):
-                return batch
-            self._batcher.finished(batch, None)
-        return None
-
     def _run(self, predictor: Predictor, batch: Batch) -> str | None:
         """Run the batch, and without a gap what waits when it ends; why the predictor is lost, if
-        it is. What it had not begun by then is kept for its replacement."""
+        it is. What it had not begun by then goes back, for whoever is free first."""
         self._hand_over(predictor, batch)
         lost = None
         while self._runs and lost is None:
@@ -188,7 +169,7 @@ class Instance:
                 self._hand_over(predictor, following)
             lost = self._finish(predictor, self._runs.popleft())
             self._watch_memory(predictor)
-        self._kept.extendleft(run.batch for run in reversed(self._runs))
+        self._batcher.give_back(*(run.batch for run in self._runs))
         self._runs.clear()
         return lost
 
@@ -203,17 +184,17 @@ class Instance:
         ahead = AHEAD_SECONDS + AHEAD_PART * expected
         if predictor.arrives(run.began + expected - ahead - self._clock()):
             return None
-        return self._next_kept() or self._batcher.take_next()
+        return self._batcher.take_next()
 
     def _hand_over(self, predictor: Predictor, batch: Batch) -> None:
-        """Send the batch after those under way; one that cannot be sent is kept or failed."""
+        """Send the batch after those under way; one that cannot be sent goes back or fails."""
         began = self._clock()
         try:
             inputs = batch.inputs()
             sent = self._clock()
             predictor.send(inputs)
         except WorkerCrashed:
-            self._kept.append(batch)
+            self._batcher.give_back(batch)
         except Exception as error:
             self._refused(batch, error)
         else:
@@ -231,13 +212,12 @@ class Instance:
         seconds: float | None = None
         try:
             try:
-                outputs = predictor.receive(timeout=limit - self._clock())
+                ran = predictor.receive(timeout=limit - self._clock())
             finally:
-                ended = self._clock()
                 for following in self._runs:
-                    following.began = ended
-            seconds = ended - run.began
-            self._deliver(run, outputs, seconds)
+                    following.began = self._clock()
+            seconds = ran.seconds
+            self._deliver(run, ran)
         except WorkerCrashed as error:
             self._fail(batch, error)
             return predictor.failure() or "crashed"
@@ -260,7 +240,7 @@ class Instance:
             self._fail(batch, error)
             self._batcher.finished(batch, None)
         else:
-            self._kept.extend(self._batcher.divide(batch))
+            self._batcher.divide(batch)
 
     def _fail(self, batch: Batch, error: PaddlepoolError) -> None:
         for job in batch.jobs:
@@ -273,11 +253,16 @@ class Instance:
         """
         if self._successor is None and predictor.resident_bytes() > self._cap:
             self._successor = Future()
-            threading.Thread(
+            opening = threading.Thread(
                 target=self._open_successor,
                 args=(self._successor,),
                 name=f"{self._name} successor",
-            ).start()
+                daemon=True,
+            )
+            try:
+                opening.start()
+            except RuntimeError as failure:  # the system has no thread left to give
+                self._successor.set_exception(failure)
         successor = self._successor
         if successor is not None and successor.done() and (error := successor.exception()):
             log.warning("%s: no successor can be opened: %s", self._name, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
@@ -20,8 +21,8 @@ ShapeKey = tuple[tuple[str, str, tuple[int, ...]], ...]
 class Job:
     """Validated tensors that wait for a predictor; times are values of the engine's clock.
 
-    The future may be settled from several sides (result, deadline, cancellation): the first wins
-    and the others find it settled.
+    The future may be settled from several sides (result, deadline, cancellation): the first wins.
+    Who has a result claims the job, counts it and settles it, so that nothing is counted twice.
     """
 
     inputs: Tensors
@@ -31,6 +32,7 @@ class Job:
     deadline: float
     enqueued: float
     future: Future[InferResult] = field(default_factory=Future)
+    _claim: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> bool:
         """Enter a batch; from here the future cannot be cancelled. False: nobody waits for it."""
@@ -39,13 +41,19 @@ class Job:
         except InvalidStateError:
             return False
 
-    def fail(self, error: PaddlepoolError) -> None:
-        with contextlib.suppress(InvalidStateError):
-            self.future.set_exception(error)
+    def claim(self) -> bool:
+        """Whether the caller is the first, and must settle the future now."""
+        return self._claim.acquire(blocking=False)
 
     def finish(self, result: InferResult) -> None:
-        with contextlib.suppress(InvalidStateError):
-            self.future.set_result(result)
+        """By whoever has claimed the job."""
+        self.future.set_result(result)
+
+    def fail(self, error: PaddlepoolError) -> None:
+        """Unless somebody was first; a job that still waits may also have been cancelled."""
+        if self.claim():
+            with contextlib.suppress(InvalidStateError):
+                self.future.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -102,6 +102,14 @@ class Lanes:
             seconds += runs * times.expected(key)
         return seconds
 
+    def seconds(self, priority: int, times: ServiceTime) -> float:
+        """Predictor seconds of all runs that go before a new shape's job of this priority."""
+        return sum(
+            -(-sum(waiting.rows for _, waiting in lane) // self._max_rows) * times.expected(key)
+            for (other, key), lane in self._lanes.items()
+            if other <= priority
+        )
+
     def _forget_if_empty(self, lane: Lane) -> None:
         if not self._lanes[lane]:
             del self._lanes[lane]

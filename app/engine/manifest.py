@@ -36,11 +36,14 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a version consists of and where it came from; inputs and outputs in predictor order."""
+    """What a version consists of and where it came from; inputs and outputs in predictor order.
+
+    `params` is null where the program has no parameters, so that Paddle wrote no file of them.
+    """
 
     format: Literal[1]
     program: FileName
-    params: FileName
+    params: FileName | None
     files: dict[FileName, FileEntry]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -87,7 +90,7 @@ def _contradictions(manifest: Manifest) -> list[str]:
     faults = [
         f"{role} file {name!r} is not listed in files"
         for role, name in (("program", manifest.program), ("params", manifest.params))
-        if name not in manifest.files
+        if name is not None and name not in manifest.files
     ]
     for kind, specs in (("input", manifest.inputs), ("output", manifest.outputs)):
         names = [spec.name for spec in specs]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -77,10 +78,6 @@ class ServedModel:
         groups = [group for group in self._groups.values() if group.config.start == "always"]
         wait_until_open([opened for group in groups for opened in group.start(gently=gently)])
 
-    def start_group(self, name: str) -> None:
-        """Open a group that starts on demand; blocks. Raises InvalidParameter, BackendError."""
-        wait_until_open(self._group(name).start())
-
     def submit(
         self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
     ) -> Future[InferResult]:
@@ -126,6 +123,21 @@ class ServedModel:
         for job in queued:
             job.future.add_done_callback(partial(self._ended, job))
         return [job.future for job in queued]
+
+    @contextlib.contextmanager
+    def entering(self, *, deadline: float, group: str | None = None) -> Iterator[None]:
+        """Hold a place in a group's queue while a request is prepared.
+
+        Raises InvalidParameter (group), Overloaded and ModelNotReady at once, before any work.
+        """
+        chosen = self._group(self.config.default_group if group is None else group)
+        with contextlib.ExitStack() as place:
+            try:
+                place.enter_context(chosen.entering(deadline=deadline))
+            except PaddlepoolError:
+                self._statistics.failed(0.0)
+                raise
+            yield
 
     def _ended(self, job: Job, future: Future[InferResult]) -> None:
         """Count what failed; the group has counted what succeeded, with the times of its run."""

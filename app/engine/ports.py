@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from app.engine.pause import Pause
 from app.engine.tensors import Tensors, TensorSpec
@@ -21,7 +21,7 @@ class PredictorSpec:
 
     directory: Path
     program: str
-    params: str
+    params: str | None
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     backend: str
@@ -48,6 +48,13 @@ class ServedModelInfo:
     pipeline: str | None = None
 
 
+class Ran(NamedTuple):
+    """A run's outputs, owned by the caller, and the seconds it took in the predictor's process."""
+
+    outputs: Tensors
+    seconds: float
+
+
 class Predictor(Protocol):
     """One loaded model that runs one batch at a time; owned by one thread."""
 
@@ -55,7 +62,7 @@ class Predictor(Protocol):
         """Run one batch; outputs are owned by the caller.
 
         Raises DeadlineExceeded after `timeout` seconds (the predictor is then dead), WorkerCrashed
-        when its process died, BackendError when the framework refused the batch.
+        when its process died, RunRefused when the framework refused the batch.
         """
 
     def send(self, inputs: Tensors) -> None:
@@ -67,9 +74,9 @@ class Predictor(Protocol):
     def arrives(self, seconds: float) -> bool:
         """Whether the oldest batch under way comes to its end within so many seconds."""
 
-    def receive(self, *, timeout: float) -> Tensors:
-        """The outputs of the oldest batch under way. Raises what run() does; the one behind it
-        never began when the predictor died."""
+    def receive(self, *, timeout: float) -> Ran:
+        """What the oldest batch under way gave. Raises what run() does; the one behind it never
+        began when the predictor died."""
 
     def failure(self) -> str | None:
         """Why it can run no further batch ("crashed", "killed", "stopped"), or None. Cheap."""
@@ -97,7 +104,8 @@ class PredictorFactory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferResult:
-    """What one job gets back. Times are in seconds; `batch_rows` is the batch it shared."""
+    """What one job gets back. `infer_seconds` is the run in the predictor's process, and
+    `queue_seconds` what came before it; `batch_rows` is the batch it shared."""
 
     outputs: Tensors
     model: str

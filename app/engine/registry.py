@@ -1,8 +1,9 @@
 """What is loaded now: the versions each model's policy asks for, swapped whole and drained.
 
-load ──► read + verify ──► predictors open, self-test, warm up ──► swap ──► drain old ──► close
-              │                           │
-              └───── fails ───────────────┴──► the old version serves on; index() says why
+load ──► choose ──► read + verify ──► predictors open, self-test, warm up ──► swap ──► drain old
+            │             │                        │                                     │
+            └─────────────┴──── fails ─────────────┘                                   close
+                                  └──► what serves serves on; index() says why
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from app.engine.budget import ThreadBudget, available_cores, refuse_absurd, thread_budget
-from app.engine.config import VersionPolicy
 from app.engine.courtesy import Courtesy
 from app.engine.group import Surroundings
 from app.engine.load_history import UNSEALED, LoadHistory
 from app.engine.model import ServedModel
+from app.engine.on_demand import OnDemand
 from app.engine.ports import Clock, EngineObserver, Pipeline, PredictorFactory, ServedModelInfo
 from app.engine.repository import ModelRepository
 from app.engine.serving import Serving
 from app.engine.status import ModelStatus
-from app.errors import ConfigError, ManifestError, ModelNotFound, ModelNotReady, PaddlepoolError
+from app.errors import ManifestError, ModelNotFound, ModelNotReady, PaddlepoolError
 
 BuildPipeline = Callable[[ServedModelInfo], Pipeline | None]
 
@@ -34,7 +35,8 @@ log = logging.getLogger(__name__)
 
 class ModelRegistry:
     """Thread-safe. `drain_timeout` in seconds bounds the wait for requests on an old version;
-    `max_resident_bytes` is the memory at which a predictor process is replaced by a fresh one."""
+    `max_resident_bytes` is the memory at which a predictor process is replaced by a fresh one, and
+    `max_on_demand` how many groups that start on demand may live at a time."""
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class ModelRegistry:
         cores: float | None = None,
         drain_timeout: float = 35.0,
         max_resident_bytes: int = 2 << 30,
+        max_on_demand: int = 3,
     ) -> None:
         self._repository = repository
         self._cores = available_cores() if cores is None else cores
@@ -56,35 +59,42 @@ class ModelRegistry:
             clock=clock,
             max_resident_bytes=max_resident_bytes,
             courtesy=Courtesy(self._cores),
+            on_demand=OnDemand(max_on_demand),
         )
         self._build_pipeline = build_pipeline
         self._drain_timeout = drain_timeout
         self._lock = threading.Lock()
         self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._wanted: set[str] = set()
+        self._starting = False
         self._serving = Serving()
         self._history = LoadHistory()
 
-    def load(
-        self, name: str, version: int | None = None, *, changed: Collection[int] | None = None
-    ) -> None:
-        """Serve the versions that the model's policy asks for, or the one named; blocks.
+    def load(self, name: str, *, changed: Collection[int] | None = None) -> None:
+        """Serve the versions that the model's policy asks for; blocks.
 
         Each takes its place as soon as it is ready; the version served before goes on until
         then, and is drained and closed after it. With `changed`, other versions that are served
         already stay as they are. Raises ModelNotFound, ConfigError, ManifestError or
         BackendError where a version is unfit: what it was to replace is served on, and index()
-        gives the reason. At start an older version stands in without an error.
+        gives the reason. At start an older version stands in without an error. Where it cannot be
+        known which versions are asked for, everything that is served stays as it is.
         """
-        self._repository.versions(name)  # an unknown name leaves no trace
+        try:
+            self._repository.versions(name)  # an unknown name leaves no trace
+        except ModelNotFound:
+            self._history.forget(name)
+            raise
         with self._loading[name]:
-            candidates, count = self._candidates(name, version)
+            candidates, count = self._candidates(name)
             held = self._serving.versions(name)
             keep: set[int] = set()
+            looked_at: set[int] = set()
             failures: list[PaddlepoolError] = []
             for candidate in candidates:
                 if len(keep) == count:
                     break
+                looked_at.add(candidate)
                 stands_in = bool(failures) or (changed is not None and candidate not in changed)
                 if not (candidate in held and stands_in):
                     try:
@@ -96,6 +106,7 @@ class ModelRegistry:
                         if candidate not in held:
                             continue
                 keep.add(candidate)
+            self._history.keep(name, looked_at)
             for model in self._serving.remove(name, keep=keep or held):
                 self._retire(model)
             if keep:
@@ -105,21 +116,20 @@ class ModelRegistry:
         if failures and (held or not keep):
             raise failures[0]
 
-    def _candidates(self, name: str, version: int | None) -> tuple[tuple[int, ...], int]:
+    def _candidates(self, name: str) -> tuple[tuple[int, ...], int]:
         """The versions to try, newest first, and how many of them to serve."""
         with self._history.attempt(name, None):
-            published = self._repository.versions(name)
-            if version is not None:
-                return (version,), 1
-            if not published:
-                waiting = self._repository.unsealed(name)
-                hint = f"; of version {waiting[0]}, {UNSEALED}" if waiting else ""
-                raise ManifestError(f"{name}: no version with a manifest is published{hint}")
             try:
-                policy = self._repository.config(name).version_policy
-            except ConfigError:
-                policy = VersionPolicy()  # the attempt to build a version will say what is wrong
-            return policy.choose(published)
+                published = self._repository.versions(name)
+                self._history.keep(name, published)
+                if not published:
+                    waiting = self._repository.unsealed(name)
+                    hint = f"; of version {waiting[0]}, {UNSEALED}" if waiting else ""
+                    raise ManifestError(f"{name}: no version with a manifest is published{hint}")
+                return self._repository.config(name).version_policy.choose(published)
+            except PaddlepoolError as error:
+                log.error("%s: nothing of it is loaded: %s", name, error.message)
+                raise
 
     def _replace(self, model: ServedModel) -> None:
         try:
@@ -132,7 +142,7 @@ class ModelRegistry:
             self._retire(old)
 
     def _build(self, name: str, version: int) -> ServedModel:
-        gently = bool(self._serving.all())
+        gently = bool(self._serving.all()) and not self._starting
         with self._history.attempt(name, version):
             try:
                 files = self._repository.read(name, version, gently=gently)
@@ -159,7 +169,7 @@ class ModelRegistry:
         model.close()
 
     def load_all(self) -> None:
-        """Load every model of the repository, several at a time; blocks.
+        """Load every model of the repository, several at a time, as fast as it goes; blocks.
 
         A bad model stays UNAVAILABLE with its reason. Raises ConfigError only when the repository
         itself cannot be read.
@@ -167,8 +177,12 @@ class ModelRegistry:
         names = self._repository.names()
         with self._lock:
             self._wanted.update(names)
-        with ThreadPoolExecutor(max(1, len(names)), thread_name_prefix="load") as loaders:
-            list(loaders.map(self._try_load, names))
+        self._starting = True
+        try:
+            with ThreadPoolExecutor(max(1, len(names)), thread_name_prefix="load") as loaders:
+                list(loaders.map(self._try_load, names))
+        finally:
+            self._starting = False
         if warning := self.budget().warning:
             log.warning("%s", warning)
 
@@ -181,8 +195,11 @@ class ModelRegistry:
             log.exception("%s: cannot be loaded", name)
 
     def unload(self, name: str) -> None:
-        """Serve the model no longer; blocks until its requests have ended. Raises ModelNotFound."""
-        if name not in self._wanted:
+        """Serve the model no longer; blocks until its requests have ended.
+
+        A model that could not be loaded is forgotten. Raises ModelNotFound.
+        """
+        if name not in self._wanted and not self._history.knows(name, None):
             raise ModelNotFound("no model of this name is served")
         with self._loading[name]:
             with self._lock:
@@ -221,8 +238,9 @@ class ModelRegistry:
         unsealed: dict[str, tuple[int, ...]] = {}
         with contextlib.suppress(PaddlepoolError):
             for name in self._repository.names():
-                published[name] = self._repository.versions(name)
-                unsealed[name] = self._repository.unsealed(name)
+                with contextlib.suppress(PaddlepoolError, OSError):  # this one cannot be read
+                    published[name] = self._repository.versions(name)
+                    unsealed[name] = self._repository.unsealed(name)
         return self._history.index(self.served(), published, unsealed)
 
     def ready(self, name: str | None = None) -> bool:
@@ -239,11 +257,6 @@ class ModelRegistry:
     def budget(self) -> ThreadBudget:
         """The threads of everything served now against the cores."""
         return thread_budget((model.config for model in self.served()), cores=self._cores)
-
-    def drain(self, timeout: float) -> bool:
-        """Wait until no request holds any version; new ones are not refused. False on time-out."""
-        deadline = time.monotonic() + timeout
-        return all(m.drain(max(0.0, deadline - time.monotonic())) for m in self.served())
 
     def close(self) -> None:
         """End every predictor at once; what is still queued fails, and nothing loads any more."""

@@ -80,25 +80,33 @@ class ModelRepository:
     def names(self) -> tuple[str, ...]:
         """All models, sorted. Raises ConfigError when the repository itself cannot be read."""
         try:
-            entries = list(self.root.iterdir())
+            # What the directory itself says of an entry: a model whose own directory cannot be
+            # read at the moment still has its name.
+            with os.scandir(self.root) as entries:
+                return tuple(
+                    sorted(
+                        entry.name
+                        for entry in entries
+                        if MODEL_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+                    )
+                )
         except OSError as error:
             raise ConfigError(
                 f"the model repository cannot be read: {error.strerror or error}"
             ) from error
-        return tuple(
-            sorted(
-                entry.name
-                for entry in entries
-                if MODEL_NAME.fullmatch(entry.name) and _is_directory(entry)
-            )
-        )
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """Published versions, newest first. Raises ModelNotFound."""
+        """Published versions, newest first.
+
+        Raises ModelNotFound, and OSError where the model's directory is there but cannot be read.
+        """
         return self._numbered(name, sealed=True)
 
     def unsealed(self, name: str) -> tuple[int, ...]:
-        """Version directories without a manifest: still being copied, or never sealed."""
+        """Version directories without a manifest: still being copied, or never sealed.
+
+        Raises as versions() does.
+        """
         return self._numbered(name, sealed=False)
 
     def _numbered(self, name: str, *, sealed: bool) -> tuple[int, ...]:
@@ -110,20 +118,20 @@ class ModelRepository:
                     for entry in directory.iterdir()
                     if VERSION.fullmatch(entry.name)
                     and _is_directory(entry)
-                    and os.path.lexists(entry / MANIFEST) == sealed
+                    and _exists(entry / MANIFEST) == sealed
                 ),
                 reverse=True,
             )
         )
 
     def config(self, name: str) -> ModelConfig:
-        """The model's config.toml. Raises ModelNotFound and ConfigError."""
+        """The model's config.toml. Raises ModelNotFound, ConfigError, and OSError as versions()."""
         return load_config(self._model_directory(name) / "config.toml")
 
     def read(self, name: str, version: int, *, gently: bool = False) -> ModelFiles:
         """Read and verify one version, gently where requests are answered meanwhile.
 
-        Raises ModelNotFound, ConfigError and ManifestError.
+        Raises ModelNotFound, ConfigError and ManifestError, and OSError as versions() does.
         """
         model = self._model_directory(name)
         directory = model / str(version)
@@ -147,3 +155,12 @@ class ModelRepository:
 
 def _is_directory(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
+
+
+def _exists(path: Path) -> bool:
+    """Like os.path.lexists(), but what cannot be told is an OSError and not a no."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True

@@ -43,7 +43,7 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
-    """One version in the index; `version` is None for a model without any published version."""
+    """One version in the index; `version` is None for a model without any version."""
 
     name: str
     version: int | None

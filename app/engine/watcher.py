@@ -39,6 +39,7 @@ class RepositoryWatcher:
         """Raises ConfigError when the repository cannot be read."""
         self._repository = repository
         self._registry = registry
+        self._seen: Mapping[str, _Seen] = {}
         self._seen = self._look()
 
     def run(self, *, every: float, until: threading.Event) -> None:
@@ -54,10 +55,12 @@ class RepositoryWatcher:
     def poll(self) -> None:
         """Load what is new or changed and retire what is gone; blocks until that is done.
 
-        Raises ConfigError when the repository cannot be read: nothing is retired then.
+        A model that the system does not let us read stays as it is, and is looked at again by the
+        next poll. Raises ConfigError when the repository itself cannot be read: nothing is retired
+        then.
         """
         before, now = self._seen, self._look()
-        self._seen = now
+        self._seen = dict(now)
         for name in sorted(before.keys() | now.keys()):
             old, new = before.get(name, _Seen()), now.get(name, _Seen())
             if old == new:
@@ -65,12 +68,15 @@ class RepositoryWatcher:
             try:
                 if new.versions:
                     self._load(name, old, new)
-                elif old.versions:
+                elif old.versions or name not in now:
                     self._registry.unload(name)
-            except ModelNotFound:
-                pass  # gone, or unloaded by somebody, meanwhile
             except PaddlepoolError:
-                pass  # logged by then, and index() has the reason
+                pass  # logged by then, and index() has the reason; or gone, or unloaded, meanwhile
+            except OSError as error:
+                self._seen[name] = old
+                _leave(name, error)
+            except Exception:
+                log.exception("%s: the change cannot be acted on", name)
 
     def _load(self, name: str, old: _Seen, new: _Seen) -> None:
         changed = {
@@ -85,19 +91,30 @@ class RepositoryWatcher:
         for name in self._repository.names():
             directory = self._repository.root / name
             try:
-                versions = self._repository.versions(name)
-            except (ModelNotFound, OSError):
+                found[name] = _Seen(
+                    _stamp(directory / "config.toml"),
+                    {
+                        version: _stamp(directory / str(version) / MANIFEST)
+                        for version in self._repository.versions(name)
+                    },
+                )
+            except (ModelNotFound, FileNotFoundError):
                 continue  # removed a moment ago
-            found[name] = _Seen(
-                _stamp(directory / "config.toml"),
-                {each: _stamp(directory / str(each) / MANIFEST) for each in versions},
-            )
+            except OSError as error:
+                if name in self._seen:
+                    found[name] = self._seen[name]
+                _leave(name, error)
         return found
 
 
 def _stamp(path: Path) -> Stamp:
     try:
         found = os.lstat(path)
-    except OSError:
+    except FileNotFoundError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _leave(name: str, error: OSError) -> None:
+    # The whole error, with its path: what is wrong is the system's matter and not the model's.
+    log.warning("%s is left as it is for now: %s", name, error)

@@ -31,7 +31,7 @@ def write_manifest(
     directory: Path,
     *,
     program: str,
-    params: str,
+    params: str | None,
     network: Mapping[str, Any] | None,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],

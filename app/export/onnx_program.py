@@ -1,7 +1,8 @@
 """A static Paddle program as ONNX: `python -m app.export.onnx_program DIRECTORY PROGRAM PARAMS`.
 
-Writes the ONNX bytes to standard output. A process of its own, so that those who want only the
-result (the onnxruntime and openvino backends) do not carry Paddle in their memory.
+PARAMS is empty for a program without parameters. Writes the ONNX bytes to standard output. A
+process of its own, so that those who want only the result (the onnxruntime and openvino backends)
+do not carry Paddle in their memory.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def convert(directory: Path, program: str, params: str) -> bytes:
         target = Path(scratch) / "model.onnx"
         paddle2onnx.export(
             str(directory / program),
-            str(directory / params),
+            str(directory / params) if params else "",
             str(target),
             opset_version=OPSET,
             verbose=False,

@@ -1,40 +1,58 @@
 """A version directory that appears complete or not at all: staged, synced, renamed."""
 
+import contextlib
 import os
-import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from app.engine.repository import VERSION
 from app.errors import ExportError
 
-_VERSION = re.compile(r"[1-9][0-9]*")
+STAGING = ".staging-"
+LEFTOVER_SECONDS = 86_400.0
+LAST_VERSION = 999_999_999
+"""The highest that VERSION allows, and so the highest that a server sees."""
+
+
+def versions(model: Path) -> list[int]:
+    """The version directories of the model, published or not, highest first."""
+    if not model.is_dir():
+        return []
+    names = [path.name for path in model.iterdir()]
+    return sorted((int(name) for name in names if VERSION.fullmatch(name)), reverse=True)
 
 
 def next_version(model: Path) -> int:
     """One more than the highest version directory of the model; 1 for a new model."""
-    if not model.is_dir():
-        return 1
-    taken = [int(path.name) for path in model.iterdir() if _VERSION.fullmatch(path.name)]
-    return max(taken, default=0) + 1
+    return max(versions(model), default=0) + 1
 
 
 @contextmanager
 def staged_version(model: Path, version: int) -> Iterator[Path]:
     """An empty directory to build `version` in; published when the block ends without an error.
 
-    The server ignores staging directories, and one left behind by a power cut harms nothing.
-    Raises ExportError when the version exists already.
+    The server ignores staging directories. One that was left behind by a power cut harms nothing,
+    and the first to be published a day later removes it.
+    Raises ExportError when the version exists already, or is none that a server would see.
     """
+    if not VERSION.fullmatch(str(version)):
+        raise ExportError(
+            f"a version is a whole number from 1 to {LAST_VERSION}, received {version}",
+            limit=LAST_VERSION,
+            received=version,
+        )
     if (model / str(version)).exists():
         raise ExportError(f"{model.name} already has a version {version}")
-    staging = model / f".staging-{secrets.token_hex(6)}"
+    staging = model / f"{STAGING}{secrets.token_hex(6)}"
     try:
         staging.mkdir(parents=True)
     except OSError as error:
         raise ExportError(f"cannot write to {model}: {error.strerror}") from error
+    _remove_leftovers(model)
     try:
         yield staging
         for path in [*staging.iterdir(), staging]:
@@ -46,6 +64,14 @@ def staged_version(model: Path, version: int) -> Iterator[Path]:
         _sync(model)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _remove_leftovers(model: Path) -> None:
+    """Old enough that nobody can be building in it, on this machine or another."""
+    for staging in model.glob(f"{STAGING}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - staging.stat().st_mtime > LEFTOVER_SECONDS:
+                shutil.rmtree(staging)
 
 
 def _sync(path: Path) -> None:

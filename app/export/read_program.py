@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,17 @@ from app.engine.tensors import TensorSpec
 from app.errors import ExportError
 
 OPEN_SECONDS = 300.0
+Described = tuple[str, str, list[int]]
 
 
 def read_specs(
-    directory: Path, program: str
+    directory: Path, program: str, params: str | None
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Inputs and outputs of `program` (.json or .pdmodel, its .pdiparams beside it).
+    """Inputs and outputs of `program` (.json or .pdmodel), as it declares them.
 
-    In a process of its own: a program that Paddle cannot load may end it. Raises ExportError.
+    `params` is the .pdiparams of the same name; None where there is none, which is right for a
+    program without parameters. In a process of its own: a program that Paddle cannot load may end
+    it. Raises ExportError.
     """
     legacy = program.endswith(".pdmodel")
     environment = {
@@ -27,7 +31,7 @@ def read_specs(
         # Only with the intermediate representation of its own time does Paddle find a .pdmodel.
         "FLAGS_enable_pir_api": "0" if legacy else "1",
     }
-    opening = {"prefix": str(directory / Path(program).stem)}
+    opening = {"directory": str(directory), "program": program, "params": params}
     try:
         child = Child(
             "app.export.read_program:describe",
@@ -44,7 +48,7 @@ def read_specs(
         child.close()
 
 
-def _specs(described: Sequence[tuple[str, str, Sequence[int]]]) -> tuple[TensorSpec, ...]:
+def _specs(described: Sequence[Described]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in described)
 
 
@@ -54,23 +58,75 @@ def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..
     import paddle
 
     paddle.disable_signal_handler()
+    path = Path(opening["directory"]) / opening["program"]
+    form = _Legacy(path) if path.suffix == ".pdmodel" else _Current(path)
     try:
-        layer = paddle.jit.load(opening["prefix"])
-        inputs, outputs = layer._input_spec(), layer._output_spec()
+        if opening["params"] is None and form.has_parameters():
+            # Paddle would run it all the same, on whatever lies in memory.
+            raise ExportError(
+                f"{path.name} has parameters, and {path.with_suffix('.pdiparams').name} is missing"
+            )
+        inputs, outputs = form.tensors()
+    except ExportError:
+        raise
     except Exception as error:
-        raise ExportError(
-            f"Paddle cannot load {Path(opening['prefix']).name}: {type(error).__name__}"
-        ) from error
+        raise ExportError(f"Paddle cannot load {path.stem}: {type(error).__name__}") from error
     found = {
-        "inputs": [_describe(spec, spec.name) for spec in inputs],
-        "outputs": [_describe(spec, f"output_{index}") for index, spec in enumerate(outputs)],
+        "inputs": [_describe(each, each.name) for each in inputs],
+        "outputs": [_describe(each, f"output_{index}") for index, each in enumerate(outputs)],
     }
     return found, _answer_nothing
 
 
-def _describe(spec: Any, name: str) -> tuple[str, str, list[int]]:
-    shape = [-1 if size is None or size < 0 else int(size) for size in spec.shape]
-    return name, str(spec.dtype).removeprefix("paddle."), shape
+class _Current:
+    """A .json of Paddle 3."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def has_parameters(self) -> bool:
+        program = json.loads(self._path.read_text("utf-8"))
+        return any(
+            each["#"] == "p" for each in program["program"]["regions"][0]["blocks"][0]["ops"]
+        )
+
+    def tensors(self) -> tuple[Sequence[Any], Sequence[Any]]:
+        import paddle
+
+        layer = paddle.jit.load(str(self._path.with_suffix("")))
+        return layer._input_spec(), layer._output_spec()
+
+
+class _Legacy:
+    """A .pdmodel of Paddle 2. `paddle.jit.load` would rebuild the gradients, too, and finds no
+    outputs for those of flatten, reshape and the like: an inference program has lost them."""
+
+    def __init__(self, path: Path) -> None:
+        import paddle
+
+        paddle.enable_static()
+        self._path = path
+
+    def has_parameters(self) -> bool:
+        import paddle
+
+        program = paddle.static.deserialize_program(self._path.read_bytes())
+        return any(
+            each.persistable and each.name not in ("feed", "fetch") for each in program.list_vars()
+        )
+
+    def tensors(self) -> tuple[Sequence[Any], Sequence[Any]]:
+        import paddle
+
+        program, names, outputs = paddle.static.load_inference_model(
+            str(self._path.with_suffix("")), paddle.static.Executor(paddle.CPUPlace())
+        )
+        return [program.global_block().var(name) for name in names], outputs
+
+
+def _describe(tensor: Any, name: str) -> Described:
+    shape = [-1 if size is None or size < 0 else int(size) for size in tensor.shape]
+    return name, str(tensor.dtype).removeprefix("paddle."), shape
 
 
 def _answer_nothing(*_call: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.export.publish import next_version
+from app.export.publish import versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def sha256_of(path: Path) -> str:
 
 def published_version(model: Path, sha256: str) -> Path | None:
     """The version of `model` that was built from the weights file with this digest, if any."""
-    for number in range(next_version(model) - 1, 0, -1):
+    for number in versions(model):
         try:
             manifest = json.loads((model / str(number) / "manifest.json").read_text("utf-8"))
             if manifest["weights"]["sha256"] == sha256:

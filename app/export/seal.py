@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,12 +49,14 @@ onednn = false
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
-    """What was found; `config` is what was written as config.toml, empty where nothing was."""
+    """What was found; `config` is what was written as config.toml, empty where nothing was.
+    `unproven` are the outputs that came empty: the self-test knows only their dtype and shape."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     independent: bool | None
     onednn: str
+    unproven: tuple[str, ...]
     config: str
 
 
@@ -70,15 +73,21 @@ def seal(
     config.toml beside the version where there is none and the defaults would not do. Raises
     ExportError naming what is wrong; no manifest is written then.
     """
-    program = _program_of(directory)
+    program, params = _program_of(directory)
     config_file = directory.parent / "config.toml"
     config = load_config(config_file)
-    inputs, outputs = read_specs(directory, program)
-    _check_dtypes(inputs)
-    trial = run_trial(
-        _spec(directory, program, inputs, outputs), config=config, open_predictor=open_predictor
+    inputs, outputs = read_specs(directory, program, params)
+    _check(inputs, outputs)
+    spec = PredictorSpec(
+        directory=directory,
+        program=program,
+        params=params,
+        inputs=inputs,
+        outputs=outputs,
+        backend="paddle_inference",
+        threads=1,
     )
-    _check_dtypes(trial.specs)
+    trial = run_trial(spec, config=config, open_predictor=open_predictor)
     written = "" if config_file.exists() else _config_text(trial)
     if written:
         config_file.write_text(written, "utf-8")
@@ -86,7 +95,7 @@ def seal(
     write_manifest(
         directory,
         program=program,
-        params=_params(program),
+        params=params,
         network=None,
         inputs=inputs,
         outputs=trial.specs,
@@ -95,7 +104,7 @@ def seal(
             preview=False,
             source=source,
             licence=licence,
-            sha256=sha256_of(directory / _params(program)),
+            sha256=sha256_of(directory / (params or program)),
         ),
     )
     return Sealed(
@@ -103,12 +112,13 @@ def seal(
         outputs=trial.specs,
         independent=trial.independent,
         onednn=trial.onednn,
+        unproven=tuple(name for name, array in trial.outputs.items() if not array.size),
         config=written,
     )
 
 
-def _program_of(directory: Path) -> str:
-    """The one program of a version directory. Raises ExportError."""
+def _program_of(directory: Path) -> tuple[str, str | None]:
+    """The one program of a version directory, and its parameters. Raises ExportError."""
     where = f"{directory.parent.name}/{directory.name}"
     if not (
         directory.is_dir()
@@ -121,44 +131,44 @@ def _program_of(directory: Path) -> str:
         )
     if (directory / MANIFEST).exists():
         raise ExportError(f"{where} is sealed already; remove {MANIFEST} to seal it again")
-    found = [
-        path.name
-        for path in sorted(directory.iterdir())
-        if path.suffix in PROGRAMS and path.with_suffix(PARAMS).is_file()
-    ]
+    programs = [path for path in sorted(directory.iterdir()) if path.suffix in PROGRAMS]
+    found = [path for path in programs if path.with_suffix(PARAMS).is_file()]
+    found = found or [path for path in programs if _is_program(path)]
     if len(found) != 1:
         raise ExportError(
             f"{where} must hold one program, NAME.json or NAME.pdmodel with NAME{PARAMS}; "
-            f"found {len(found)}: {', '.join(found) or 'none'}"
+            f"found {len(found)}: {', '.join(path.name for path in found) or 'none'}"
         )
-    return found[0]
+    params = found[0].with_suffix(PARAMS)
+    # Paddle saves none for a program without parameters.
+    return found[0].name, params.name if params.is_file() else None
 
 
-def _params(program: str) -> str:
-    return Path(program).with_suffix(PARAMS).name
+def _is_program(path: Path) -> bool:
+    """Whether a file that stands alone is a program, and not a tokenizer or whatever else."""
+    if path.suffix != ".json":
+        return path.is_file()
+    try:
+        content = json.loads(path.read_bytes())
+        return isinstance(content, dict) and content["base_code"]["magic"] == "pir"
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
-def _spec(
-    directory: Path,
-    program: str,
-    inputs: tuple[TensorSpec, ...],
-    outputs: tuple[TensorSpec, ...],
-) -> PredictorSpec:
-    return PredictorSpec(
-        directory=directory,
-        program=program,
-        params=_params(program),
-        inputs=inputs,
-        outputs=outputs,
-        backend="paddle_inference",
-        threads=1,
-    )
-
-
-def _check_dtypes(specs: Sequence[TensorSpec]) -> None:
-    for spec in specs:
-        if spec.dtype not in DTYPES:
-            raise ExportError(f"{spec.name} has dtype {spec.dtype}, served are {', '.join(DTYPES)}")
+def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """What the program declares, and not what came: bfloat16 comes as float32, and is garbage."""
+    if not (inputs and outputs):
+        raise ExportError(
+            f"the program has {len(inputs)} inputs and {len(outputs)} outputs, needed is at least "
+            "one of each"
+        )
+    for kind, specs in (("input", inputs), ("output", outputs)):
+        for spec in specs:
+            if spec.dtype not in DTYPES:
+                raise ExportError(
+                    f"{kind} {spec.name} is {spec.dtype}, which Paddle Inference cannot pass "
+                    f"through; served are {', '.join(DTYPES)}: cast it in the model"
+                )
 
 
 def _config_text(trial: Trial) -> str:

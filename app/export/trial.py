@@ -41,11 +41,15 @@ class _Bench:
         self._open = open_predictor
         self._predictor: Predictor | None = None
 
-    def run(self, inputs: Tensors) -> Tensors:
+    def open(self) -> Predictor:
         if self._predictor is None:
             self._predictor = self._open(self._spec)
+        return self._predictor
+
+    def run(self, inputs: Tensors) -> Tensors:
+        predictor = self.open()
         try:
-            return self._predictor.run(inputs, timeout=RUN_SECONDS)
+            return predictor.run(inputs, timeout=RUN_SECONDS)
         except (WorkerCrashed, DeadlineExceeded):
             self.close()
             raise
@@ -62,11 +66,16 @@ def run_trial(
     """Run with random inputs from a fixed seed: 0 and 1 where they are integers.
 
     Shapes come from the first [[warmup]] of `config`, else free axes are tried from small to
-    large. Raises ExportError when no shape is accepted or an output is not finite.
+    large. Raises ExportError when Paddle Inference cannot open the program, when no shape is
+    accepted, and when an output is not finite.
     """
     native = _Bench(replace(spec, options={"onednn": False}), open_predictor)
     onednn = _Bench(replace(spec, options={"onednn": True}), open_predictor)
     try:
+        try:
+            native.open()
+        except PaddlepoolError as error:
+            raise ExportError(f"Paddle cannot open the program: {error.message}") from error
         shapes, one, golden = _first_accepted(native, spec.inputs, config)
         for name, array in golden.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -99,7 +108,7 @@ def run_trial(
 def _first_accepted(
     bench: _Bench, inputs: Sequence[TensorSpec], config: ModelConfig
 ) -> tuple[Mapping[str, tuple[int, ...]], Tensors, Tensors]:
-    refusal: PaddlepoolError | None = None
+    refusal: PaddlepoolError
     for shapes in _shapes(inputs, config):
         feeds = _filled(inputs, shapes, seed=1)
         try:
@@ -107,8 +116,8 @@ def _first_accepted(
         except PaddlepoolError as error:
             refusal = error
     raise ExportError(
-        "the program refuses every shape tried; name one that it takes under [[warmup]] in "
-        "config.toml"
+        f"the program runs on no shape tried ({refusal.message}); name one that it takes under "
+        "[[warmup]] in config.toml"
     ) from refusal
 
 
@@ -153,13 +162,17 @@ def _rows_are_independent(
         second, joined = bench.run(other), bench.run(both)
     except PaddlepoolError:
         return False, []
-    rows = {name: np.concatenate([golden[name], second[name]]) for name in golden}
-    alike = all(
-        rows[name].shape == joined[name].shape
-        and np.allclose(rows[name], joined[name], rtol=1e-4, atol=1e-5)
-        for name in rows
-    )
-    return alike, [joined]
+    # One length for all: an output may have a row for each thing found, and not for each row.
+    lengths = {len(array) for array in (*both.values(), *joined.values())}
+    alike = all(_joins(golden[name], second[name], joined[name]) for name in golden)
+    return len(lengths) == 1 and alike, [second, joined]
+
+
+def _joins(first: Array, second: Array, joined: Array) -> bool:
+    if first.shape[1:] != second.shape[1:]:
+        return False
+    rows = np.concatenate([first, second])
+    return rows.shape == joined.shape and np.allclose(rows, joined, rtol=1e-4, atol=1e-5)
 
 
 def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:
@@ -167,7 +180,7 @@ def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:
     arrays = [tensors[spec.name] for tensors in seen]
     declared = spec.shape if len(spec.shape) == arrays[0].ndim else arrays[0].shape
     shape = tuple(
-        size if all(array.shape[axis] == size for array in arrays) else -1
+        size if size and all(array.shape[axis] == size for array in arrays) else -1
         for axis, size in enumerate(declared)
     )
     return TensorSpec(spec.name, arrays[0].dtype.name, shape)

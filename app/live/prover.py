@@ -57,9 +57,6 @@ class Prover:
         self._clock = clock
         self._done: dict[tuple[ServedModel, str], float] = {}
 
-    def waiting(self) -> bool:
-        return next(self._unproven(), None) is not None
-
     def prove_one(self) -> bool:
         """Judge one group and record it; False when there is none. Raises Closed."""
         found = next(self._unproven(), None)

@@ -130,7 +130,8 @@ class Shadow:
             raise
         self._keep(key, spare)
         if timed.seconds is not None:
-            rows = len(next(iter(sample.inputs.values())))
+            # Without a batch axis the first one is data, and a label of it the clients' choice.
+            rows = len(next(iter(sample.inputs.values()))) if served.batched else 1
             self._observer.batch_done(
                 model=served.name,
                 version=served.version,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from app.engine.job import ShapeKey
 from app.engine.model import ServedModel
 from app.engine.pause import Pause
-from app.engine.ports import Clock, Predictor, PredictorFactory
+from app.engine.ports import Predictor, PredictorFactory
 from app.engine.tensors import Tensors, shape_key
 from app.errors import PaddlepoolError
 from app.live.quiet import Quiet
@@ -28,11 +27,10 @@ class Timed:
 class Spare:
     """Owned by one thread. A shape is run once untimed before it is timed."""
 
-    def __init__(self, predictor: Predictor, *, pause: Pause, quiet: Quiet, clock: Clock) -> None:
+    def __init__(self, predictor: Predictor, *, pause: Pause, quiet: Quiet) -> None:
         self._predictor = predictor
         self._pause = pause
         self._quiet = quiet
-        self._clock = clock
         self._warm: set[ShapeKey] = set()
 
     def run(self, inputs: Tensors) -> Timed:
@@ -44,14 +42,14 @@ class Spare:
                 self._predictor.run(inputs, timeout=RUN_SECONDS)
                 self._warm.add(key)
             self._quiet.wait()
-            holds, began = self._pause.holds, self._clock()
-            outputs = self._predictor.run(inputs, timeout=RUN_SECONDS)
+            holds = self._pause.holds
+            self._predictor.send(inputs)
+            ran = self._predictor.receive(timeout=RUN_SECONDS)
         except PaddlepoolError:
             self._quiet.check()
             raise
-        seconds = self._clock() - began
         interrupted = self._pause.held or self._pause.holds != holds
-        return Timed(outputs, None if interrupted else seconds)
+        return Timed(ran.outputs, None if interrupted else ran.seconds)
 
     def resident_bytes(self) -> int:
         return self._predictor.resident_bytes()
@@ -67,7 +65,6 @@ class Spares:
     open_predictor: PredictorFactory
     pause: Pause
     quiet: Quiet
-    clock: Clock = time.perf_counter
 
     def open(self, served: ServedModel, group: str) -> Spare:
         """Waits for an idle moment. Raises Closed, and as ServedModel.open_spare does."""
@@ -77,4 +74,4 @@ class Spares:
         except PaddlepoolError:
             self.quiet.check()
             raise
-        return Spare(predictor, pause=self.pause, quiet=self.quiet, clock=self.clock)
+        return Spare(predictor, pause=self.pause, quiet=self.quiet)

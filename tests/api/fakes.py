@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -127,6 +127,18 @@ class FakeRegistry:
         return ThreadBudget(threads=2, cores=4.0)
 
 
+class RecordingExecutor(ThreadPoolExecutor):
+    """One thread; `runs` counts what was handed to it."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.runs = 0
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.runs += 1
+        return super().submit(fn, *args, **kwargs)
+
+
 class EchoRequest(BaseModel):
     """What the task of these tests takes: a text and two numbers with limits."""
 
@@ -148,7 +160,9 @@ def echo_router() -> APIRouter:
 
 
 def make_services(
-    settings: Settings | None = None, registry: FakeRegistry | None = None
+    settings: Settings | None = None,
+    registry: FakeRegistry | None = None,
+    operations: Executor | None = None,
 ) -> Services:
     metrics = Metrics(build={"version": "0"})
     metrics.expect_model("m1", ["one"])
@@ -160,7 +174,7 @@ def make_services(
         metrics=metrics,
         lifecycle=Lifecycle(),
         default_models={"echo": "m1"},
-        operations=ThreadPoolExecutor(1),
+        operations=operations or ThreadPoolExecutor(1),
     )
 
 

@@ -17,6 +17,7 @@ from app.api.errors import STATUS
 from app.errors import (
     BackendError,
     ModelNotReady,
+    OperatorError,
     Overloaded,
     PaddlepoolError,
     TextTooLong,
@@ -24,6 +25,7 @@ from app.errors import (
 )
 from tests.api.fakes import Client, assert_problem, make_app
 
+APP = Path(__file__).parents[2] / "app"
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 SECRET = "correct horse battery staple"
 JSON = {"Content-Type": "application/json"}
@@ -40,13 +42,21 @@ def raising(error: Exception, path: str = "/fails") -> Client:
 
 
 def test_table_and_tree_are_equal_sets() -> None:
-    """Every class of app.errors has a status, and the table has no other."""
+    """Every class of app.errors that has a code has a status, and the table has no other."""
     tree = {
         item
         for _, item in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(item, PaddlepoolError)
+        if issubclass(item, PaddlepoolError) and "code" in vars(item)
     }
     assert tree == set(STATUS)
+
+
+def test_every_error_happens_somewhere() -> None:
+    """A client need not be ready for what no line of the server makes."""
+    sources = [path.read_text("utf-8") for path in APP.rglob("*.py") if path.name != "errors.py"]
+    made = set(re.findall(r"\b([A-Z]\w+)\(", "\n".join(sources)))
+    families = {PaddlepoolError, OperatorError}
+    assert {error.__name__ for error in set(STATUS) - families} <= made
 
 
 def test_every_code_is_documented() -> None:
@@ -145,6 +155,7 @@ HOSTILE = {
     "not-utf8": (b'{"text": "\xff' + SECRET.encode() + b'"}', 422, "invalid_json"),
     "deep": (b"[" * 100_000, 400, "invalid_request"),
     "long-integer": (b'{"text": "x", "top_k": ' + b"1" * 5_000 + b"}", 400, "invalid_request"),
+    "500-digits": (b'{"text": ' + b"9" * 500 + b"}", 422, "invalid_parameter"),
     "10-megabytes": (b'{"text": "' + b"x" * 10_000_000 + b'"}', 413, "file_too_large"),
 }
 

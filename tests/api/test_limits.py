@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fastapi import APIRouter, Request
 
+from app.api.application import EXPOSED
+from app.api.wire import BINARY_HEADER
 from app.settings import Settings
 from tests.api.fakes import Client, assert_problem, make_app
 
 JSON = {"Content-Type": "application/json"}
+APP = Path(__file__).parents[2] / "app"
 
 
 def reading_router() -> APIRouter:
@@ -147,7 +152,8 @@ def test_nothing_else_opens(headers: dict[str, str]) -> None:
 def test_health_and_metrics_are_open_unless_set() -> None:
     """A probe has no key; what is the same everywhere needs none."""
     client = Client(make_app(settings=KEYED))
-    always = ["/docs", "/docs/docs.js", "/openapi.json"]
+    always = ["/", "/demo/demo.js", "/demo/demo.css", "/demo/icon.svg"]
+    always += ["/docs", "/docs/docs.js", "/openapi.json"]
     health = ["/v2/health/live", "/v2/health/ready", "/v2/models/m1/ready"]
     for path in (*always, *health, "/metrics"):
         assert client.get(path).status_code == 200, path
@@ -188,3 +194,26 @@ def test_listed_origins_are_allowed_and_no_other() -> None:
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-api-key"}
     assert client.send("OPTIONS", "/sentiment", headers=ours | asked).status_code == 200
     assert client.send("OPTIONS", "/sentiment", headers=other | asked).status_code == 400
+
+
+def test_pages_of_listed_origins_read_every_header_of_a_reply() -> None:
+    """A browser hides what is not named: the foreground's box, the time to come back after."""
+    client = Client(make_app(settings=Settings(cors_origins=("https://a.example",))))
+    response = client.get("/info", headers={"Origin": "https://a.example"})
+    exposed = set(response.headers["access-control-expose-headers"].split(", "))
+    assert exposed == set(EXPOSED)
+    own = r'"(X-[A-Za-z-]+|Server-Timing|Retry-After|Content-Disposition|Inference-[A-Za-z-]+)"'
+    sources = [*(APP / "api").glob("*.py"), *(APP / "pipelines").rglob("*.py")]
+    named = {name for path in sources for name in re.findall(own, path.read_text("utf-8"))}
+    assert exposed == named - {"X-Api-Key", "X-Content-Type-Options"}
+
+
+def test_pages_of_listed_origins_may_send_raw_tensors() -> None:
+    """The header with the length of the JSON before them is asked for like a key's."""
+    client = Client(make_app(settings=Settings(cors_origins=("https://a.example",))))
+    asked = {
+        "Origin": "https://a.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": f"x-api-key, {BINARY_HEADER.lower()}",
+    }
+    assert client.send("OPTIONS", "/v2/models/m1/infer", headers=asked).status_code == 200

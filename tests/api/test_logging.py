@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.api.logging import WAITING_LINES, BackgroundHandler, JsonLines
+from tests.engine.fakes import PATIENCE
 
 
 class Gated(logging.StreamHandler[io.StringIO]):
@@ -56,19 +57,20 @@ def test_closing_writes_everything_in_order(writer: Gated) -> None:
     assert writer.events() == [f"line {number}" for number in range(100)]
 
 
-def test_closing_waits_for_a_full_queue(writer: Gated) -> None:
+def test_closing_waits_for_a_full_queue(writer: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the log is written also when there is no room left to ask for it; once."""
+    monkeypatch.setattr("app.api.logging.FAREWELL_SECONDS", PATIENCE)  # however slow the machine
     handler = BackgroundHandler(writer)
     logger = logger_of(handler)
     logger.info("first")
-    assert writer.writing.wait(5)
+    assert writer.writing.wait(PATIENCE)
     for _ in range(WAITING_LINES):
         logger.info("more")
     assert handler.queue.full()
     closing = threading.Thread(target=handler.close)
     closing.start()
     writer.gate.set()
-    closing.join(30)
+    closing.join(2 * PATIENCE)
     assert not closing.is_alive()
     handler.close()
     assert writer.events() == ["first"] + ["more"] * WAITING_LINES
@@ -110,7 +112,7 @@ def test_a_blocked_writer_does_not_block_the_caller(writer: Gated) -> None:
     handler = BackgroundHandler(writer)
     logger = logger_of(handler)
     logger.info("first")
-    assert writer.writing.wait(5)
+    assert writer.writing.wait(PATIENCE)
     for _ in range(WAITING_LINES + 7):  # returns although nothing is being written
         logger.info("more")
     writer.gate.set()

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.engine.registry import ModelRegistry
+from app.errors import RunRefused
 from app.settings import Settings
-from tests.api.fakes import Client, make_app
+from tests.api.fakes import Client, RecordingExecutor, make_app, make_services
 from tests.engine.fakes import FakeFactory, open_registry, write_double
 
 INFER = "/v2/models/double/infer"
@@ -100,6 +101,18 @@ def test_binary_in_and_out(client: Client) -> None:
     assert struct.unpack("<2f", response.content[length:]) == (2.0, 5.0)
 
 
+def test_what_the_framework_refuses_is_the_clients_to_mend(
+    client: Client, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shapes that do not go together, an index out of range: 400 with the shapes, not 500."""
+
+    def refuse(inputs: Any) -> Any:
+        raise RunRefused("the framework cannot run the model on these tensors")
+
+    monkeypatch.setattr(factory, "behaviour", refuse)
+    assert "x [1, 2]" in refused(client.post(INFER, json=document()))
+
+
 def test_each_served_version_answers_by_its_number(client: Client) -> None:
     """The highest unless one is named; a version that is not there is 404."""
     for version in (1, 2):
@@ -117,6 +130,20 @@ def test_parameters_choose_predictor_timeout_and_priority(client: Client) -> Non
     parameters = {"predictor": "spare", "timeout": 5_000_000, "priority": 2}
     response = client.post(INFER, json=document() | {"parameters": parameters})
     assert response.headers["x-predictor"] == "spare"
+
+
+def test_large_json_is_read_beside_the_event_loop(registry: ModelRegistry) -> None:
+    """What it takes would keep every other request waiting; refusals are the same from there."""
+    operations = RecordingExecutor()
+    services = make_services(registry=registry, operations=operations)  # type: ignore[arg-type]
+    client = Client(make_app(services=services))
+    for columns, apart in ((1_000, 0), (100_000, 1)):
+        data = [0.5] * columns
+        answer = client.post(INFER, json=document(shape=[1, columns], data=data))
+        assert answer.json()["outputs"][0]["data"] == [1.0] * columns
+        assert operations.runs == apart
+    refused(client.post(INFER, json=document(shape=[1, 7], data=[0.5] * 100_000)))
+    assert operations.runs == 2
 
 
 REFUSED_TENSORS: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from app.api.wire import DATATYPES, InferRequest, parse_request, write_response
+from app.api.wire import DATATYPES, MAX_LISTS, InferRequest, parse_request, write_response
 from app.engine.tensors import TensorSpec
 from app.errors import InvalidTensor
 
@@ -69,9 +70,18 @@ REFUSED: dict[str, tuple[Any, bytes]] = {
     "too many numbers": (document(data=[1, 2, 3, 4, 5]), b""),
     "ragged": (document(shape=[2, 4], data=[[1, 2, 3, 4], [5]]), b""),
     "wrongly nested": (document(data=[[[1, 2, 3, 4]]]), b""),
+    "shared memory": (document(data=None, parameters={"shared_memory_region": "r"}), b""),
     "strings": (document(data=["1", "2", "3", "4"]), b""),
     "nulls": (document(data=[None] * 4), b""),
     "booleans": (document(data=[True, False, True, True]), b""),
+    "a boolean among numbers": (document(data=[1, 2, 3, True]), b""),
+    "a string among numbers": (document(data=[1, 2, 3, "4"]), b""),
+    "a null among numbers": (document(data=[1, 2, 3, None]), b""),
+    "a list among numbers": (document(data=[1, 2, 3, [4]]), b""),
+    "a number among lists": (document(shape=[2, 4], data=[[1, 2, 3, 4], 5]), b""),
+    "an empty list": (document(data=[]), b""),
+    "an object in a list": (document(data=[{"a": 1, "b": 2, "c": 3, "d": 4}]), b""),
+    "a word of four letters": (document(data=["abcd"]), b""),
     "data is a number": (document(data=1), b""),
     "data is an object": (document(data={}), b""),
     "no data": (document(data=None), b""),
@@ -113,6 +123,28 @@ def test_what_does_not_fit_is_refused(request_: Any, raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    "data",
+    [
+        ["x" * 20_000] + ["y"] * 999,
+        [["x" * 20_000] + ["y"] * 3] + [["y"] * 4] * 249,
+        [[["x" * 20_000], ["y"], ["y"], ["y"]]] + [[["y"]] * 4] * 249,
+    ],
+    ids=["flat", "nested", "too deep"],
+)
+def test_what_is_no_number_makes_no_array(data: list[Any]) -> None:
+    """One long string in a list made NumPy keep as much room for each of the others."""
+    body = json.dumps(document(shape=[250, 4], data=data)).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidTensor):
+            parse_request(body, header_length=None, inputs=[IMAGE], outputs=[LOGITS])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * len(body)
+
+
+@pytest.mark.parametrize(
     "body",
     [b"", b"{", b"\xff\xfe", b'{"inputs": [NaN]}', b'{"inputs": 1e400}', b"[" * 100_000],
     ids=["empty", "cut off", "not UTF-8", "NaN", "1e400", "deep"],
@@ -121,6 +153,21 @@ def test_what_is_not_json_is_refused(body: bytes) -> None:
     """JSON has no NaN and no infinity, and does not nest a hundred thousand deep."""
     with pytest.raises(InvalidTensor):
         parse_request(body, header_length=None, inputs=[IMAGE], outputs=[LOGITS])
+
+
+@pytest.mark.parametrize("brackets", [b"[]", b"{}"], ids=["lists", "objects"])
+def test_more_lists_than_the_limit_are_not_read(brackets: bytes) -> None:
+    """They would take thirty times the body's memory, and the interpreter for half a second."""
+    body = b"[" + b",".join([brackets] * MAX_LISTS) + b"]"
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidTensor, match=f"{MAX_LISTS + 1} lists") as refused:
+            parse_request(body, header_length=None, inputs=[IMAGE], outputs=[LOGITS])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(body) + 100_000
+    assert (refused.value.limit, refused.value.received) == (MAX_LISTS, MAX_LISTS + 1)
 
 
 @pytest.mark.parametrize("length", [-1, 10_000], ids=["negative", "beyond the body"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import threading
@@ -20,9 +22,9 @@ from app.engine.pause import Pause
 from app.engine.ports import PredictorSpec
 from app.engine.registry import ModelRegistry
 from app.engine.repository import ModelRepository
-from app.errors import BackendError, ConfigError, DeadlineExceeded, WorkerCrashed
+from app.errors import BackendError, ConfigError, DeadlineExceeded, RunRefused, WorkerCrashed
 from tests.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
-from tests.engine.fakes import PATIENCE, RecordingObserver, row, write_double
+from tests.engine.fakes import PATIENCE, RecordingObserver, Sleeper, row, wait_until, write_double
 from tests.model_files import PAIRS
 
 BACKENDS = {"fake": "tests.backends.targets:open_double"}
@@ -72,18 +74,28 @@ def test_two_batches_may_be_under_way(predictor: ProcessPredictor) -> None:
     for batch, following in pairwise(batches):
         predictor.send({"x": following})
         assert predictor.arrives(PATIENCE)
-        assert np.array_equal(predictor.receive(timeout=PATIENCE)["y"], 2 * batch)
-    assert np.array_equal(predictor.receive(timeout=PATIENCE)["y"], 2 * batches[-1])
+        assert np.array_equal(predictor.receive(timeout=PATIENCE).outputs["y"], 2 * batch)
+    assert np.array_equal(predictor.receive(timeout=PATIENCE).outputs["y"], 2 * batches[-1])
     assert not predictor.arrives(0.01)
+
+
+def test_a_run_takes_as_long_as_it_takes_in_its_process(predictor: ProcessPredictor) -> None:
+    """However late its parent reads the replies: both runs are over when it does."""
+    predictor.send(row(SPIN))
+    predictor.send(row(SPIN))
+    assert predictor.arrives(PATIENCE)
+    time.sleep(1.0)
+    for _ in range(2):
+        assert 0.02 <= predictor.receive(timeout=PATIENCE).seconds < 1.0
 
 
 def test_a_refused_batch_leaves_the_one_behind_it(predictor: ProcessPredictor) -> None:
     """An error is the answer to its own batch."""
     predictor.send(row(REFUSE))
     predictor.send(row(4))
-    with pytest.raises(BackendError):
+    with pytest.raises(RunRefused):
         predictor.receive(timeout=PATIENCE)
-    assert predictor.receive(timeout=PATIENCE)["y"] == 8
+    assert predictor.receive(timeout=PATIENCE).outputs["y"] == 8
 
 
 def test_a_dead_process_is_noticed_when_a_batch_is_sent(predictor: ProcessPredictor) -> None:
@@ -110,7 +122,7 @@ def test_a_hang_ends_at_the_timeout(predictor: ProcessPredictor) -> None:
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         predictor.run(row(HANG), timeout=0.3)
-    assert 0.3 <= time.monotonic() - began < 1.0
+    assert 0.3 <= time.monotonic() - began < PATIENCE
     assert predictor.failure() == "timeout"
 
 
@@ -118,18 +130,25 @@ def test_a_stopped_process_counts_as_dead(predictor: ProcessPredictor) -> None:
     """It is noticed long before the timeout, because nothing in it will ever answer."""
     began = time.monotonic()
     with pytest.raises(WorkerCrashed, match="stopped"):
-        predictor.run(row(STOP), timeout=30.0)
-    assert time.monotonic() - began < 4.0
+        predictor.run(row(STOP), timeout=PATIENCE)
+    assert time.monotonic() - began < PATIENCE / 4
     assert predictor.failure() == "stopped"
 
 
-def test_a_refusal_leaves_the_process_alive(predictor: ProcessPredictor) -> None:
-    """The framework's text stays in the log; the next run is served by the same process."""
-    with pytest.raises(BackendError) as refused:
-        predictor.run(row(REFUSE), timeout=PATIENCE)
-    assert "secret" not in refused.value.message
-    assert predictor.failure() is None
-    assert predictor.run(row(1), timeout=PATIENCE)["y"] == 2
+def test_a_refusal_leaves_the_process_alive(capfd: pytest.CaptureFixture[str]) -> None:
+    """The next run is served by the same process. The framework's text, which may quote what a
+    client sent, is neither in the error nor in the log, which has one line on it."""
+    with contextlib.closing(ProcessBackend(BACKENDS)(spec())) as predictor:
+        with pytest.raises(RunRefused) as refused:
+            predictor.run(row(REFUSE), timeout=PATIENCE)
+        assert "secret" not in refused.value.message
+        assert predictor.failure() is None
+        assert predictor.run(row(1), timeout=PATIENCE)["y"] == 2
+    [line] = capfd.readouterr().err.splitlines()
+    logged = json.loads(line)
+    assert (logged["event"], logged["error"]) == ("a call failed", "ValueError")
+    assert logged["where"][-1].startswith("run:")
+    assert "secret" not in line
 
 
 @pytest.mark.parametrize(
@@ -196,10 +215,7 @@ def test_a_settled_predictor_serves_whatever_is_held() -> None:
         predictor.settle()
         assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
         os.kill(predictor.pid, signal.SIGSTOP)
-        give_up = time.monotonic() + PATIENCE
-        while predictor.failure() != "stopped":
-            assert time.monotonic() < give_up, "its stop was never noticed"
-            time.sleep(0.005)
+        wait_until(lambda: predictor.failure() == "stopped")
     finally:
         predictor.close()
 
@@ -219,6 +235,14 @@ def test_a_held_predictor_gets_ahead_with_moments() -> None:
 @pytest.fixture
 def observer() -> RecordingObserver:
     return RecordingObserver()
+
+
+@pytest.fixture
+def five_seconds() -> float:
+    """In which a predictor must be back; more where opening one takes longer than a second now."""
+    began = time.monotonic()
+    ProcessBackend(BACKENDS)(spec()).close()
+    return 5.0 * max(1.0, time.monotonic() - began)
 
 
 @pytest.fixture
@@ -243,6 +267,7 @@ def test_a_signal_under_load_costs_one_request(
     registry: ModelRegistry,
     observer: RecordingObserver,
     predictors: Callable[[], set[int]],
+    five_seconds: float,
     sent: signal.Signals,
 ) -> None:
     """Four clients, two predictors, one struck: one request lost at most, both back in 5 s."""
@@ -279,7 +304,7 @@ def test_a_signal_under_load_costs_one_request(
     assert len(lost) <= 1
     assert all(isinstance(error, WorkerCrashed) for error in lost)
     assert sum(good for good, _ in outcomes) > 20
-    assert recovered < 5.0
+    assert recovered < five_seconds
     after = predictors()
     assert len(after) == 2
     assert len(after & before) == 1
@@ -292,6 +317,7 @@ def test_an_idle_predictor_is_replaced_before_anyone_asks(
     registry: ModelRegistry,
     observer: RecordingObserver,
     predictors: Callable[[], set[int]],
+    five_seconds: float,
     sent: signal.Signals,
     reason: str,
 ) -> None:
@@ -302,7 +328,7 @@ def test_an_idle_predictor_is_replaced_before_anyone_asks(
     observer.wait_for(lambda: observer.restarts == [reason])
     while registry.served()[0].groups()[0].live < 2:
         threading.Event().wait(0.01)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < five_seconds
     assert struck not in predictors()
 
 
@@ -322,22 +348,23 @@ def test_crashing_requests_amid_good_ones_harm_no_other(registry: ModelRegistry)
 
 
 def test_a_hanging_request_is_answered_at_its_deadline(
-    registry: ModelRegistry, observer: RecordingObserver
+    registry: ModelRegistry, observer: RecordingObserver, five_seconds: float
 ) -> None:
-    """504 at the deadline ± 0.2 s; the worker is killed at deadline + 2 s and back within 3 s."""
-    began = time.monotonic()
+    """504 within 0.2 s of the deadline; the worker is killed 2 s after it and back 3 s later."""
+    deadline = time.monotonic() + 0.5
+    answering, killing = Sleeper(deadline), Sleeper(deadline + 2.0)
     with registry.lease("double") as model:
-        future = model.submit(row(HANG), deadline=began + 0.5)
+        future = model.submit(row(HANG), deadline=deadline)
         assert isinstance(future.exception(timeout=PATIENCE), DeadlineExceeded)
-        answered = time.monotonic() - began
+        answered = time.monotonic() - deadline
         observer.wait_for(lambda: observer.restarts == ["timeout"])
-        killed = time.monotonic() - began
+        killed = time.monotonic() - deadline
         while model.groups()[0].live < 2:
             threading.Event().wait(0.01)
-        back = time.monotonic() - began
-    assert answered == pytest.approx(0.5, abs=0.2)
-    assert killed == pytest.approx(2.5, abs=0.5)
-    assert back < 5.5
+        back = time.monotonic() - deadline
+    assert 0.0 <= answered < 0.2 + answering.late()
+    assert 2.0 <= killed < 2.5 + killing.late()
+    assert back - killed < 0.6 * five_seconds
 
 
 def test_closing_the_registry_leaves_no_process(

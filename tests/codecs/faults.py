@@ -33,6 +33,20 @@ def hang(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -
         pass
 
 
+def block(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Wait for what never comes, without needing a processor."""
+    while True:
+        time.sleep(60)
+
+
+def spin(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Work for so many seconds."""
+    end = time.monotonic() + meta["seconds"]
+    while time.monotonic() < end:
+        pass
+    return {}, {}
+
+
 def hold(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Say that it began, then wait until the file named `gate` is there."""
     Path(meta["began"]).touch()

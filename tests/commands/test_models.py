@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from app.cli import main
 from tests.engine.fakes import write_double
+from tests.model_files import write_manifest
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
@@ -30,6 +32,19 @@ def test_list_shows_every_version_and_its_origin(
     assert first[3:] == ["-", "random (preview)", "-"]
 
 
+def test_list_shows_what_is_not_sealed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A version directory without a manifest, in its place by number, and what to do about it."""
+    double = write_double(tmp_path, 1, 3)
+    (double / "2").mkdir()
+    (double / ".staging-x").mkdir()
+    assert main(["models", "list", "--repository", str(tmp_path)]) == 0
+    _, *rows = lines(capsys)
+    assert [row[1] for row in rows] == ["3", "2", "1"]
+    assert rows[1][2:] == [
+        "-", "-", "unsealed: it has no manifest.json: `paddlepool models seal` writes it", "-"
+    ]  # fmt: skip
+
+
 def test_verify_accepts_what_is_intact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every file equals its manifest: exit code 0."""
     write_double(tmp_path)
@@ -45,6 +60,18 @@ def test_verify_names_the_damage(tmp_path: Path, capsys: pytest.CaptureFixture[s
     _, damaged, intact = lines(capsys)
     assert damaged[2].startswith("FAILED: double/2: inference.pdiparams has sha256")
     assert intact == ["double", "1", "ok"]
+
+
+def test_verify_refuses_a_self_test_that_a_server_would_refuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that does not fit the manifest, though every byte is as the manifest says."""
+    version = write_double(tmp_path) / "1"
+    np.savez(version / "selftest.npz", tolerance=np.float64(1))
+    write_manifest(version)
+    assert main(["models", "verify", "--repository", str(tmp_path)]) == 1
+    result = lines(capsys)[1][2]
+    assert result.startswith("FAILED: double/1/selftest.npz: input.x should be float32 [-1, -1]")
 
 
 def test_an_unknown_model_is_one_line_on_stderr(

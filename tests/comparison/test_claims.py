@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -131,7 +132,8 @@ def test_the_page_holds_tables_plots_and_refusals(tmp_path: Path) -> None:
     assert "bf16: refused: no fast bfloat16" in text
     assert "(images/claims.svg)" in text
     assert "ours" in (tmp_path / "claims.svg").read_text("utf-8")
-    assert "## double, version 1" in text
+    weights = hashlib.sha256((tmp_path / "double/1/inference.pdiparams").read_bytes()).hexdigest()
+    assert f"## double, version 1, weights {weights[:8]}\n" in text
     assert "| main (default) | 1 |" in text
     assert "- main: it is what the others are compared with" in text
     assert "Thread budgets are equal" in text

@@ -125,7 +125,7 @@ def test_load_goes_through_the_engine_and_its_metrics(tmp_path: Path) -> None:
     factory = FakeFactory()
     trial = open_trial(files, PAIR, [("a", row(1))], cores=2, open_predictor=factory)
     try:
-        trial.run(0.05)
+        trial.run(0.3)
         found = trial.outcome()
     finally:
         trial.close()
@@ -145,7 +145,7 @@ def test_a_search_runs_in_stages_and_closes_what_it_opened(tmp_path: Path) -> No
         files=ModelRepository(tmp_path).read("double", 1),
         p95_seconds=10.0,
         cores=2,
-        seconds=0.06,
+        seconds=0.3,
         open_predictor=factory,
         pipelines={},
         tick=lambda: ticks.append(1),

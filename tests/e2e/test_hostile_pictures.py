@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
@@ -22,7 +21,10 @@ ACCEPTED = {"decode": {200}, "reject": {415, 422}, "either": {200, 415, 422}}
 
 @pytest.fixture(scope="module")
 def matting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(ROOT / "model_repo", tmp_path_factory.mktemp("matting")) as server:
+    """Its codec processes may take long over a picture: the machine may be busy."""
+    settings = {"codec_timeout_seconds": 60}
+    directory = tmp_path_factory.mktemp("matting")
+    with running(ROOT / "model_repo", directory, settings=settings) as server:
         server.wait_loaded()
         yield server
 
@@ -32,26 +34,13 @@ def post(client: httpx.Client, body: bytes) -> httpx.Response:
     return client.post("/segment?output=mask&timeout_ms=30000", content=body, headers=headers)
 
 
-def process_ids(server: Server) -> set[int]:
-    """The server's children, from /proc."""
-    children = set()
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            lines = status.read_text("ascii", errors="replace")
-        except OSError:
-            continue
-        if f"\nPPid:\t{server.process.pid}\n" in lines:
-            children.add(int(status.parent.name))
-    return children
-
-
 def test_every_hostile_picture_gets_its_expected_status(matting: Server) -> None:
     """314 files: 200, 415 or 422 as the manifest expects, never a 5xx; no process is lost, and
     every good picture sent meanwhile is answered."""
     if not CORPUS.is_dir():
         pytest.skip(f"NOT TESTED: the corpus {CORPUS.name} is not beside the project")
     manifest = json.loads((CORPUS / "MANIFEST.json").read_text("utf-8"))
-    before = process_ids(matting)
+    before = matting.children()
     good = pictures.encoded(pictures.photo(), "JPEG")
     done = threading.Event()
     neighbours: list[int] = []
@@ -83,4 +72,4 @@ def test_every_hostile_picture_gets_its_expected_status(matting: Server) -> None
     assert len(outcomes) == 314
     assert len(neighbours) > 10
     assert set(neighbours) == {200}
-    assert process_ids(matting) == before
+    assert before <= matting.children()  # in an idle moment it may open one for a proof

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.process import ROOT, Server, running
+from tests.e2e.process import PATIENCE, ROOT, Server, running, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -39,22 +40,29 @@ class Clients:
         self._path = f"/slow?seconds={seconds}"
         self.answers: list[int] = []
         self.broken: list[str] = []
+        """Requests without an answer, after which the client was refused."""
+        self.dropped: list[str] = []
+        """Requests without an answer, after which the client was answered again."""
         self.threads = [threading.Thread(target=self._run, args=(i,)) for i in range(count)]
         for thread in self.threads:
             thread.start()
 
     def _run(self, number: int) -> None:
+        broken: list[str] = []
         with self._server.client() as client:
             for count in range(10_000):
                 name = f"client-{number}-{count}"
                 try:
                     reply = client.post(self._path, content=b"x", headers={"X-Request-ID": name})
                 except httpx.ConnectError:
-                    return
+                    break
                 except httpx.TransportError:
-                    self.broken.append(name)
-                    return
+                    broken.append(name)
+                    continue
                 self.answers.append(reply.status_code)
+                self.dropped.extend(broken)
+                broken.clear()
+        self.broken.extend(broken)
 
     def join(self) -> None:
         for thread in self.threads:
@@ -64,24 +72,24 @@ class Clients:
 
 def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
     """Readiness falls at once, serving goes on for the delay, what is in flight is answered."""
-    with slow_server(tmp_path, drain_delay_seconds=1) as server:
+    with slow_server(tmp_path, drain_delay_seconds=4) as server:
         clients = Clients(server, 16, 0.1)
         with server.client() as client:
-            while len(clients.answers) < 32:
-                time.sleep(0.01)
+            wait_until(lambda: len(clients.answers) >= 32)
             server.process.send_signal(signal.SIGTERM)
             started = time.monotonic()
             while client.get("/v2/health/ready").json() != {"error": "The server is stopping."}:
-                assert time.monotonic() - started < 0.5
+                assert time.monotonic() - started < 2, "half of the delay has passed"
             assert client.get("/v2/health/live").status_code == 200
         before = len(clients.answers)
         clients.join()
-        assert server.process.wait(30) == 0
+        assert server.process.wait(PATIENCE) == 0
         assert len(clients.answers) > before, "it did not go on serving"
         assert set(clients.answers) == {200}
+        assert clients.dropped == [], "connections were dropped while others were served"
+        # Those that the system had accepted and the server had not when it closed its socket.
         accepted = {line.get("request_id") for line in server.log()}
         assert [name for name in clients.broken if name in accepted] == []
-        assert len(clients.broken) <= 1, "connections were dropped that nobody had refused"
 
 
 def test_what_outlasts_the_drain_is_told_so(tmp_path: Path) -> None:
@@ -96,12 +104,11 @@ def test_what_outlasts_the_drain_is_told_so(tmp_path: Path) -> None:
         thread = threading.Thread(target=ask)
         thread.start()
         with server.client() as client:
-            while client.get("/slow/counts").json()["started"] == 0:
-                time.sleep(0.01)
+            wait_until(lambda: client.get("/slow/counts").json()["started"] == 1)
         started = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - started < 10
-        thread.join(10)
+        assert time.monotonic() - started < 25
+        thread.join(PATIENCE)
         assert replies[0].status_code == 503
         assert replies[0].json()["code"] == "shutting_down"
 
@@ -111,11 +118,11 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with slow_server(tmp_path, drain_delay_seconds=50) as server:
         server.process.send_signal(signal.SIGTERM)
         with server.client() as client:
-            while client.get("/v2/health/ready").json() != {"error": "The server is stopping."}:
-                time.sleep(0.01)
+            stopping = {"error": "The server is stopping."}
+            wait_until(lambda: client.get("/v2/health/ready").json() == stopping)
         started = time.monotonic()
         assert server.stop() == 1
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 25
 
 
 def test_ctrl_c_does_not_wait_for_balancers(tmp_path: Path) -> None:
@@ -123,7 +130,7 @@ def test_ctrl_c_does_not_wait_for_balancers(tmp_path: Path) -> None:
     with slow_server(tmp_path, drain_delay_seconds=50) as server:
         started = time.monotonic()
         assert server.stop(signal.SIGINT) == 0
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 25
 
 
 @pytest.mark.paddle
@@ -134,14 +141,10 @@ def test_no_child_outlives_the_server(
     """Predictor and codec processes end with it, even when it is killed."""
     with running(tiny_model_repository, tmp_path) as server:
         server.wait_loaded()
-        tasks = Path(f"/proc/{server.process.pid}/task").iterdir()
-        children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+        children = server.children()
         assert len(children) >= 3
         server.stop(sig)
-        deadline = time.monotonic() + 20
-        while any(map(_alive, children)):
-            assert time.monotonic() < deadline, "children are left"
-            time.sleep(0.05)
+        wait_until(lambda: not any(map(_alive, children)))
 
 
 def _alive(pid: int) -> bool:
@@ -152,13 +155,29 @@ def _alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
+GATED = """
+default_group = "gated"
+[[instance_group]]
+name = "gated"
+backend = "gated"
+options = {{ gate = "{gate}" }}
+"""
+
+
 @pytest.mark.paddle
 def test_the_socket_answers_while_models_load(tiny_model_repository: Path, tmp_path: Path) -> None:
     """Live from the first moment, ready when the model is."""
-    with running(tiny_model_repository, tmp_path) as server, server.client() as client:
+    repository, gate = tmp_path / "models", tmp_path / "gate"
+    shutil.copytree(tiny_model_repository, repository)
+    (repository / "tiny" / "config.toml").write_text(GATED.format(gate=gate))
+    with (
+        running(repository, tmp_path, module="tests.e2e.gated_server") as server,
+        server.client() as client,
+    ):
         assert client.get("/v2/health/live").status_code == 200
         assert client.get("/v2/health/ready").status_code == 503
         assert client.get("/v2/models/tiny/ready").status_code == 503
+        gate.touch()
         server.wait_loaded()
         assert client.get("/v2/health/ready").status_code == 200
         assert client.get("/v2/models/tiny/ready").status_code == 200
@@ -229,3 +248,16 @@ def test_a_missing_repository_ends_the_start_with_3(tmp_path: Path) -> None:
 def test_a_missing_key_file_ends_the_start_with_3(tmp_path: Path) -> None:
     """Rather than an open server."""
     assert "keys" in refusal(tmp_path, api_keys_file=str(tmp_path / "keys"))
+
+
+@pytest.mark.parametrize("content", [b"\n", b"\xff"], ids=["blank", "not UTF-8"])
+def test_a_key_file_without_keys_ends_the_start_with_3(tmp_path: Path, content: bytes) -> None:
+    """Rather than an open server or a traceback."""
+    (tmp_path / "keys").write_bytes(content)
+    line = refusal(tmp_path, api_keys_file=str(tmp_path / "keys"))
+    assert "PADDLEPOOL_API_KEYS_FILE" in line
+
+
+def test_an_unknown_task_ends_the_start_with_3(tmp_path: Path) -> None:
+    """Rather than a server that answers 404 to what was meant."""
+    assert "'segmnt'" in refusal(tmp_path, default_models="segmnt=u2netp")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.e2e.process import PATIENCE, Server, running
+from tests.e2e.process import PATIENCE, Server, running, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
@@ -38,6 +38,8 @@ backend = "paddle_inference"
 start = "on_demand"
 options = { device = "gpu" }
 """
+IDLE_PATIENCE = 5 * PATIENCE
+"""What waits for idle moments: on a busy machine those are rare."""
 SETTINGS = {"shadow_fraction": 1, "shadow_groups": "native,gpu", "prove_groups": "all"}
 
 
@@ -73,13 +75,6 @@ def sample(client: httpx.Client, line: str) -> float:
     return float(lines[0].rpartition(" ")[2]) if lines else 0.0
 
 
-def wait_until(condition: Callable[[], bool], *, patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.1)
-
-
 def test_the_first_request_to_a_cold_group_starts_it_and_holds_nobody_up(live: Server) -> None:
     """It obeys its own deadline; the others are answered meanwhile; later ones find it started."""
     with live.client() as client, ThreadPoolExecutor(1) as other:
@@ -89,7 +84,7 @@ def test_the_first_request_to_a_cold_group_starts_it_and_holds_nobody_up(live: S
         cold = other.submit(infer, client, predictor="twin", timeout=150_000)
         assert infer(client).status_code == 200
         response = cold.result(PATIENCE)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 8, "not as long as without a deadline of its own"
         assert response.status_code == 504
         assert "150 ms: instance group 'twin' is still starting" in response.json()["error"]
         assert predictors(client)["twin"]["started"]
@@ -122,7 +117,7 @@ def test_every_group_is_proven_or_says_why_not(live: Server) -> None:
             lambda: all(
                 each["proof"] != "not measured yet" for each in predictors(client).values()
             ),
-            patience=3 * PATIENCE,  # idle moments are rare on a busy machine
+            patience=IDLE_PATIENCE,
         )
         found = predictors(client)
         assert found["onednn"]["effective"] is True, found["onednn"]
@@ -137,16 +132,18 @@ def test_every_group_is_proven_or_says_why_not(live: Server) -> None:
 def test_answered_requests_are_replayed_on_the_other_groups(live: Server) -> None:
     """Times in the same histogram, drift in its own; what no machine here can run is left out."""
     drift = 'paddlepool_predictor_output_drift_count{model="tiny",predictor="native"}'
+    runs = 'paddlepool_predictor_infer_seconds_count{batch_size="1",model="tiny"'
+    timed = f'{runs},predictor="native"'
     with live.client() as client:
+        before = sample(client, timed)
 
         def replayed() -> bool:
+            """Runs that a request interrupts have drift and no time."""
             assert infer(client).status_code == 200
-            return sample(client, drift) >= 3
+            return sample(client, drift) >= 3 and sample(client, timed) > before
 
-        wait_until(replayed)
+        wait_until(replayed, patience=IDLE_PATIENCE)
         assert sample(client, drift.replace("_count", "_sum")) < 1e-3
-        runs = 'paddlepool_predictor_infer_seconds_count{batch_size="1",model="tiny"'
-        assert sample(client, f'{runs},predictor="native"') > 0
         outcome = 'paddlepool_shadow_requests_total{model="tiny",outcome="replayed"}'
         assert sample(client, outcome) >= 1
 
@@ -161,5 +158,5 @@ def test_shutdown_does_not_wait_for_what_runs_beside(
             assert infer(client).status_code == 200
         began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 20
         assert json.dumps(server.log()).count("this is a bug") == 0

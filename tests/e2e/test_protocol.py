@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.e2e.process import Server, read_all, read_reply, status_of
+from tests.e2e.conftest import SHORT
+from tests.e2e.process import Server, read_all, read_reply, running, status_of
 
 pytestmark = pytest.mark.e2e
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 HOST = b"Host: x\r\n"
+HUNG = 15.0
+"""Seconds: more than a deadline and its reply take on a busy machine."""
 
 
 def exchange(server: Server, *parts: bytes) -> bytes:
     with server.connect() as connection:
-        for part in parts:
-            connection.sendall(part)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has read enough
+            for part in parts:
+                connection.sendall(part)
         return read_all(connection)
 
 
 def timed(server: Server, first: bytes, drip: bytes = b"") -> tuple[bytes, float]:
     """Send `first`, then `drip` every 0.2 s until the server ends it; the reply and the time."""
+    started = time.monotonic()
     with server.connect() as connection:
-        started = time.monotonic()
         connection.sendall(first)
         connection.settimeout(0.2)
         received = b""
-        while time.monotonic() - started < 20:
+        while time.monotonic() - started < 2 * HUNG:
             try:
                 data = connection.recv(65_536)
             except TimeoutError:
@@ -54,7 +60,42 @@ def test_slow_headers_get_408(strict_server: Server, first: bytes, drip: bytes) 
     reply, seconds = timed(strict_server, first, drip)
     assert status_of(reply) == 408
     assert b'"code": "request_timeout"' in reply
-    assert 0.9 <= seconds < 3
+    assert 0.95 * SHORT["header_timeout_seconds"] <= seconds < HUNG
+
+
+def test_head_is_get_without_its_body(server: Server) -> None:
+    """As HTTP asks of every server; the connection goes on."""
+    with server.connect() as connection:
+        connection.sendall(LIVE)
+        head_of_get, _, body = read_reply(connection).partition(b"\r\n\r\n")
+        assert body
+        connection.sendall(LIVE.replace(b"GET", b"HEAD"))
+        received = b""
+        while not received.endswith(b"\r\n\r\n"):
+            received += connection.recv(65_536)
+        assert status_of(received) == 200
+        length = b"content-length: %d" % len(body)
+        assert length in head_of_get.lower()
+        assert length in received.lower()
+        connection.sendall(LIVE)
+        assert status_of(read_reply(connection)) == 200
+    line = server.wait_logged(method="HEAD", route="/v2/health/live")
+    assert line["status"] == 200
+    missing = exchange(server, b"HEAD /nothing HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n")
+    assert status_of(missing) == 404
+
+
+def test_a_broken_request_has_one_line_in_the_log(strict_server: Server) -> None:
+    """Our own: the one of the library below would say less."""
+    before = len(strict_server.log())
+    reply = exchange(strict_server, b"NONSENSE\r\n\r\n")
+    assert status_of(reply) == 400
+    strict_server.wait_all_logged(1, event="connection refused")
+    assert exchange(strict_server, LIVE.replace(HOST, b"Connection: close\r\n" + HOST))
+    strict_server.wait_logged(route="/v2/health/live")
+    new = [line["event"] for line in strict_server.log()[before:]]
+    assert new.count("connection refused") == 1
+    assert not [event for event in new if "Invalid HTTP" in event]
 
 
 @pytest.mark.parametrize("drip", [b"", b"x"], ids=["silent", "dripping"])
@@ -63,7 +104,7 @@ def test_a_slow_body_gets_408(strict_server: Server, drip: bytes) -> None:
     head = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\n"
     reply, seconds = timed(strict_server, head, drip)
     assert status_of(reply) == 408
-    assert 1.9 <= seconds < 4
+    assert 0.95 * SHORT["receive_timeout_seconds"] <= seconds < HUNG
 
 
 def test_a_slow_chunked_body_gets_408(strict_server: Server) -> None:
@@ -71,7 +112,7 @@ def test_a_slow_chunked_body_gets_408(strict_server: Server) -> None:
     head = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
     reply, seconds = timed(strict_server, head, b"1\r\nx\r\n")
     assert status_of(reply) == 408
-    assert 1.9 <= seconds < 4
+    assert 0.95 * SHORT["receive_timeout_seconds"] <= seconds < HUNG
 
 
 def test_a_client_that_does_not_read_is_cut_off(strict_server: Server) -> None:
@@ -80,7 +121,7 @@ def test_a_client_that_does_not_read_is_cut_off(strict_server: Server) -> None:
         started = time.monotonic()
         connection.sendall(b"GET /slow/large?size=20000000 HTTP/1.1\r\n" + HOST + b"\r\n")
         line = strict_server.wait_logged(event="client stalled")
-        assert 0.9 <= time.monotonic() - started < 10
+        assert 0.95 * SHORT["send_stall_seconds"] <= time.monotonic() - started < HUNG
         assert line["left_bytes"] > 1_000_000
         assert len(read_all(connection)) < 20_000_000
 
@@ -88,19 +129,19 @@ def test_a_client_that_does_not_read_is_cut_off(strict_server: Server) -> None:
 def test_a_client_that_reads_slowly_gets_everything(strict_server: Server) -> None:
     """Slow is not stalled: it takes longer than the limit and goes on taking."""
     with strict_server.connect() as connection:
-        head = b"GET /slow/large?size=20000000 HTTP/1.1\r\nConnection: close\r\n" + HOST
+        head = b"GET /slow/large?size=40000000 HTTP/1.1\r\nConnection: close\r\n" + HOST
         connection.sendall(head + b"\r\n")
         started, received = time.monotonic(), 0
         while data := connection.recv(1_000_000):
             received += len(data)
             time.sleep(0.1)
-        assert received > 20_000_000
-        assert time.monotonic() - started > 1
+        assert received > 40_000_000
+        assert time.monotonic() - started > SHORT["send_stall_seconds"]
 
 
 def test_a_slow_handler_is_not_a_slow_client(strict_server: Server) -> None:
     """The deadlines end with the last byte of the request."""
-    head = b"POST /slow?seconds=2.5 HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx"
+    head = b"POST /slow?seconds=3.5 HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx"
     assert (
         status_of(exchange(strict_server, head.replace(HOST, HOST + b"Connection: close\r\n")))
         == 200
@@ -198,11 +239,11 @@ def test_an_idle_connection_is_closed_and_a_busy_one_kept(strict_server: Server)
     """Keep-alive: the second request runs on the first one's connection."""
     with strict_server.connect() as connection:
         for _ in range(3):
+            started = time.monotonic()
             connection.sendall(LIVE)
             assert status_of(read_reply(connection)) == 200
-        started = time.monotonic()
         assert connection.recv(1) == b""
-        assert 0.8 <= time.monotonic() - started < 4
+        assert 0.95 * SHORT["keep_alive_seconds"] <= time.monotonic() - started < HUNG
 
 
 def test_a_connection_is_idle_again_after_an_early_refusal(strict_server: Server) -> None:
@@ -217,7 +258,7 @@ def test_a_connection_is_idle_again_after_an_early_refusal(strict_server: Server
         assert status_of(read_reply(connection)) == 200
         started = time.monotonic()
         assert connection.recv(1) == b""
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < HUNG
 
 
 def test_a_body_is_asked_for_only_where_it_fits(strict_server: Server) -> None:
@@ -241,7 +282,7 @@ def test_a_body_that_never_comes_after_its_refusal_gets_no_second_reply(
     reply, seconds = timed(strict_server, head + b"Content-Length: 1000000\r\n\r\n", b"x")
     assert status_of(reply) == 413
     assert reply.count(b"HTTP/1.1 ") == 1
-    assert seconds < 4
+    assert seconds < HUNG
 
 
 def test_trailers_are_no_headers(strict_server: Server) -> None:
@@ -317,16 +358,18 @@ def test_200_idle_connections_harm_nobody(strict_server: Server) -> None:
             connection.close()
 
 
-def test_beyond_the_backstop_requests_get_503(strict_server: Server) -> None:
+def test_beyond_the_backstop_requests_get_503(tmp_path: Path) -> None:
     """In the shape of every error, with Retry-After."""
+    (tmp_path / "models").mkdir()
     idle: list[socket.socket] = []
-    try:
-        for _ in range(301):
-            idle.append(strict_server.connect())
-        reply = exchange(strict_server, LIVE)
-    finally:
-        for connection in idle:
-            connection.close()
+    with running(tmp_path / "models", tmp_path, settings={"max_connections": 20}) as server:
+        try:
+            for _ in range(21):
+                idle.append(server.connect())
+            reply = exchange(server, LIVE)
+        finally:
+            for connection in idle:
+                connection.close()
     assert status_of(reply) == 503
     assert b"retry-after: 1" in reply.lower()
     assert b'"code": "overloaded"' in reply or b'{"error"' in reply

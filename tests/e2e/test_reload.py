@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
-from tests.e2e.process import PATIENCE, Server, running
+from tests.e2e.process import PATIENCE, Server, running, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 KEY = {"X-Api-Key": "admin"}
@@ -29,10 +29,11 @@ def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
     return root
 
 
-def publish(model: Path, version: int) -> None:
+def publish(source: Path, target: Path) -> None:
     """As every tool should: complete under another name, then one rename."""
-    shutil.copytree(model / "1", model / ".staging")
-    (model / ".staging").rename(model / str(version))
+    staging = target.with_name(".staging")
+    shutil.copytree(source, staging)
+    staging.rename(target)
 
 
 def ask(server: Server, until: threading.Event, answers: list[str]) -> None:
@@ -67,46 +68,83 @@ def test_no_request_is_lost_across_thirty_reloads(repository: Path, tmp_path: Pa
             try:
                 for turn in range(RELOADS):
                     if turn % 2 == 0:
-                        publish(repository / "tiny", turn + 2)
-                    loaded = client.post("/v2/repository/models/tiny/load", headers=KEY)
+                        tiny = repository / "tiny"
+                        publish(tiny / "1", tiny / str(turn + 2))
+                    loaded = client.post(
+                        "/v2/repository/models/tiny/load", headers=KEY, timeout=5 * PATIENCE
+                    )
                     assert loaded.status_code == 200, loaded.text
             finally:
                 done.set()
             for each in asking:
-                each.result(timeout=PATIENCE)
+                each.result(timeout=5 * PATIENCE)
     assert len(answers) >= REQUESTS
     assert len(set(answers)) >= RELOADS // 2
+
+
+def reasons(client: httpx.Client) -> dict[tuple[str, str], str]:
+    """Of every row in the index."""
+    index = client.post("/v2/repository/index", headers=KEY).json()
+    return {(each["name"], each["version"]): each["reason"] for each in index}
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2], ids=["asked", "polled"])
+def test_a_broken_configuration_leaves_every_version_serving(
+    repository: Path, tmp_path: Path, seconds: float
+) -> None:
+    """Two versions serve; a key that does not exist changes nothing but the index."""
+    tiny = repository / "tiny"
+    publish(tiny / "1", tiny / "2")
+    config = tiny / "config.toml"
+    text = config.read_text("utf-8") + '[version_policy]\nkind = "all"\n'
+    config.write_text(text, "utf-8")
+    settings = SETTINGS | {"repository_poll_seconds": seconds}
+    with running(repository, tmp_path, settings=settings) as server, server.client() as client:
+
+        def served() -> list[str]:
+            versions = client.get("/v2/models/tiny").json()["versions"]
+            for version in versions:
+                assert client.get(f"/v2/models/tiny/versions/{version}/ready").status_code == 200
+            return sorted(versions)
+
+        server.wait_loaded()
+        before = server.children()
+        assert served() == ["1", "2"]
+        config.write_text(text + "max_batch = 3\n", "utf-8")
+        if not seconds:
+            loaded = client.post("/v2/repository/models/tiny/load", headers=KEY)
+            assert loaded.status_code == 409
+            assert "max_batch" in loaded.text
+        wait_until(lambda: all("max_batch" in reason for reason in reasons(client).values()))
+        assert set(reasons(client)) == {("tiny", "2"), ("tiny", "1")}
+        assert served() == ["1", "2"]
+        assert before <= server.children(), "a predictor was ended"
 
 
 def test_poll_mode_follows_the_repository(repository: Path, tmp_path: Path) -> None:
     """A new version and a new model go live, a damaged one is told, a removed one goes."""
 
     def wait_for(path: str, status: int) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while (last := client.get(path)).status_code != status:
-            assert time.monotonic() < deadline, f"{path}: {last.text}"
-            time.sleep(0.05)
+        wait_until(lambda: client.get(path).status_code == status)
 
     tiny = repository / "tiny"
     with running(repository, tmp_path, settings=SETTINGS) as server, server.client() as client:
         server.wait_loaded()
-        publish(tiny, 2)
+        publish(tiny / "1", tiny / "2")
         wait_for("/v2/models/tiny/versions/2/ready", 200)
         wait_for("/v2/models/tiny/versions/1", 404)
-        shutil.copytree(tiny, repository / "more")
+        publish(tiny, repository / "more")
         wait_for("/v2/models/more/versions/2/ready", 200)
         assert client.get("/metrics").text.count('paddlepool_model_ready{model="more"') == 1
         shutil.copytree(tiny / "1", tiny / ".staging")
         shutil.copy(repository / "other.pdiparams", tiny / ".staging" / "inference.pdiparams")
         (tiny / ".staging").rename(tiny / "3")
+        wait_until(lambda: "inference.pdiparams" in reasons(client).get(("tiny", "3"), ""))
         wait_for("/v2/models/tiny/versions/3", 503)
-        [bad] = [
-            each
-            for each in client.post("/v2/repository/index", headers=KEY).json()
-            if (each["name"], each["version"]) == ("tiny", "3")
-        ]
-        assert "inference.pdiparams" in bad["reason"]
         assert client.get("/v2/models/tiny").json()["versions"] == ["2"]
-        shutil.rmtree(repository / "more")
+        (tiny / "3").rename(tmp_path / "damaged")
+        wait_for("/v2/models/tiny/versions/3", 404)
+        assert ("tiny", "3") not in reasons(client)
+        (repository / "more").rename(tmp_path / "gone")
         wait_for("/v2/models/more", 404)
         assert client.get("/v2/health/ready").status_code == 200

@@ -1,8 +1,11 @@
-"""Triton's own HTTP client, unchanged, against a real server: all that it can ask of a model."""
+"""Triton's own HTTP clients, unchanged, against a real server: all that they can ask of a model."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,29 +14,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.e2e.process import Server, running
+from tests.e2e.process import ROOT, Server, running
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # gevent and its kin, while they are imported
     triton = pytest.importorskip("tritonclient.http")
+    aio = pytest.importorskip("tritonclient.http.aio")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 KEY = {"X-Api-Key": "admin"}
 IMAGE = np.linspace(-1, 1, 2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)
+REFUSAL_SECONDS = 5.0
+REFUSAL_BYTES = 64 << 20
+"""What a refusal of some kilobytes may take, on a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def repository(tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model `tiny`, and a copy of it that may be changed."""
+    """The model `tiny`, a copy of it that may be changed, and `emotion`, which has two inputs."""
     root = tmp_path_factory.mktemp("triton") / "repository"
     shutil.copytree(tiny_model_repository, root)
     shutil.copytree(root / "tiny", root / "other")
+    shutil.copytree(ROOT / "model_repo" / "emotion", root / "emotion")
     return root
 
 
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    settings = {"admin_key": "admin"}
+    settings = {"admin_key": "admin", "prove_groups": "off"}
     with running(repository, tmp_path_factory.mktemp("log"), settings=settings) as server:
         server.wait_loaded()
         yield server
@@ -80,7 +88,7 @@ def test_configuration_and_statistics(client: Any) -> None:
     assert after["inference_count"] - before["inference_count"] == 2
     assert after["execution_count"] - before["execution_count"] == 1
     everything = client.get_inference_statistics()["model_stats"]
-    assert [each["name"] for each in everything] == ["other", "tiny"]
+    assert [each["name"] for each in everything] == ["emotion", "other", "tiny"]
 
 
 @pytest.mark.parametrize("binary_in", [True, False], ids=["binary-in", "json-in"])
@@ -164,10 +172,106 @@ def test_model_control(client: Any, repository: Path) -> None:
     assert not client.is_model_ready("other")
 
 
+def test_the_client_of_asyncio(server: Server, golden: dict[str, np.ndarray]) -> None:
+    """Eight requests at once, raw and as JSON; its errors carry the server's words."""
+
+    async def ask() -> list[Any]:
+        async with aio.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+            assert await client.is_server_ready()
+            assert await client.is_model_ready("tiny", "1")
+            assert (await client.get_model_metadata("tiny"))["versions"] == ["1"]
+            assert (await client.get_model_config("tiny"))["max_batch_size"] == 4
+            with pytest.raises(triton.InferenceServerException, match="shape"):
+                await client.infer("tiny", [image(IMAGE[:, :2])])
+            return await asyncio.gather(
+                *(client.infer("tiny", [image(binary=number % 2 == 0)]) for number in range(8))
+            )
+
+    for result in asyncio.run(ask()):
+        np.testing.assert_allclose(result.as_numpy("scores"), golden["scores"], atol=1e-4)
+
+
+def tokens(**columns: int) -> list[Any]:
+    """One row of ones for each input of `emotion`, with this many columns."""
+    tensors = []
+    for name, count in columns.items():
+        tensors.append(triton.InferInput(name, [1, count], "INT64"))
+        tensors[-1].set_data_from_numpy(np.ones((1, count), np.int64))
+    return tensors
+
+
+def test_tensors_that_disagree_are_the_clients_to_mend(server: Server, client: Any) -> None:
+    """Each fits the model and together they do not: 400 from the framework's refusal, not 500, as
+    often as it is tried, and beside requests that are answered."""
+    fits, differs = {"input_ids": 3, "attention_mask": 3}, {"input_ids": 3, "attention_mask": 2}
+    expected = client.infer("emotion", tokens(**fits)).as_numpy("logits")
+    for _ in range(3):
+        with pytest.raises(triton.InferenceServerException, match="do not go together") as caught:
+            client.infer("emotion", tokens(**differs))
+        assert caught.value.status() == "400"
+    pending = [
+        client.async_infer("emotion", tokens(**(differs if number % 2 else fits)))
+        for number in range(8)
+    ]
+    for number, request in enumerate(pending):
+        if number % 2:
+            with pytest.raises(triton.InferenceServerException, match="do not go together"):
+                request.get_result()
+        else:
+            found = request.get_result().as_numpy("logits")
+            np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert restarts(server) == {0.0}
+
+
+def long_strings(*, nested: bool) -> list[Any]:
+    """As many places as a shape of [1, 3, 50, 100] has: a long string and empty ones. An array of
+    strings would need the longest one's length for each."""
+    flat = ["a" * 40_000, *[""] * 14_999]
+    return np.array(flat, object).reshape(1, 3, 50, 100).tolist() if nested else flat
+
+
+HOSTILE: dict[str, Any] = {
+    "long-string": long_strings(nested=False),
+    "long-string-nested": long_strings(nested=True),
+    "one-of-many-too-deep": [[["a" * 40_000]], *[0.0] * 14_999],
+    "nulls": [None] * 15_000,
+    "long-number": [int("9" * 4_000), *[0] * 14_999],
+    "more-than-declared": [0.5] * 400_000,
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_data_is_refused_at_little_cost(server: Server, data: Any) -> None:
+    """In time, and in the memory of the process that every request goes through."""
+    tensor = {"name": "image", "datatype": "FP32", "shape": [1, 3, 50, 100], "data": data}
+    body = json.dumps({"inputs": [tensor]})
+    held = memory(server, "VmRSS")
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5", "ascii")  # the peak, from here
+    with server.client() as http:
+        began = time.monotonic()
+        response = http.post("/v2/models/tiny/infer", content=body)
+        seconds = time.monotonic() - began
+    assert response.status_code == 400, response.text
+    assert len(response.content) < 1_000
+    assert seconds < REFUSAL_SECONDS
+    assert memory(server, "VmHWM") - held < REFUSAL_BYTES
+
+
+def memory(server: Server, line: str) -> int:
+    """Bytes of the server's own process, without its predictors."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text("ascii")
+    [value] = [each.split()[1] for each in status.splitlines() if each.startswith(f"{line}:")]
+    return int(value) * 1024
+
+
 def test_hostile_tensors_cost_no_predictor(server: Server, client: Any) -> None:
-    """After all of the above every predictor process is the one that was opened."""
+    """After all of the above every predictor process is the one that was opened, and answers."""
+    assert restarts(server) == {0.0}
+    assert client.infer("tiny", [image()]).as_numpy("scores").shape == (2, 2)
+
+
+def restarts(server: Server) -> set[float]:
     with server.client() as http:
         text = http.get("/metrics").text
-    restarts = [line for line in text.splitlines() if line.startswith("paddlepool_predictor_rest")]
-    assert restarts
-    assert {float(line.rpartition(" ")[2]) for line in restarts} == {0.0}
+    lines = [line for line in text.splitlines() if line.startswith("paddlepool_predictor_rest")]
+    return {float(line.rpartition(" ")[2]) for line in lines}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from app.engine.pause import Pause
-from app.engine.ports import PredictorSpec
+from app.engine.ports import PredictorSpec, Ran
 from app.engine.registry import ModelRegistry
 from app.engine.repository import ModelRepository
 from app.engine.tensors import Tensors
 from app.errors import WorkerCrashed
 from tests.model_files import write_config, write_version
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a test that waits for an event fails."""
 
 Behaviour = Callable[[Tensors], Tensors]
@@ -43,6 +45,31 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
+
+
+class Sleeper:
+    """A thread that only waits until `deadline`: how late it wakes is the machine's doing."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._woke: Future[float] = Future()
+        threading.Thread(target=self._sleep, daemon=True).start()
+
+    def late(self) -> float:
+        """Seconds."""
+        return self._woke.result(timeout=PATIENCE) - self._deadline
+
+    def _sleep(self) -> None:
+        threading.Event().wait(max(0.0, self._deadline - time.monotonic()))
+        self._woke.set_result(time.monotonic())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """For what becomes true in another thread or process without an event to wait for."""
+    give_up = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < give_up, "it never became true"
+        time.sleep(0.005)
 
 
 class Crash(WorkerCrashed):
@@ -117,8 +144,11 @@ class FakePredictor:
     def arrives(self, seconds: float) -> bool:
         return not self._factory.slow
 
-    def receive(self, *, timeout: float) -> Tensors:
-        return self.run(self.under_way.popleft(), timeout=timeout)
+    def receive(self, *, timeout: float) -> Ran:
+        began = time.perf_counter()
+        outputs = self.run(self.under_way.popleft(), timeout=timeout)
+        seconds = self._factory.seconds
+        return Ran(outputs, time.perf_counter() - began if seconds is None else seconds)
 
     def failure(self) -> str | None:
         return self.dead
@@ -139,12 +169,16 @@ class FakePredictor:
 
 @dataclass
 class FakeFactory:
-    """Opens FakePredictors and remembers them; `refuse` is raised instead when it is set."""
+    """Opens FakePredictors and remembers them; `refuse` is raised instead when it is set.
+
+    A run says that it took `seconds`, or as long as it did.
+    """
 
     behaviour: Behaviour = doubled
     selftest: Behaviour = doubled
     refuse: Exception | None = None
     slow: bool = False
+    seconds: float | None = None
     opened: list[FakePredictor] = field(default_factory=list)
     specs: list[PredictorSpec] = field(default_factory=list)
     pauses: list[Pause | None] = field(default_factory=list)

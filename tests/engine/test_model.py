@@ -33,6 +33,7 @@ from tests.engine.fakes import (
     RecordingObserver,
     doubled,
     row,
+    wait_until,
     write_double,
 )
 from tests.model_files import PAIRS, write_version
@@ -274,12 +275,66 @@ def test_a_run_past_its_deadline_ends_the_predictor(
     late.kills = "timeout"  # type: ignore[attr-defined]
     factory.behaviour = failing(13, late)
     model = serve(batch=1)
-    deadline = time.monotonic() + 5.0
-    assert isinstance(
-        model.submit(row(13), deadline=deadline).exception(timeout=PATIENCE), DeadlineExceeded
-    )
-    assert factory.opened[0].timeouts[0] == pytest.approx(7.0, abs=0.2)
+    began = time.monotonic()
+    future = model.submit(row(13), deadline=began + 5.0)
+    assert isinstance(future.exception(timeout=PATIENCE), DeadlineExceeded)
+    took = time.monotonic() - began
+    assert 7.0 - took <= factory.opened[0].timeouts[0] <= 7.0
     observer.wait_for(lambda: observer.restarts == ["timeout"])
+
+
+def test_a_result_that_comes_too_late_is_a_failure_and_nothing_else(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """Its client heard of the deadline: the run counts as one, the request not as answered."""
+    model = serve()
+    factory.behaviour = gate = Gate()
+    late = model.submit(row(1), deadline=time.monotonic() + 1.0)
+    gate.wait_entered()
+    assert isinstance(late.exception(timeout=PATIENCE), DeadlineExceeded)
+    gate.open()
+    observer.wait_for(lambda: len(observer.batches) == 1)
+    assert model.submit(row(2), deadline=soon()).result(timeout=PATIENCE).outputs["y"].tolist() == [
+        [4]
+    ]
+    found = model.statistics()
+    assert (found.executions, found.success.count, found.failure.count) == (2, 1, 1)
+
+
+def test_a_predictor_that_was_stopped_is_replaced_although_it_runs_again(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked twice; in between somebody may have continued it."""
+    model = serve()
+    answers = iter(["stopped"])
+    monkeypatch.setattr(factory.opened[0], "failure", lambda: next(answers, None))
+    observer.wait_for(lambda: observer.restarts == ["stopped"])
+    assert model.submit(row(2), deadline=soon()).result(timeout=PATIENCE).outputs["y"].tolist() == [
+        [4]
+    ]
+
+
+def test_a_system_without_threads_left_costs_no_instance(
+    serve: Serve, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A predictor above its memory cap serves on where its successor cannot be opened."""
+    model = serve()
+    start = threading.Thread.start
+    refused = threading.Event()
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.endswith("successor"):
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    factory.opened[0].resident = 1 << 40
+    for value in range(3):
+        result = model.submit(row(value), deadline=soon()).result(timeout=PATIENCE)
+        assert result.outputs["y"] == 2 * value
+    assert refused.is_set()
+    assert len(factory.opened) == 1
 
 
 def test_a_predictor_that_died_in_its_sleep_costs_no_request(
@@ -311,6 +366,7 @@ def test_a_crash_loop_takes_the_group_out_and_slow_attempts_go_on(
     factory.opened[0].dead = "crashed"
     observer.wait_for(lambda: len(observer.restarts) == 6)
     assert observer.restarts == ["crashed", *["failed"] * 5]
+    wait_until(lambda: model.groups()[0].reason == "its predictors keep crashing")
     assert not model.ready()
     with pytest.raises(ModelNotReady, match="keep crashing"):
         model.submit(row(1), deadline=soon())
@@ -353,6 +409,7 @@ def test_a_group_on_demand_starts_with_its_first_job(serve: Serve, factory: Fake
     assert [group.started for group in model.groups()] == [True, False]
     result = model.submit(row(1), deadline=soon(), group="spare").result(timeout=PATIENCE)
     assert (result.group, len(factory.opened)) == ("spare", 2)
+    assert [group.ready for group in model.groups()] == [True, True]
 
 
 def test_a_group_that_cannot_start_fails_its_jobs(serve: Serve, factory: FakeFactory) -> None:
@@ -364,25 +421,6 @@ def test_a_group_that_cannot_start_fails_its_jobs(serve: Serve, factory: FakeFac
     with pytest.raises(ModelNotReady, match="cannot start"):
         model.submit(row(1), deadline=soon(), group="spare")
     assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE)
-
-
-def test_a_group_can_be_started_by_name(serve: Serve) -> None:
-    """start_group() blocks until the group is warm."""
-    model = serve()
-    model.start_group("spare")
-    assert [group.ready for group in model.groups()] == [True, True]
-
-
-def test_a_group_that_refused_to_start_by_name_takes_no_job(
-    serve: Serve, factory: FakeFactory
-) -> None:
-    """start_group() raises the reason, and later jobs hear at once that it is not ready."""
-    model = serve()
-    factory.refuse = BackendError("no")
-    with pytest.raises(BackendError):
-        model.start_group("spare")
-    with pytest.raises(ModelNotReady, match="cannot start"):
-        model.submit(row(1), deadline=soon(), group="spare")
 
 
 def test_a_job_whose_time_is_over_is_not_run_again(serve: Serve, factory: FakeFactory) -> None:
@@ -401,7 +439,8 @@ def test_a_job_whose_time_is_over_is_not_run_again(serve: Serve, factory: FakeFa
     model.submit(row(0), deadline=soon())
     gate.wait_entered()
     bad = model.submit(row(13), deadline=soon())
-    late.append(model.submit(row(5), deadline=time.monotonic() + 0.2))
+    # Time enough to be taken together with the bad one.
+    late.append(model.submit(row(5), deadline=time.monotonic() + 1.5))
     gate.open()
     assert isinstance(bad.exception(timeout=PATIENCE), BackendError)
     model.close()

@@ -79,7 +79,7 @@ def test_who_leaves_a_held_pause_goes_on(process: subprocess.Popen[bytes]) -> No
 
 def test_a_let_up_lasts_for_the_moment(process: subprocess.Popen[bytes]) -> None:
     """The process runs for so long, whatever is held, and stands still after it."""
-    pause = Pause(moment=0.2)
+    pause = Pause(moment=1.0)  # long enough for anybody to see it
     pause.add(process)
     pause.hold()
     letting_up = threading.Thread(target=pause.let_up, args=(process,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,15 +17,27 @@ import pytest
 from app.engine.model import ServedModel
 from app.engine.ports import ServedModelInfo
 from app.engine.registry import ModelRegistry
+from app.engine.repository import ModelRepository
 from app.engine.tensors import Tensors
-from app.errors import BackendError, ConfigError, ManifestError, ModelNotFound, ModelNotReady
+from app.engine.watcher import RepositoryWatcher
+from app.errors import (
+    BackendError,
+    ConfigError,
+    ManifestError,
+    ModelNotFound,
+    ModelNotReady,
+    PaddlepoolError,
+)
 from tests.engine.fakes import (
+    DOUBLE,
     PATIENCE,
     FakeFactory,
     Gate,
+    RecordingObserver,
     doubled,
     open_registry,
     row,
+    wait_until,
     write_double,
 )
 from tests.model_files import write_config, write_manifest, write_version
@@ -50,9 +63,9 @@ def open_one(tmp_path: Path, factory: FakeFactory) -> Iterator[Open]:
         registry.close()
 
 
-def ask(registry: ModelRegistry, version: int | None = None) -> int:
+def ask(registry: ModelRegistry) -> int:
     """One request; returns the version that answered it."""
-    with registry.lease("double", version) as model:
+    with registry.lease("double") as model:
         future = model.submit(row(1), deadline=time.monotonic() + PATIENCE)
         result = future.result(timeout=PATIENCE)
     assert result.outputs["y"].tolist() == [[2]]
@@ -84,16 +97,6 @@ def test_the_newest_version_is_served(tmp_path: Path, open_one: Open) -> None:
         ("double", 2): ("UNAVAILABLE", "not loaded"),
         ("double", 1): ("UNAVAILABLE", "not loaded"),
     }
-
-
-def test_a_named_version_is_served(tmp_path: Path, open_one: Open) -> None:
-    """load() with a version serves that one, and a lease may insist on it."""
-    write_double(tmp_path, 1, 2)
-    registry = open_one()
-    registry.load("double", 1)
-    assert (ask(registry), ask(registry, 1)) == (1, 1)
-    with pytest.raises(ModelNotFound), registry.lease("double", 2):
-        pass
 
 
 def test_a_request_keeps_its_version_through_a_reload(tmp_path: Path, open_one: Open) -> None:
@@ -131,7 +134,8 @@ def test_the_old_version_is_closed_when_its_last_lease_ends(
 
 def test_no_request_is_lost_across_thirty_reloads(tmp_path: Path, open_one: Open) -> None:
     """500 requests by 8 clients while the model is reloaded 30 times back to back: all answered."""
-    write_double(tmp_path, 1, 2, count=2, queue=64)
+    config = write_double(tmp_path, 1, 2, count=2, queue=64) / "config.toml"
+    text = config.read_text("utf-8")
     registry = open_one()
     registry.load("double")
     reloaded = threading.Event()
@@ -145,7 +149,9 @@ def test_no_request_is_lost_across_thirty_reloads(tmp_path: Path, open_one: Open
         running = [clients.submit(client, number) for number in range(8)]
         try:
             for turn in range(30):
-                registry.load("double", 1 + turn % 2)
+                policy = f'[version_policy]\nkind = "specific"\nversions = [{1 + turn % 2}]\n'
+                config.write_text(text + policy, "utf-8")
+                registry.load("double")
         finally:
             reloaded.set()
         for each in running:
@@ -282,6 +288,66 @@ def test_a_model_that_loads_is_not_ready_yet(
     assert ask(registry) == 1
 
 
+@pytest.mark.parametrize("polled", [False, True], ids=["request", "poll"])
+def test_a_model_that_failed_and_is_removed_is_forgotten(
+    tmp_path: Path, open_one: Open, polled: bool
+) -> None:
+    """By the next load of it, or look through the repository; nothing of it served."""
+    write_double(tmp_path)
+    registry = open_one()
+    registry.load_all()
+    watcher = RepositoryWatcher(ModelRepository(tmp_path), registry)
+    write_config(tmp_path / "more", "nonsense = 1")
+    write_version(tmp_path / "more" / "1")
+
+    def look() -> None:
+        if polled:
+            watcher.poll()
+            return
+        with pytest.raises(PaddlepoolError):
+            registry.load("more")
+
+    look()
+    assert states(registry)["more", 1][0] == "UNAVAILABLE"
+    with pytest.raises(ModelNotReady), registry.lease("more"):
+        pass
+    shutil.rmtree(tmp_path / "more")
+    look()
+    assert states(registry) == {("double", 1): ("READY", "")}
+    with pytest.raises(ModelNotFound), registry.lease("more"):
+        pass
+    assert registry.ready()
+
+
+def test_a_model_that_failed_can_be_unloaded(tmp_path: Path, open_one: Open) -> None:
+    """It is not served, but whoever wants it no longer need not hear of it again."""
+    write_config(tmp_path / "more", "nonsense = 1")
+    write_version(tmp_path / "more" / "1")
+    registry = open_one()
+    with pytest.raises(ConfigError):
+        registry.load("more")
+    registry.unload("more")
+    assert states(registry) == {("more", 1): ("UNAVAILABLE", "not loaded")}
+    with pytest.raises(ModelNotFound):
+        registry.unload("more")
+
+
+def test_a_model_whose_versions_are_gone_serves_on_until_it_is_unloaded(
+    tmp_path: Path, open_one: Open
+) -> None:
+    """A load that finds no version changes nothing; the index has one row, with the reason."""
+    model = write_double(tmp_path)
+    registry = open_one()
+    registry.load("double")
+    shutil.rmtree(model / "1")
+    with pytest.raises(ManifestError):
+        registry.load("double")
+    assert ask(registry) == 1
+    [(version, (state, reason))] = states(registry).items()
+    assert (version, state) == (("double", 1), "READY")
+    assert reason.endswith("double: no version with a manifest is published")
+
+
 @pytest.mark.parametrize("name", ["absent", "../double", "", "double\n", "DOUBLE", "double/1", "."])
 def test_an_unknown_name_is_not_found(tmp_path: Path, open_one: Open, name: str) -> None:
     """Names are compared with what is loaded and never joined to a path unchecked."""
@@ -294,16 +360,6 @@ def test_an_unknown_name_is_not_found(tmp_path: Path, open_one: Open, name: str)
         registry.load(name)
     assert registry.ready()
     assert set(states(registry)) == {("double", 1)}
-
-
-def test_drain_waits_for_leases(tmp_path: Path, open_one: Open) -> None:
-    """It is True once no request holds a model, False when the time is over first."""
-    write_double(tmp_path)
-    registry = open_one()
-    registry.load_all()
-    with registry.lease("double"):
-        assert not registry.drain(0.01)
-    assert registry.drain(0.01)
 
 
 def test_a_pipeline_that_refuses_keeps_the_model_out(
@@ -554,6 +610,31 @@ def test_only_a_reload_is_gentle(tmp_path: Path, open_one: Open, factory: FakeFa
     assert [pause is not None for pause in factory.pauses] == [False, False, True, True]
     assert len(set(factory.pauses)) == 2, "one pause for everything that is opened"
     assert all(predictor.pause is None for predictor in factory.opened)
+
+
+def test_a_start_is_gentle_to_nobody(tmp_path: Path, factory: FakeFactory) -> None:
+    """Although the models that it has loaded already answer: they all are waited for."""
+
+    class Staggered(ModelRepository):
+        def versions(self, name: str) -> tuple[int, ...]:
+            if name == "second":
+                wait_until(lambda: bool(registry.served()))
+            return super().versions(name)
+
+    for name in ("first", "second"):
+        write_config(tmp_path / name, DOUBLE.format(batch=4, delay=0, queue=16, count=1))
+        write_version(tmp_path / name / "1")
+    registry = ModelRegistry(
+        Staggered(tmp_path),
+        open_predictor=factory,
+        build_pipeline=lambda info: None,
+        observer=RecordingObserver(),
+        cores=2.0,
+    )
+    registry.load_all()
+    assert [model.name for model in registry.served()] == ["first", "second"]
+    assert factory.pauses == [None, None]
+    registry.close()
 
 
 def test_only_a_start_times_its_first_runs(

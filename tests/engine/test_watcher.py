@@ -5,16 +5,18 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from app.engine.ports import ServedModelInfo
 from app.engine.registry import ModelRegistry
 from app.engine.repository import ModelRepository
 from app.engine.watcher import RepositoryWatcher
 from app.errors import ConfigError
 from tests.engine.fakes import PATIENCE, FakeFactory, open_registry, write_double
+from tests.engine.permissions import mode
 from tests.model_files import write_config, write_version
 
 
@@ -131,6 +133,81 @@ def test_a_repository_that_cannot_be_read_retires_nothing(
     away.rename(tmp_path)
     watcher.poll()
     assert served(registry) == [("double", 1)]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [lambda root: root / "double", lambda root: root / "double" / "1"],
+    ids=["model", "version"],
+)
+def test_a_model_that_cannot_be_read_for_a_moment_is_kept(
+    tmp_path: Path, registry: ModelRegistry, factory: FakeFactory, where: Callable[[Path], Path]
+) -> None:
+    """The others are looked at all the same, and it is not loaded again when it can be read."""
+    watcher = RepositoryWatcher(ModelRepository(tmp_path), registry)
+    write_config(tmp_path / "more", (tmp_path / "double" / "config.toml").read_text("utf-8"))
+    write_version(tmp_path / "more" / "1")
+    with mode(where(tmp_path), 0):
+        watcher.poll()
+        assert served(registry) == [("double", 1), ("more", 1)]
+        assert ("more", 1) in [(status.name, status.version) for status in registry.index()]
+    watcher.poll()
+    assert served(registry) == [("double", 1), ("more", 1)]
+    assert len(factory.opened) == 2
+
+
+def test_a_load_that_cannot_read_is_tried_again(
+    tmp_path: Path, registry: ModelRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And does not keep the models after it from being loaded."""
+    watcher = RepositoryWatcher(ModelRepository(tmp_path), registry)
+    config = (tmp_path / "double" / "config.toml").read_text("utf-8")
+    for name in ("a", "more"):
+        write_config(tmp_path / name, config)
+        write_version(tmp_path / name / "1")
+    with mode(tmp_path / "a" / "config.toml", 0):
+        watcher.poll()
+        assert served(registry) == [("double", 1), ("more", 1)]
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith("a is left as it is for now: ")
+    assert "config.toml" in warning
+    watcher.poll()
+    assert served(registry) == [("a", 1), ("double", 1), ("more", 1)]
+
+
+def test_a_fault_of_ours_costs_one_model(
+    tmp_path: Path, factory: FakeFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged whole; the next model is loaded."""
+
+    def build(info: ServedModelInfo) -> None:
+        if info.name == "a":
+            raise RuntimeError("a bug")
+
+    registry = open_registry(tmp_path, factory, build_pipeline=build)
+    watcher = RepositoryWatcher(ModelRepository(tmp_path), registry)
+    for name in ("a", "more"):
+        write_config(tmp_path / name, '[[instance_group]]\nname = "onednn"\nbackend = "fake"\n')
+        write_version(tmp_path / name / "1")
+    watcher.poll()
+    assert served(registry) == [("more", 1)]
+    assert "RuntimeError: a bug" in caplog.text
+    registry.close()
+
+
+def test_the_names_are_those_that_the_repository_lists(tmp_path: Path) -> None:
+    """Whether a model itself can be looked at is another question; a repository that cannot be
+    listed is a ConfigError."""
+    write_version(tmp_path / "double" / "1")
+    (tmp_path / "link").symlink_to("double")
+    (tmp_path / "notes.txt").touch()
+    with mode(tmp_path, 0o444):
+        assert ModelRepository(tmp_path).names() == ("double",)
+    with (
+        mode(tmp_path, 0o111),
+        pytest.raises(ConfigError, match="cannot be read: Permission denied"),
+    ):
+        ModelRepository(tmp_path).names()
 
 
 def test_it_polls_until_it_is_told_to_stop(

@@ -140,8 +140,8 @@ def test_stalled_server(target: Path) -> None:
         serving(Script(CONTENT, stall_after=50_000)) as url,
         pytest.raises(DownloadError, match=r"time is up at 0\.1 of 0\.3 MB; run again"),
     ):
-        download(release_of(url), target, timeout=0.7)
-    assert time.monotonic() - start < 5
+        download(release_of(url), target, timeout=2)
+    assert time.monotonic() - start < 15
     assert part_of(target).read_bytes() == CONTENT[:50_000]
 
 

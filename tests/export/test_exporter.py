@@ -2,18 +2,22 @@
 
 import hashlib
 import json
+import os
+import time
 from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
 
+from app.cli import main
 from app.engine.config import load_config
+from app.engine.repository import VERSION
 from app.errors import ExportError
 from app.export.config_text import mnist_config, segment_config, sentiment_config
 from app.export.exporter import Origin, export_version
 from app.export.program import load_parameters
-from app.export.publish import next_version, staged_version
+from app.export.publish import LAST_VERSION, next_version, staged_version, versions
 from app.export.recipe import Recipe, read_recipe
 from app.export.selftest import run_program
 from app.networks import build
@@ -243,10 +247,51 @@ def test_origin_comes_from_a_closed_list(digits: Path, tmp_path: Path) -> None:
 
 def test_versions_count_up_from_the_highest(tmp_path: Path) -> None:
     """Gaps are not filled, and directories that are no versions do not count."""
-    for name in ("1", "7", "007", ".staging-ab", "v9", "12x"):
+    for name in ("1", "7", "007", ".staging-ab", "v9", "12x", "1234567890"):
         (tmp_path / name).mkdir()
+    assert versions(tmp_path) == [7, 1]
     assert next_version(tmp_path) == 8
     assert next_version(tmp_path / "new") == 1
+
+
+@pytest.mark.parametrize("version", [0, -3, LAST_VERSION + 1, 10**12])
+def test_a_version_that_no_server_would_see_is_refused(version: int, tmp_path: Path) -> None:
+    """With the limit and the value; nothing is written."""
+    with pytest.raises(ExportError) as refused, staged_version(tmp_path / "m", version):
+        pass
+    assert refused.value.message == (
+        f"a version is a whole number from 1 to 999999999, received {version}"
+    )
+    assert (refused.value.limit, refused.value.received) == (LAST_VERSION, version)
+    assert list(tmp_path.iterdir()) == []
+    assert VERSION.fullmatch(str(LAST_VERSION))
+    assert not VERSION.fullmatch(str(LAST_VERSION + 1))
+
+
+def test_the_export_command_refuses_such_a_version(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line; the default after the last version is one of them."""
+    command = ["export", "mnist", "--weights", str(digits), "--repository", str(tmp_path)]
+    command += ["--origin", "random"]
+    assert main([*command, "--version", "0"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].endswith("from 1 to 999999999, received 0")
+    assert main([*command, "--version", str(LAST_VERSION)]) == 0
+    assert main(command) == 1
+    assert "received 1000000000" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "mnist").glob("[0-9]*")] == [str(LAST_VERSION)]
+
+
+def test_what_a_killed_export_left_is_removed_a_day_later(tmp_path: Path) -> None:
+    """Not sooner: somebody may still be building in it."""
+    for age, name in ((0.0, "new"), (90_000.0, "old")):
+        left = tmp_path / f".staging-{name}"
+        left.mkdir()
+        (left / "inference.pdiparams").write_bytes(b"half")
+        os.utime(left, (time.time() - age, time.time() - age))
+    with staged_version(tmp_path, 1):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {".staging-new", "1"}
 
 
 def test_version_is_never_overwritten(tmp_path: Path) -> None:

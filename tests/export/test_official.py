@@ -150,7 +150,7 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     arguments = ["export", "mnist", "--weights", str(weights), "--repository", str(tmp_path)]
     assert main([*arguments, "--name", "digits", "--origin", "random"]) == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path}/digits/1: 0.")
-    assert main([*arguments, "--name", "Bad Name"]) == 1
+    assert main([*arguments, "--name", "Bad Name", "--origin", "random"]) == 1
     assert "must match" in capsys.readouterr().err
 
 

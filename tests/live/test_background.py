@@ -15,7 +15,7 @@ from app.live.prover import Prover
 from app.live.quiet import Quiet
 from app.live.shadow import Shadow
 from app.live.spare import Spares
-from tests.engine.fakes import FakeFactory, Gate, ManualClock, doubled, row
+from tests.engine.fakes import FakeFactory, Gate, ManualClock, doubled, row, wait_until
 from tests.live.fakes import RecordingLive
 
 Build = Callable[..., Background]
@@ -106,4 +106,4 @@ def test_the_end_does_not_wait_for_an_idle_moment(build: Build) -> None:
     background = build()
     background.began()
     background.close()
-    assert not background.alive()
+    wait_until(lambda: not background.alive())

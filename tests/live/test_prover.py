@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import time
 from dataclasses import replace
 
 from app.engine.model import ServedModel
@@ -13,7 +13,7 @@ from app.errors import BackendError
 from app.live.prover import NOTHING_TO_COMPARE, RETRY_SECONDS, Prover, Which
 from app.live.quiet import Quiet
 from app.live.spare import Spares
-from tests.engine.fakes import FakeFactory, ManualClock, doubled
+from tests.engine.fakes import PATIENCE, FakeFactory, ManualClock, doubled, row
 from tests.live.fakes import nudged
 
 
@@ -51,13 +51,11 @@ def test_other_outputs_prove_a_group(
 
 
 def test_a_group_that_changes_nothing_is_ineffective(
-    registry: ModelRegistry, spares: Spares, served: ServedModel
+    registry: ModelRegistry, spares: Spares, beside: FakeFactory, served: ServedModel
 ) -> None:
     """The same bits in the same time: whatever its switches say."""
-
-    ticks = itertools.count()
-    timed = replace(spares, clock=lambda: float(next(ticks)))  # every run takes one
-    prove_all(registry, timed)
+    beside.seconds = 1.0
+    prove_all(registry, spares)
     found = effect(served)
     assert found.effective is False, found.reason
     assert "changes nothing" in found.reason
@@ -106,7 +104,7 @@ def test_a_group_is_proven_once_it_is_started(
     prover = Prover(registry, spares, which="started")
     assert prover.prove_one()  # main
     assert not prover.prove_one()
-    served.start_group("spare")
+    served.submit(row(1), deadline=time.monotonic() + PATIENCE, group="spare").result(PATIENCE)
     assert prover.prove_one()
     assert effect(served) != UNKNOWN_EFFECT
     assert not prover.prove_one()

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.engine.model import ServedModel
 from app.engine.registry import ModelRegistry
+from app.engine.tensors import TensorSpec
 from app.errors import BackendError, WorkerCrashed
 from app.live.quiet import Quiet
 from app.live.shadow import Shadow
 from app.live.spare import Spares
-from tests.engine.fakes import FakeFactory, doubled, row
+from tests.engine.fakes import PATIENCE, FakeFactory, doubled, open_registry, row, write_double
 from tests.live.fakes import RecordingLive, nudged
+from tests.model_files import write_version
 
 Build = Callable[..., Shadow]
 
@@ -65,6 +72,38 @@ def test_a_replay_records_time_and_drift(
     ]
     assert observer.outcomes == ["replayed"]
     assert not shadow.replay_one()
+
+
+@pytest.mark.parametrize("shape", [(7, 3), ()], ids=["a long first axis", "a scalar"])
+def test_the_first_axis_of_an_unbatched_model_is_no_batch(
+    tmp_path: Path, spares: Spares, observer: RecordingLive, shape: tuple[int, ...]
+) -> None:
+    """Its size is the client's choice, and would be as many values of the label batch_size."""
+    x = np.ones(shape, np.float32)
+    spec = TensorSpec("x", "float32", (-1,) * len(shape))
+    model = write_double(tmp_path / "whole", batch=0)
+    shutil.rmtree(model / "1")
+    pairs = (spec,), (replace(spec, name="y"),)
+    write_version(model / "1", specs=pairs, inputs={"x": x}, outputs={"y": 2 * x})
+    registry = open_registry(tmp_path / "whole", FakeFactory())
+    shadow = Shadow(
+        registry,
+        spares,
+        fraction=1.0,
+        groups=("spare",),
+        max_predictors=1,
+        observer=observer,
+        agreement_of=lambda info: None,
+    )
+    try:
+        registry.load_all()
+        [served] = registry.served()
+        shadow.offer(served, "main", [{"x": x}], [{"y": 2 * x}])
+        assert shadow.replay_one()
+    finally:
+        shadow.close()
+        registry.close()
+    assert [batch["rows"] for batch in observer.batches] == [1]
 
 
 def test_the_tasks_own_measure_is_recorded(
@@ -149,7 +188,7 @@ def test_without_names_the_started_groups_are_shadowed(
     shadow.replay_one()
     assert observer.outcomes == ["dropped"]
     assert not beside.specs
-    served.start_group("spare")
+    served.submit(row(1), deadline=time.monotonic() + PATIENCE, group="spare").result(PATIENCE)
     offer(shadow, served)
     shadow.replay_one()
     assert observer.outcomes == ["dropped", "replayed"]

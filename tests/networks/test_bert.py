@@ -2,7 +2,9 @@
 
 import itertools
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import paddle
@@ -12,7 +14,7 @@ from safetensors.numpy import save_file
 
 from app.engine.tensors import TensorSpec
 from app.export.bert_weights import read_bert_directory
-from app.export.program import save_program
+from app.export.program import load_parameters, save_program
 from app.networks import build
 from tests.networks.conftest import FIXTURES, Open
 from tests.networks.stopwatch import seconds
@@ -20,7 +22,7 @@ from tests.networks.stopwatch import seconds
 pytestmark = pytest.mark.paddle
 LIMIT = 1e-4
 TINY = FIXTURES / "tiny_bert"
-TRAINED = Path(__file__).parents[2] / "runs" / "emotion" / "hf"
+TRAINED = Path(__file__).parents[2] / "model_repo" / "emotion" / "1"
 Ids = NDArray[np.int64]
 
 
@@ -74,24 +76,49 @@ def test_padding_is_ignored() -> None:
     assert np.abs(logits(network, ids, mask) - logits(network, noisy, mask)).max() == 0.0
 
 
+def published_state(ours: Mapping[str, Any], *, like: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a served version under the names and in the layout of `like`."""
+    renamed = {
+        "bert.embeddings.LayerNorm.": "embeddings_norm.",
+        "bert.embeddings.": "",
+        "bert.encoder.layer.": "layers.",
+        "attention.self.": "attention.",
+        "attention.output.LayerNorm.": "attention_norm.",
+        "output.LayerNorm.": "output_norm.",
+        "bert.pooler.": "pooler.",
+        "dense.": "",
+    }
+    state: dict[str, Any] = {}
+    for name, value in like.items():
+        source = name
+        for theirs, replacement in renamed.items():
+            source = source.replace(theirs, replacement)
+        if source == "token_type_embeddings.weight":  # it is part of the position embeddings
+            state[name] = np.zeros(tuple(value.shape), np.float32)
+            continue
+        array = np.asarray(ours[source], np.float32)
+        linear = array.ndim == 2 and "embeddings" not in source
+        state[name] = np.ascontiguousarray(array.T if linear else array)
+    return state
+
+
 @pytest.mark.parametrize("source", ["random", "trained"])
 def test_live_transformers(source: str, tmp_path: Path) -> None:
-    """The logits equal those of transformers run here on the same directory."""
+    """The logits equal those of transformers run here on the same weights."""
     torch = pytest.importorskip("torch", reason="torch is in the [train] extra only")
     transformers = pytest.importorskip("transformers")
-    if source == "random":
-        torch.manual_seed(1)
-        config = transformers.BertConfig(
-            vocab_size=500, hidden_size=96, num_hidden_layers=3, num_attention_heads=6,
-            intermediate_size=200, num_labels=6, initializer_range=0.2,
-        )  # fmt: skip
-        transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
-        directory = tmp_path
-    elif not TRAINED.exists():
-        pytest.skip(f"no trained weights at {TRAINED}")
-    else:
-        directory = TRAINED
-    theirs = transformers.BertForSequenceClassification.from_pretrained(directory).eval()
+    torch.manual_seed(1)
+    options: dict[str, Any] = {
+        "vocab_size": 500, "hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 6,
+        "intermediate_size": 200, "num_labels": 6, "initializer_range": 0.2,
+    }  # fmt: skip
+    if source == "trained":
+        options = json.loads((TRAINED / "manifest.json").read_text("utf-8"))["network"]["options"]
+    theirs = transformers.BertForSequenceClassification(transformers.BertConfig(**options)).eval()
+    if source == "trained":
+        state = published_state(load_parameters(TRAINED), like=theirs.state_dict())
+        theirs.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
+    theirs.save_pretrained(directory := tmp_path)
     ids, mask = texts([1, 5, 17, 32], vocabulary=theirs.config.vocab_size, width=32)
     with torch.no_grad():
         expected = theirs(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).logits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import tempfile
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +14,13 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from app.api.errors import install
+from app.api.large import LARGE_BYTES
 from app.dataplane import Answer
 from app.errors import ImageUnreadable, Overloaded
 from app.pipelines.segment import endpoints
 from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
 from app.settings import Settings
+from tests.api.fakes import RecordingExecutor
 
 PICTURE = b"\xff\xd8 not opened by the API process"
 STAGES = {"decode": 0.004, "preprocess": 0.001, "queue": 0.0, "infer": 0.1, "encode": 0.003}
@@ -29,13 +32,14 @@ class FakePlane:
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
         self.error: Exception | None = None
+        self.image = b"encoded"
 
     async def run(self, task: str, payload: SegmentRequest, **options: Any) -> Answer:
         self.calls.append({"task": task, "payload": payload} | options)
         if self.error:
             raise self.error
         result = SegmentResult(
-            image=b"encoded",
+            image=self.image,
             format=payload.format,
             output=payload.output,
             width=40,
@@ -65,7 +69,10 @@ class Server:
 
         install(app)
         app.include_router(endpoints())
-        app.state.paddlepool = SimpleNamespace(settings=Settings(), dataplane=self.plane)
+        self.operations = RecordingExecutor()
+        app.state.paddlepool = SimpleNamespace(
+            settings=Settings(), dataplane=self.plane, operations=self.operations
+        )
         self.app = app
         self.client = TestClient(app, raise_server_exceptions=False)
 
@@ -188,6 +195,15 @@ def test_json_is_sent_where_accept_asks_for_it(server: Server) -> None:
         "predictor": "onednn",
     }
     assert response.headers["x-model"] == "u2netp@2"
+
+
+def test_a_large_picture_becomes_json_beside_the_event_loop(server: Server) -> None:
+    """Base64 of some megabytes takes longer than a liveness probe should wait."""
+    for size, apart in ((LARGE_BYTES, 0), (LARGE_BYTES + 1, 1), (1_000_003, 2)):
+        server.plane.image = random.Random(size).randbytes(size)
+        reply = server.raw(accept="application/json").json()
+        assert base64.b64decode(reply["image"], validate=True) == server.plane.image
+        assert server.operations.runs == apart
 
 
 def test_accept_chooses_the_encoding(server: Server) -> None:

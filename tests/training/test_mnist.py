@@ -59,7 +59,7 @@ def shell(text: str, project: Path) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -165,7 +165,7 @@ def test_served_by_the_server(project: Path, exported: Path) -> None:
                 for line in server.stdout
                 if (found := re.search(r"http://127\.0\.0\.1:\d+", line))
             )
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while (answer := httpx.get(address + url[1], timeout=30)).status_code == 503:
                 assert time.monotonic() < deadline, answer.text
                 time.sleep(0.1)  # the server listens before its models are loaded

@@ -11,6 +11,37 @@ function show(image, blob) {
   image.hidden = false;
 }
 
+// The server's API key, where it wants one: asked for after a 401, kept until this tab is closed.
+let key = "";
+try {
+  key = sessionStorage.getItem("paddlepool-key") ?? "";
+} catch {
+  // Storage is switched off: the key lasts until the page is left.
+}
+
+async function ask(address, options = {}) {
+  const headers = new Headers(options.headers);
+  // A header carries bytes; the server reads a key's as UTF-8.
+  if (key) headers.set("X-Api-Key", String.fromCharCode(...new TextEncoder().encode(key)));
+  const response = await fetch(address, { ...options, headers });
+  if (response.status === 401) $("key-form").hidden = false;
+  return response;
+}
+
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  key = $("key").value.trim();
+  try {
+    sessionStorage.setItem("paddlepool-key", key);
+  } catch {
+    // As above.
+  }
+  $("key").value = $("segment-error").textContent = $("sentiment-error").textContent = "";
+  $("key-form").hidden = true;
+  describeServer();
+  segment();
+});
+
 async function problemOf(response) {
   const problem = await response.json().catch(() => ({}));
   return problem.detail ?? problem.title ?? `the server answered ${response.status}`;
@@ -54,7 +85,7 @@ async function segment() {
   try {
     const body = new FormData();
     body.set("file", picture);
-    const response = await fetch(`/segment?${parameters}`, { method: "POST", body });
+    const response = await ask(`/segment?${parameters}`, { method: "POST", body });
     if (question !== asked) return;
     if (!response.ok) throw new Error(await problemOf(response));
     show($("after"), await response.blob());
@@ -98,7 +129,7 @@ $("sentiment").addEventListener("submit", async (event) => {
   $("sentiment-error").textContent = "";
   try {
     const predictor = $("sentiment-predictor").value;
-    const response = await fetch(`/sentiment${predictor ? `?predictor=${predictor}` : ""}`, {
+    const response = await ask(`/sentiment${predictor ? `?predictor=${predictor}` : ""}`, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify({ text: $("text").value }),
@@ -120,11 +151,17 @@ $("sentiment").addEventListener("submit", async (event) => {
 
 async function describeServer() {
   try {
-    const info = await (await fetch("/info")).json();
+    const response = await ask("/info");
+    if (response.status === 401) {
+      $("status").textContent = key ? "the server does not know this key" : "the server asks for a key";
+      return;
+    }
+    const info = await response.json();
     const ready = info.models.filter((model) => model.state === "READY");
     $("status").textContent = `${ready.length} of ${info.models.length} models ready`;
     for (const [task, select] of [["segment", $("segment-predictor")], ["sentiment", $("sentiment-predictor")]]) {
       const model = ready.find((each) => each.name === info.default_models[task]);
+      select.replaceChildren();
       for (const group of model?.predictors ?? []) {
         const selected = group.default;
         select.append(element("option", { value: group.name, selected, defaultSelected: selected }, group.name));

@@ -1,0 +1,107 @@
+"""A CSV file, and the same rows with results behind them, which a later run goes on with."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from app.errors import InvalidParameter
+
+
+class Table:
+    """A CSV file with a header line: its `columns`, and how many rows it has, `count`.
+
+    **Invariant**: all of it has been read once, so that no row can end a long run half-way.
+    """
+
+    def __init__(self, path: Path, *, encoding: str) -> None:
+        """Raises InvalidParameter that names the line at fault."""
+        if not path.is_file():  # a pipe could be read only once
+            raise InvalidParameter(f"{path} is not a file")
+        self._path = path
+        self._encoding = encoding
+        self.columns: tuple[str, ...] = tuple(next(self._read(), ()))
+        self.count = sum(1 for _ in self.rows())
+
+    def rows(self) -> Iterator[list[str]]:
+        """Each row with a field for every column, empty where the file has none; no blank lines."""
+        rows = self._read(len(self.columns))
+        next(rows, None)
+        for row in rows:
+            if row:
+                yield row + [""] * (len(self.columns) - len(row))
+
+    def _read(self, most: int | None = None) -> Iterator[list[str]]:
+        try:
+            file = self._path.open(encoding=self._encoding, newline="")
+        except OSError as error:
+            raise InvalidParameter(f"{self._path} cannot be read: {error.strerror}") from error
+        with file:
+            reader = csv.reader(file)
+            try:
+                for row in reader:
+                    if most is not None and len(row) > most:
+                        raise InvalidParameter(
+                            f"{self._path}, line {reader.line_num}: "
+                            f"{len(row)} fields, the header has {most}",
+                            limit=most,
+                            received=len(row),
+                        )
+                    yield row
+            except UnicodeDecodeError as error:
+                # The file is decoded in blocks: the reader has not come to the wrong bytes yet.
+                line = reader.line_num + 1 + error.object[: error.start].count(b"\n")
+                raise InvalidParameter(
+                    f"{self._path}, line {line}: not {error.encoding}; "
+                    "say --encoding, for example --encoding gb18030"
+                ) from error
+            except UnicodeError as error:
+                raise InvalidParameter(f"{self._path}: not {self._encoding}: {error}") from error
+            except csv.Error as error:
+                raise InvalidParameter(f"{self._path}, line {reader.line_num}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """How many rows have results already, and how many of these have an error for a result."""
+
+    done: int = 0
+    failed: int = 0
+
+
+def take_up(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Begun:
+    """What an earlier run has written for these rows; anything else is cut off.
+
+    Afterwards `part` is there and holds the header and that many rows. The last column tells an
+    error by not being empty. Raises InvalidParameter when it cannot be written.
+    """
+    begun = Begun()
+    try:
+        with part.open("r+b" if part.exists() else "w+b") as file:
+            whole = 0
+            reader = csv.reader(_whole_lines(file))
+            with contextlib.suppress(csv.Error, UnicodeDecodeError):
+                if next(reader, None) == list(header):
+                    whole = file.tell()
+                    for row, result in zip(rows, reader, strict=False):
+                        if len(result) != len(header) or result[: len(row)] != row:
+                            break
+                        begun = Begun(begun.done + 1, begun.failed + bool(result[-1]))
+                        whole = file.tell()
+            file.truncate(whole)
+        if not whole:
+            with part.open("w", encoding="utf-8", newline="") as empty:
+                csv.writer(empty).writerow(header)
+    except OSError as error:
+        raise InvalidParameter(f"{part} cannot be written: {error.strerror}") from error
+    return begun
+
+
+def _whole_lines(file: BinaryIO) -> Iterator[str]:
+    for line in file:
+        if line.endswith(b"\n"):  # else its writing was cut off
+            yield line.decode("utf-8")

@@ -1,0 +1,29 @@
+"""`paddlepool serve` with one more backend: Paddle Inference that opens when a file is there."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.backends import BACKENDS, paddle_inference
+from app.backends.handler import Handler
+from app.commands import serve
+
+
+def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Waits for the file that the option `gate` names."""
+    while not Path(opening["options"]["gate"]).exists():
+        time.sleep(0.01)
+    return paddle_inference.open_predictor({**opening, "options": {}})
+
+
+if __name__ == "__main__":
+    BACKENDS["gated"] = "tests.e2e.gated_server:open_predictor"
+    parser = argparse.ArgumentParser()
+    command = parser.add_subparsers(required=True).add_parser("serve")
+    serve.configure(command)
+    sys.exit(serve.run(parser.parse_args()))

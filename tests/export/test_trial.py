@@ -1,0 +1,108 @@
+"""What is concluded from trial runs, with predictors that only pretend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.engine.config import ModelConfig, Warmup
+from app.engine.ports import Predictor, PredictorSpec
+from app.engine.tensors import Tensors, TensorSpec
+from app.errors import BackendError, ExportError, RunRefused
+from app.export.trial import run_trial
+
+ROWS = TensorSpec("rows", "float32", (-1, 2))
+Behaviour = Callable[[Tensors], Tensors]
+
+
+@dataclass(frozen=True)
+class Pretended:
+    behaviour: Behaviour
+
+    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        assert timeout > 0
+        return self.behaviour(inputs)
+
+    def close(self) -> None: ...
+
+
+def spec(*outputs: TensorSpec) -> PredictorSpec:
+    return PredictorSpec(
+        directory=Path("m/1"),
+        program="p.json",
+        params=None,
+        inputs=(ROWS,),
+        outputs=outputs,
+        backend="paddle_inference",
+        threads=1,
+    )
+
+
+def opening(behaviour: Behaviour) -> Callable[[PredictorSpec], Predictor]:
+    return lambda _spec: Pretended(behaviour)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_that_answer_alone_as_together_are_independent(rows: int) -> None:
+    """Also where the configured shape has several."""
+    trial = run_trial(
+        spec(TensorSpec("y", "float32", (-1, 2))),
+        config=ModelConfig(warmup=(Warmup(shapes={"rows": (rows, 2)}),)),
+        open_predictor=opening(lambda inputs: {"y": inputs["rows"]}),
+    )
+    assert trial.independent is True
+    assert len(trial.inputs["rows"]) == rows
+
+
+def test_a_row_for_each_thing_found_is_no_batch() -> None:
+    """Nothing found is nothing found together as well, and still the answers cannot be divided."""
+    trial = run_trial(
+        spec(TensorSpec("boxes", "int64", (-1, 4))),
+        config=ModelConfig(),
+        open_predictor=opening(lambda _inputs: {"boxes": np.zeros((0, 4), np.int64)}),
+    )
+    assert trial.independent is False
+
+
+def test_rows_that_differ_in_length_are_no_batch() -> None:
+    """As many columns as were found, in each run others."""
+    counts = iter((2, 3, 4, 2))
+    trial = run_trial(
+        spec(TensorSpec("found", "float32", (-1, 2))),
+        config=ModelConfig(),
+        open_predictor=opening(
+            lambda inputs: {"found": np.zeros((len(inputs["rows"]), next(counts)), np.float32)}
+        ),
+    )
+    assert trial.independent is False
+    assert trial.specs == (TensorSpec("found", "float32", (-1, -1)),)
+
+
+def test_an_empty_axis_is_a_free_one() -> None:
+    """Where Paddle declares fewer axes than come, the manifest must not promise a size of 0."""
+    trial = run_trial(
+        spec(TensorSpec("boxes", "int64", (-1,))),
+        config=ModelConfig(),
+        open_predictor=opening(lambda _inputs: {"boxes": np.zeros((0, 4), np.int64)}),
+    )
+    assert trial.specs == (TensorSpec("boxes", "int64", (-1, 4)),)
+
+
+def test_why_nothing_ran_is_said() -> None:
+    """A program that cannot be opened is told from one that takes no shape."""
+
+    def refuse_to_open(_spec: PredictorSpec) -> Predictor:
+        raise BackendError("the backend raised an error")
+
+    def refuse_to_run(_inputs: Tensors) -> Tensors:
+        raise RunRefused("the framework cannot run it")
+
+    y = TensorSpec("y", "float32", (-1, 2))
+    with pytest.raises(ExportError, match="cannot open the program: the backend raised an error"):
+        run_trial(spec(y), config=ModelConfig(), open_predictor=refuse_to_open)
+    with pytest.raises(ExportError, match=r"no shape tried \(the framework cannot run it\); name"):
+        run_trial(spec(y), config=ModelConfig(), open_predictor=opening(refuse_to_run))
