@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -35,9 +36,10 @@ def slow_server(directory: Path, **settings: object) -> Iterator[Server]:
 class Clients:
     """Threads that send one request after the other until the server refuses connections."""
 
-    def __init__(self, server: Server, count: int, seconds: float) -> None:
+    def __init__(self, server: Server, count: int, path: str, body: object = None) -> None:
         self._server = server
-        self._path = f"/slow?seconds={seconds}"
+        self._path = path
+        self._body = json.dumps(body).encode()
         self.answers: list[int] = []
         self.broken: list[str] = []
         """Requests without an answer, after which the client was refused."""
@@ -53,7 +55,8 @@ class Clients:
             for count in range(10_000):
                 name = f"client-{number}-{count}"
                 try:
-                    reply = client.post(self._path, content=b"x", headers={"X-Request-ID": name})
+                    headers = {"X-Request-ID": name, "Content-Type": "application/json"}
+                    reply = client.post(self._path, content=self._body, headers=headers)
                 except httpx.ConnectError:
                     break
                 except httpx.TransportError:
@@ -73,7 +76,7 @@ class Clients:
 def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
     """Readiness falls at once, serving goes on for the delay, what is in flight is answered."""
     with slow_server(tmp_path, drain_delay_seconds=4) as server:
-        clients = Clients(server, 16, 0.1)
+        clients = Clients(server, 16, "/slow?seconds=0.1")
         with server.client() as client:
             wait_until(lambda: len(clients.answers) >= 32)
             server.process.send_signal(signal.SIGTERM)
@@ -88,6 +91,24 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
         assert set(clients.answers) == {200}
         assert clients.dropped == [], "connections were dropped while others were served"
         # Those that the system had accepted and the server had not when it closed its socket.
+        accepted = {line.get("request_id") for line in server.log()}
+        assert [name for name in clients.broken if name in accepted] == []
+
+
+@pytest.mark.paddle
+def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
+    """Jobs that are queued when the drain begins are run, all of them: of one instance and eight
+    clients with four batches each, most wait at any time."""
+    with running(ROOT / "model_repo", tmp_path, settings={"prove_groups": "off"}) as server:
+        server.wait_loaded()
+        text = "妈妈说想和我聊天，她一定是有难过的事了。我要上课，所以我好难过。"
+        clients = Clients(server, 8, "/sentiment", {"inputs": [text] * 32})
+        wait_until(lambda: len(clients.answers) >= 16)
+        server.process.send_signal(signal.SIGTERM)
+        clients.join()
+        assert server.process.wait(PATIENCE) == 0
+        assert set(clients.answers) == {200}
+        assert clients.dropped == []
         accepted = {line.get("request_id") for line in server.log()}
         assert [name for name in clients.broken if name in accepted] == []
 

@@ -1,0 +1,170 @@
+"""What becomes of three times as much as the server can answer, measured against a real one.
+
+    .venv/bin/python loadtest/overload.py [--seconds 20] [--rounds 3] [--json FILE]
+
+For each case, in turns: a calm phase in which as many clients as keep its predictors busy ask
+without a pause, and a phase in which requests arrive at three times that rate, whether the ones
+before are answered or not. Printed are the statuses, how many answers a second are left of the calm
+rate, how soon a refusal comes, and the memory. Exit code 1 when a target is missed: nothing but 200
+and 503, 90 % of the calm rate, refusals within 50 ms (p99), and after the first such phase, which
+fills the queue for the first time, no more than a tenth of memory on top.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import queue
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from cases import Case, read_cases
+from harness import ROOT, Connection, Reply, Server, running_server
+from phases import drive
+
+from app.engine.repository import ModelRepository
+
+FACTOR = 3.0
+CONNECTIONS = 160
+"""More than requests can be under way: those queued, and those that are being refused."""
+
+TARGETS = {"goodput": 0.9, "refusal_p99_ms": 50.0, "memory": 1.1}
+
+
+def arrivals(server: Server, case: Case, *, rate: float, seconds: float) -> dict[str, Any]:
+    """Requests at a steady rate, each sent by the first free connection; how they ended."""
+    due: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    replies: list[Reply] = []
+    lock = threading.Lock()
+
+    def client(_: int) -> None:
+        with contextlib.ExitStack() as stack:
+            connection: Connection | None = None
+            idle_since = 0.0
+            while due.get():
+                if connection is None or time.perf_counter() - idle_since > 2.0:
+                    # The server closes what is idle for longer.
+                    connection = Connection(server.port)
+                    stack.enter_context(contextlib.closing(connection))
+                reply = connection.send(case.request)
+                idle_since = time.perf_counter()
+                with lock:
+                    replies.append(reply)
+
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        clients = [pool.submit(client, number) for number in range(CONNECTIONS)]
+        begin = time.perf_counter()
+        for number in range(int(rate * seconds)):
+            time.sleep(max(0.0, begin + number / rate - time.perf_counter()))
+            due.put(True)
+        for _ in clients:
+            due.put(False)
+        for each in clients:
+            each.result()
+        elapsed = time.perf_counter() - begin
+    refused = sorted(1000 * reply.seconds for reply in replies if reply.status == 503)
+    answered = sum(reply.status == 200 for reply in replies)
+    return {
+        "offered_per_second": len(replies) / elapsed,
+        "statuses": dict(Counter(str(reply.status) for reply in replies)),
+        "rows_per_second": case.rows * answered / elapsed,
+        "refusals_ms": refused,
+    }
+
+
+def overload(server: Server, case: Case, *, seconds: float, rounds: int) -> dict[str, Any]:
+    count = case.model.config.group(case.model.config.default_group).count
+    clients = max(case.clients_per_instance) * count
+    drive(server, case, clients=clients, seconds=1.0)
+    memory = [server.memory()["pss"]]
+    calm: list[float] = []
+    crowded: list[dict[str, Any]] = []
+    for _ in range(rounds):
+        calm.append(drive(server, case, clients=clients, seconds=seconds))
+        rate = FACTOR * calm[-1] / case.rows
+        crowded.append(arrivals(server, case, rate=rate, seconds=seconds))
+        memory.append(server.memory()["pss"])
+    refusals = sorted(wait for phase in crowded for wait in phase["refusals_ms"])
+    statuses: Counter[str] = Counter()
+    for phase in crowded:
+        statuses.update(phase["statuses"])
+    ratios = [phase["rows_per_second"] / alone for phase, alone in zip(crowded, calm, strict=True)]
+    return {
+        "calm_rows_per_second": statistics.median(calm),
+        "offered_per_second": statistics.median(p["offered_per_second"] for p in crowded),
+        "rows_per_second": statistics.median(phase["rows_per_second"] for phase in crowded),
+        "goodput": statistics.median(ratios),
+        "goodput_lowest": min(ratios),
+        "goodput_highest": max(ratios),
+        "statuses": dict(statuses),
+        "refusal_p50_ms": statistics.median(refusals) if refusals else None,
+        "refusal_p99_ms": refusals[int(len(refusals) * 0.99)] if refusals else None,
+        "memory_bytes": memory,
+    }
+
+
+def missed(name: str, found: dict[str, Any]) -> list[str]:
+    """What the case has not reached, in words."""
+    faults = []
+    if others := set(found["statuses"]) - {"200", "503"}:
+        faults.append(f"{name}: statuses {', '.join(sorted(others))}")
+    if found["goodput"] < TARGETS["goodput"]:
+        faults.append(f"{name}: {100 * found['goodput']:.1f} % of the calm rate is left")
+    if found["refusal_p99_ms"] is None or found["refusal_p99_ms"] > TARGETS["refusal_p99_ms"]:
+        faults.append(f"{name}: p99 of a refusal is {found['refusal_p99_ms']} ms")
+    _, first, *_, last = [*found["memory_bytes"], found["memory_bytes"][-1]]
+    if last > TARGETS["memory"] * first:
+        faults.append(f"{name}: memory went on from {first / 1e6:.0f} to {last / 1e6:.0f} MB")
+    return faults
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repository", type=Path, default=ROOT / "model_repo")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of a phase")
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of phases for each case")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here as well")
+    arguments = parser.parse_args()
+    # Of the texts, requests of many: what one of a single text costs its client would be measured.
+    cases = [
+        case
+        for case in read_cases(ModelRepository(arguments.repository), requests=1)
+        if "sentiment" not in case.name or case.rows > 1
+    ]
+    report, faults = {}, []
+    with running_server(arguments.repository) as server:
+        for case in cases:
+            found = report[case.name] = overload(
+                server, case, seconds=arguments.seconds, rounds=arguments.rounds
+            )
+            faults += missed(case.name, found)
+            memory = " → ".join(f"{size / 1e6:.0f}" for size in found["memory_bytes"])
+            waits = [found["refusal_p50_ms"] or 0.0, found["refusal_p99_ms"] or 0.0]
+            print(
+                f"{case.name}\n"
+                f"  calm       {found['calm_rows_per_second']:8.2f} rows a second\n"
+                f"  overloaded {found['rows_per_second']:8.2f} rows a second, "
+                f"{100 * found['goodput']:.1f} % ({100 * found['goodput_lowest']:.1f} … "
+                f"{100 * found['goodput_highest']:.1f}); "
+                f"{found['offered_per_second']:.1f} requests a second arrived\n"
+                f"  statuses   {found['statuses']}\n"
+                f"  refusals   p50 {waits[0]:.1f} ms, p99 {waits[1]:.1f} ms\n"
+                f"  memory     {memory} MB",
+                flush=True,
+            )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    for fault in faults:
+        print(f"MISSED {fault}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
