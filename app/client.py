@@ -33,7 +33,11 @@ Picture = NDArray[np.uint8]
 Source = str | PathLike[str] | bytes | Picture
 
 RETRIED = frozenset({429, 503})
+NEVER_SENT = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+"""Requests that no other attempt would make right."""
+
 MAX_WAIT_SECONDS = 30.0
+"""A server that wants more than this is not waited for."""
 
 
 class ApiError(Exception):
@@ -104,7 +108,9 @@ def _calling(request: httpx.Request, retries: Retries) -> _Call:
             if outcome.status_code not in RETRIED or last:
                 raise ApiError(outcome.status_code, _problem(outcome))
             wait = _retry_after(outcome)
-        elif last:
+            if wait is not None and wait > MAX_WAIT_SECONDS:
+                raise ApiError(outcome.status_code, _problem(outcome))
+        elif last or isinstance(outcome, NEVER_SENT):
             raise outcome
         else:
             wait = None
@@ -117,7 +123,7 @@ def _calling(request: httpx.Request, retries: Retries) -> _Call:
 
 def _retry_after(response: httpx.Response) -> float | None:
     value = response.headers.get("retry-after", "")
-    if value.isdigit():
+    if value.isascii() and value.isdigit():
         return float(value)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())

@@ -44,7 +44,7 @@ def answering(*responses: httpx.Response) -> tuple[httpx.MockTransport, list[htt
 
 
 def busy(retry_after: str | None) -> httpx.Response:
-    headers = {} if retry_after is None else {"retry-after": retry_after}
+    headers = {} if retry_after is None else {"retry-after": retry_after.encode("latin-1")}
     return httpx.Response(503, headers=headers, json={"code": "overloaded", "detail": "full"})
 
 
@@ -101,6 +101,38 @@ def test_busy_is_tried_again_after_the_right_time(
     assert len(seen) == 2
     assert len(slept) == 1
     assert accept(slept[0])
+
+
+@pytest.mark.parametrize("retry_after", ["31", "3600", "9" * 400])
+def test_a_server_that_asks_for_long_is_not_waited_for(retry_after: str) -> None:
+    """Nor asked sooner than it wants: the caller hears of it at once."""
+    transport, seen = answering(busy(retry_after))
+    with (
+        Client(transport=transport, sleep=lambda _: pytest.fail("it waited")) as client,
+        pytest.raises(ApiError) as refused,
+    ):
+        client.sentiment(["好"])
+    assert refused.value.code == "overloaded"
+    assert len(seen) == 1
+
+
+def test_an_odd_retry_after_is_none() -> None:
+    """A digit that is no number of seconds."""
+    slept: list[float] = []
+    transport, _ = answering(busy("\u00b2"), httpx.Response(200, json=EMOTIONS))
+    with Client(transport=transport, sleep=slept.append) as client:
+        client.sentiment(["好"])
+    assert len(slept) == 1
+    assert slept[0] < 1
+
+
+def test_an_address_that_is_none_is_not_tried_again() -> None:
+    """It stays wrong."""
+    with (
+        Client("nowhere://x", sleep=lambda _: pytest.fail("it waited")) as client,
+        pytest.raises(httpx.UnsupportedProtocol),
+    ):
+        client.sentiment(["好"])
 
 
 def test_the_last_refusal_is_raised_with_its_code() -> None:

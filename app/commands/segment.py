@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 import httpx
 from tqdm import tqdm
@@ -16,6 +18,7 @@ from app.client import ApiError, Client
 from app.errors import InvalidParameter
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
+NOTE = ".paddlepool.json"
 MOST_JOBS = 64
 INTERRUPTED = 130
 
@@ -51,6 +54,7 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
     parameters = {"output": args.output, "format": args.format, "crop": args.crop}
     if args.bg_color:
         parameters["bg_color"] = args.bg_color
+    _note(parameters, args.output_directory)
     done = len(pictures) - len(waiting)
     stopping = threading.Event()
 
@@ -110,6 +114,25 @@ def _pictures(directory: Path, *, results: Path) -> list[Path]:
         and not (skipped and path.relative_to(directory).is_relative_to(skipped))
         and path.is_file()
     )
+
+
+def _note(parameters: Mapping[str, Any], directory: Path) -> None:
+    """Keep what the results are made with. Raises InvalidParameter where that was something else:
+    those that are there would be taken for what is asked for now."""
+    note = directory / NOTE
+    try:
+        before = json.loads(note.read_text("utf-8"))
+    except FileNotFoundError:
+        directory.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps(parameters) + "\n", "utf-8")
+        return
+    except ValueError:
+        before = None
+    if before != parameters:
+        raise InvalidParameter(
+            f"{directory} has results of other options: {json.dumps(before)}, "
+            f"asked for now: {json.dumps(parameters)}; take another directory, or remove that one"
+        )
 
 
 def _jobs(text: str) -> int:

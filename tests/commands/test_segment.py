@@ -16,6 +16,7 @@ import pytest
 from app.cli import main
 from app.client import Client
 from app.commands import segment
+from app.errors import InvalidParameter
 
 HEADERS = {
     "content-type": "image/png",
@@ -60,7 +61,11 @@ def photos(directory: Path, *names: str) -> Path:
 
 
 def found(directory: Path) -> set[str]:
-    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(directory))
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != segment.NOTE
+    }
 
 
 def test_results_are_not_pictures(
@@ -142,3 +147,17 @@ def test_a_refused_picture_does_not_stop_the_others(
     said = capsys.readouterr()
     assert "a.jpg: 422 x" in said.err
     assert said.out.strip() == f"1 of 2 pictures in {tmp_path / 'out'}"
+
+
+def test_results_of_other_options_are_not_taken_for_these(tmp_path: Path) -> None:
+    """Masks beside cut-outs of the same names would look like a finished run."""
+    pictures = photos(tmp_path / "photos", "cat.jpg")
+    server = Server()
+    assert server.segment(pictures, "-o", tmp_path / "out") == 0
+    assert server.segment(pictures, "-o", tmp_path / "out", "--jobs", 2) == 0
+    with pytest.raises(InvalidParameter, match=r'"output": "cutout".*"output": "mask"'):
+        server.segment(pictures, "-o", tmp_path / "out", "--output", "mask")
+    (tmp_path / "out" / segment.NOTE).write_text("half a no", "utf-8")
+    with pytest.raises(InvalidParameter, match="other options: null"):
+        server.segment(pictures, "-o", tmp_path / "out")
+    assert server.asked == 1
