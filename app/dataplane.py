@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from app.engine.model import ServedModel
-from app.engine.ports import Clock, InferResult, Pipeline, Prepared
+from app.engine.ports import Clock, Finished, InferResult, Pipeline, Prepared
 from app.engine.registry import ModelRegistry
 from app.engine.tensors import Tensors
 from app.errors import DeadlineExceeded, InvalidParameter, ModelNotFound
@@ -104,15 +104,11 @@ class DataPlane:
                     prepared = await _prepared(pipeline.prepare(payload, deadline=deadline))
                 try:
                     results = await self._infer_all(served, prepared.jobs, group, deadline)
-                    outputs = [result.outputs for result in results]
-                    finishing = pipeline.finish(prepared, outputs, deadline=deadline)
                 except BaseException:
                     prepared.release()
                     raise
-                # From here finish() owns what was prepared: it may still be reading the picture
-                # in its thread when this task is cancelled.
-                finishing.add_done_callback(lambda _: prepared.release())
-                finished = await _result(finishing)
+                outputs = [result.outputs for result in results]
+                finished = await _finished(pipeline, prepared, outputs, deadline)
             queued = max(result.queue_seconds for result in results)
             inferred = max(result.infer_seconds for result in results)
             stages = _in_order(
@@ -158,12 +154,9 @@ class DataPlane:
         priority: int = 0,
     ) -> list[InferResult]:
         """Submit every job, or none: what is queued when one is refused or fails is cancelled."""
-        futures = served.submit_all(jobs, deadline=deadline, group=group, priority=priority)
-        try:
-            return await _results(futures)
-        finally:
-            for future in futures:
-                future.cancel()
+        return await _results(
+            served.submit_all(jobs, deadline=deadline, group=group, priority=priority)
+        )
 
     @contextlib.contextmanager
     def _bystander_told(self) -> Iterator[None]:
@@ -212,8 +205,13 @@ async def _within(timeout: float, served: ServedModel, group: str | None) -> Asy
         ) from None
 
 
-async def _results(futures: Sequence[Future[T]]) -> list[T]:
-    """Await futures of another thread, or the first failure among them.
+# What a future raises has the frames it is raised through in its traceback, and the future has what
+# it raises. A frame that names the future closes the circle, and all that hangs on it, pictures and
+# tensors, stays until the garbage collector comes by: these functions forget their futures.
+
+
+async def _settled(futures: Sequence[Future[T]]) -> None:
+    """Until all of them, futures of another thread, are done or one has failed.
 
     The event loop is woken once for all of them: a wake-up for each would take the interpreter
     from the thread that is about to start the next batch.
@@ -228,20 +226,45 @@ async def _results(futures: Sequence[Future[T]]) -> list[T]:
         if (failed or not waiting) and not loop.is_closed():
             loop.call_soon_threadsafe(settled.set)
 
-    for future in futures:
-        future.add_done_callback(settle)
-    await settled.wait()
-    for future in futures:
-        if future.done():
-            future.result()
-    return [future.result() for future in futures]
+    for each in futures:
+        each.add_done_callback(settle)
+    try:
+        await settled.wait()
+    finally:
+        waiting.clear()
+
+
+async def _results(futures: list[Future[T]]) -> list[T]:
+    """Await futures of another thread, or the first failure among them; what is not done then is
+    cancelled. Empties the list."""
+    done: Future[T] | None = None
+    try:
+        await _settled(futures)
+        for done in [each for each in futures if each.done()]:
+            done.result()
+        return [each.result() for each in futures]
+    finally:
+        done = None
+        while futures:
+            futures.pop().cancel()
 
 
 async def _result(future: Future[T]) -> T:
-    """Await a future of another thread; one that is done already costs no turn of the loop."""
-    if future.done() and not future.cancelled():
+    """Await a future of another thread; one that is done already costs no turn of the loop.
+
+    If this task is cancelled meanwhile, so is the future; and the other way round.
+    """
+    try:
+        if not future.done():
+            await _settled([future])
+        if future.cancelled():
+            raise asyncio.CancelledError
         return future.result()
-    return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    finally:
+        del future
 
 
 async def _prepared(future: Future[Prepared]) -> Prepared:
@@ -251,6 +274,26 @@ async def _prepared(future: Future[Prepared]) -> Prepared:
     except asyncio.CancelledError:
         future.add_done_callback(_release_unclaimed)
         raise
+    finally:
+        del future
+
+
+async def _finished(
+    pipeline: Pipeline, prepared: Prepared, outputs: Sequence[Tensors], deadline: float
+) -> Finished:
+    """Finish what was prepared, and release it whatever happens."""
+    try:
+        finishing = pipeline.finish(prepared, outputs, deadline=deadline)
+    except BaseException:
+        prepared.release()
+        raise
+    # From here finish() owns what was prepared: it may still be reading the picture in its thread
+    # when this task is cancelled.
+    finishing.add_done_callback(lambda _: prepared.release())
+    try:
+        return await _result(finishing)
+    finally:
+        del finishing
 
 
 def _release_unclaimed(future: Future[Prepared]) -> None:

@@ -39,6 +39,8 @@ client's input and never carries the text of a foreign exception.
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class PaddlepoolError(Exception):
     """Root of the tree. `limit` and `received` are plain numbers or words fit to show a client."""
@@ -59,6 +61,14 @@ class PaddlepoolError(Exception):
         self.limit = limit
         self.received = received
         self.errors = errors
+
+    def alone(self) -> Self:
+        """Itself, without the frames and the errors it came through.
+
+        A future that is given an error keeps it, and the frames would keep what was worked on.
+        """
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
 
 class InputError(PaddlepoolError):

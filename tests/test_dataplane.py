@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,7 +18,16 @@ from app.engine.registry import ModelRegistry
 from app.engine.tensors import Tensors
 from app.errors import BackendError, Overloaded
 from app.metrics import Metrics
-from tests.engine.fakes import DOUBLE, PATIENCE, FakeFactory, Gate, doubled, open_registry, row
+from tests.engine.fakes import (
+    DOUBLE,
+    PATIENCE,
+    FakeFactory,
+    Gate,
+    doubled,
+    open_registry,
+    row,
+    wait_until,
+)
 from tests.model_files import write_config, write_version
 
 T = TypeVar("T")
@@ -32,7 +43,7 @@ class OneJobEach:
 
     def prepare(self, payload: Sequence[float], *, deadline: float) -> Future[Prepared]:
         jobs = tuple(row(number) for number in payload)
-        prepared = Prepared(jobs=jobs, state=None, stages={}, release=self._release)
+        prepared = Prepared(jobs=jobs, state=payload, stages={}, release=self._release)
         if self.slow is None:
             return _done(prepared)
         future: Future[Prepared] = Future()
@@ -201,3 +212,49 @@ def test_who_leaves_while_its_work_is_done_gives_its_place_back(
         return await ask(dataplane, 1, 2, 3, 4, 5, 6)
 
     assert asyncio.run(leave()).value == [2, 4, 6, 8, 10, 12]
+
+
+class Payload(list[float]):
+    """A list that can be watched."""
+
+
+@pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
+def test_nothing_of_a_request_waits_for_the_garbage_collector(
+    dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory, ending: str
+) -> None:
+    """Pictures and tensors go with their request: the collector comes by when small things have
+    piled up, and large ones would by then fill the memory."""
+
+    def refuse(inputs: Tensors) -> Tensors:
+        raise BackendError("unlucky")
+
+    if ending == "failed":
+        factory.behaviour = refuse
+    if ending == "left":
+        pipeline.slow = []
+    watched: list[weakref.ref[Payload]] = []
+
+    async def one() -> None:
+        payload = Payload([1.0, 2.0] if ending != "refused" else [1.0] * 7)
+        watched.append(weakref.ref(payload))
+        asked = asyncio.create_task(dataplane.run("several", payload, timeout=PATIENCE))
+        del payload
+        if ending == "left":
+            await asyncio.sleep(0)
+            asked.cancel()
+        [found] = await asyncio.gather(asked, return_exceptions=True)
+        assert isinstance(found, Answer) == (ending == "answered")
+
+    async def several() -> None:
+        for _ in range(3):
+            await one()
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(several())
+        if pipeline.slow:
+            pipeline.slow.clear()
+        wait_until(lambda: [payload() for payload in watched] == [None] * 3)
+    finally:
+        gc.enable()

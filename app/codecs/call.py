@@ -21,7 +21,7 @@ way to make the pool kill and start processes."""
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, weakref_slot=True)
 class Call:
     """A function by name, its arguments, and the class of error to blame when its process dies.
 
@@ -61,7 +61,7 @@ class Call:
         if isinstance(outcome, Reply):
             self.future.set_result(outcome)
         else:
-            self.future.set_exception(outcome)
+            self.future.set_exception(outcome.alone())
         return reason
 
     def _attempt(self, child: Child, *, left: float) -> tuple[Reply | PaddlepoolError, str | None]:

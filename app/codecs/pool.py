@@ -11,10 +11,12 @@ import math
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from app.codecs.call import Call
@@ -130,7 +132,9 @@ class ChildPool:
             else:
                 self._calls.append(call)
             self._changed.notify_all()
-        future.add_done_callback(lambda done: self._drop(call) if done.cancelled() else None)
+        # Not the call itself: a future keeps its callbacks, and the two would keep each other,
+        # pictures and all, until the garbage collector comes by.
+        future.add_done_callback(partial(self._drop_cancelled, weakref.ref(call)))
         return future
 
     def warm_up(self, function: str) -> None:
@@ -195,7 +199,9 @@ class ChildPool:
                 received=waiting,
             )
 
-    def _drop(self, call: Call) -> None:
+    def _drop_cancelled(self, waiting: weakref.ref[Call], future: Future[Reply]) -> None:
+        if not future.cancelled() or (call := waiting()) is None:
+            return
         with self._changed:
             try:
                 self._calls.remove(call)
@@ -213,6 +219,7 @@ class ChildPool:
                 elif task is not None and (reason := self._run(slot, child, task)):
                     self._discard(slot, child, reason)
                     child = None
+                del task  # its pictures must not stay while this waits for the next
         except _Closing:
             if child is not None:
                 child.close()

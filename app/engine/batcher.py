@@ -10,6 +10,7 @@ submit ──► admission ──► lanes ──► take (an idle instance) ─
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -73,8 +74,13 @@ class Batcher:
                 self._admission.of_place(deadline, self._clock(), self._instances())
                 self._admission.places += 1
         except Refused as refused:
-            self._on_rejected(refused.reason)
-            raise refused.error from None
+            error = self._report(refused)
+        else:
+            return
+        try:
+            raise error
+        finally:
+            del error  # it has this frame in its traceback
 
     def leave(self) -> None:
         """The job is made and about to be submitted, or never will be."""
@@ -95,10 +101,25 @@ class Batcher:
                 if min(job.deadline for job in jobs) < self._wake_at:
                     self._deadlines.notify()
         except Refused as refused:
-            self._on_rejected(refused.reason)
-            raise refused.error from None
+            error = self._report(refused)
+        else:
+            self._accept(jobs, shed)
+            return
+        try:
+            raise error
+        finally:
+            del error  # it has this frame in its traceback
+
+    def _report(self, refused: Refused) -> PaddlepoolError:
+        """What to raise, outside the handler: inside, each would keep the other."""
+        self._on_rejected(refused.reason)
+        return refused.error
+
+    def _accept(self, jobs: Sequence[Job], shed: Sequence[Job]) -> None:
         for job in jobs:
-            job.future.add_done_callback(partial(self._drop_cancelled, job))
+            # Not the job itself: a future keeps its callbacks, and the two would keep each other,
+            # tensors and all, until the garbage collector comes by.
+            job.future.add_done_callback(partial(self._drop_cancelled, weakref.ref(job)))
         for unlucky in shed:
             self._on_rejected("shed")
             unlucky.fail(
@@ -294,8 +315,8 @@ class Batcher:
         for job in waiting:
             job.fail(error)
 
-    def _drop_cancelled(self, job: Job, future: Future[InferResult]) -> None:
-        if not future.cancelled():
+    def _drop_cancelled(self, waiting: weakref.ref[Job], future: Future[InferResult]) -> None:
+        if not future.cancelled() or (job := waiting()) is None:
             return
         with self._work:
             waited = self._lanes.remove(job)

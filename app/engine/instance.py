@@ -152,6 +152,7 @@ class Instance:
                     lost = self._run(predictor, batch)
                 if lost is not None:
                     return lost
+                del batch  # its tensors must not stay while this waits for the next
                 if self._successor_ready():
                     return "memory"
         finally:

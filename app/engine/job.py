@@ -17,7 +17,7 @@ from app.errors import PaddlepoolError
 ShapeKey = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True, weakref_slot=True)
 class Job:
     """Validated tensors that wait for a predictor; times are values of the engine's clock.
 
@@ -53,7 +53,7 @@ class Job:
         """Unless somebody was first; a job that still waits may also have been cancelled."""
         if self.claim():
             with contextlib.suppress(InvalidStateError):
-                self.future.set_exception(error)
+                self.future.set_exception(error.alone())
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -121,7 +121,7 @@ class ServedModel:
                 self._statistics.failed(0.0)
             raise
         for job in queued:
-            job.future.add_done_callback(partial(self._ended, job))
+            job.future.add_done_callback(partial(self._ended, now))
         return [job.future for job in queued]
 
     @contextlib.contextmanager
@@ -139,10 +139,10 @@ class ServedModel:
                 raise
             yield
 
-    def _ended(self, job: Job, future: Future[InferResult]) -> None:
+    def _ended(self, enqueued: float, future: Future[InferResult]) -> None:
         """Count what failed; the group has counted what succeeded, with the times of its run."""
         if future.cancelled() or future.exception() is not None:
-            self._statistics.failed(self._clock() - job.enqueued)
+            self._statistics.failed(self._clock() - enqueued)
 
     def statistics(self) -> Snapshot:
         """What this version has done since it was loaded."""

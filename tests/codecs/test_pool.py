@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
@@ -23,6 +25,7 @@ from app.errors import (
     Overloaded,
     WorkerCrashed,
 )
+from tests.engine.fakes import wait_until
 
 FAULTS = "tests.codecs.faults"
 
@@ -122,6 +125,24 @@ def test_a_busy_machine_is_not_the_pictures_fault(monkeypatch: pytest.MonkeyPatc
             late.result(timeout=60)
     finally:
         pool.pool.close()
+
+
+@pytest.mark.parametrize("function", ["echo", "refuse"])
+def test_what_a_call_was_given_goes_with_it(one: Pool, function: str) -> None:
+    """It does not wait for the garbage collector, also where the call failed."""
+    one.echo()
+    array = np.ones((64, 64), np.float32)
+    watched = weakref.ref(array)
+    gc.collect()
+    gc.disable()
+    try:
+        options = {"deadline": time.monotonic() + 60, "blame": ImageUnreadable}
+        future = one.pool.submit(f"{FAULTS}:{function}", {}, {"x": array}, **options)  # type: ignore[arg-type]
+        assert (future.exception(timeout=60) is None) == (function == "echo")
+        del array, future
+        wait_until(lambda: watched() is None)
+    finally:
+        gc.enable()
 
 
 def test_who_would_come_too_late_is_refused_at_once(tmp_path: Path) -> None:

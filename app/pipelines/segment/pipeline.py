@@ -5,9 +5,11 @@ Both ends run in codec processes; here only futures are joined and the picture's
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -162,6 +164,13 @@ def _then(
         else:
             otherwise()
 
-    second.add_done_callback(lambda done: first.cancel() if done.cancelled() else None)
+    # Each would keep the other, pictures and all, until the garbage collector comes by. Until it is
+    # settled, `first` is kept by whoever is to settle it.
+    second.add_done_callback(partial(_cancel_too, weakref.ref(first)))
     first.add_done_callback(settle)
     return second
+
+
+def _cancel_too(first: weakref.ref[Future[Reply]], second: Future[T]) -> None:
+    if second.cancelled() and (waiting := first()) is not None:
+        waiting.cancel()
