@@ -127,12 +127,14 @@ class Batcher:
             )
 
     def _admit_all(self, jobs: Sequence[Job]) -> list[Job]:
-        """Puts the jobs into their lanes and returns those that had to go for them; raises
-        Refused, with everything as it was before."""
+        """Puts the jobs into their lanes and returns those of lower priority that had to go for
+        them; raises Refused, with everything as it was before."""
+        self._check_open()
+        now, instances = self._clock(), self._instances()
         shed: list[Job] = []
         for place, job in enumerate(jobs):
             try:
-                unlucky = self._admit(job)
+                unlucky = self._admission.of_job(job, now, instances)
             except Refused:
                 for added in jobs[:place]:
                     self._lanes.remove(added)
@@ -140,16 +142,9 @@ class Batcher:
                     self._lanes.add(returning)
                 raise
             if unlucky is not None:
+                self._lanes.remove(unlucky)
                 shed.append(unlucky)
             self._lanes.add(job)
-        return shed
-
-    def _admit(self, job: Job) -> Job | None:
-        """Raises Refused; returns the job of lower priority that had to go, if one had."""
-        self._check_open()
-        shed = self._admission.of_job(job, self._clock(), self._instances())
-        if shed is not None:
-            self._lanes.remove(shed)
         return shed
 
     def _check_open(self) -> None:

@@ -91,24 +91,25 @@ class Lanes:
 
     def seconds_before(self, job: Job, times: ServiceTime) -> float:
         """Predictor seconds of the runs that go before `job` would, were it added now."""
-        seconds = 0.0
-        for (priority, key), lane in self._lanes.items():
-            if priority > job.priority:
-                continue
-            rows = sum(waiting.rows for _, waiting in lane)
-            joins = (priority, key) == (job.priority, job.key)
-            # In its own lane it shares the last run, unless that one is full already.
-            runs = (rows + job.rows - 1) // self._max_rows if joins else -(-rows // self._max_rows)
-            seconds += runs * times.expected(key)
-        return seconds
+        return self._seconds(job.priority, times, joining=job)
 
     def seconds(self, priority: int, times: ServiceTime) -> float:
         """Predictor seconds of all runs that go before a new shape's job of this priority."""
-        return sum(
-            -(-sum(waiting.rows for _, waiting in lane) // self._max_rows) * times.expected(key)
-            for (other, key), lane in self._lanes.items()
-            if other <= priority
-        )
+        return self._seconds(priority, times, joining=None)
+
+    def _seconds(self, priority: int, times: ServiceTime, *, joining: Job | None) -> float:
+        seconds = 0.0
+        for (other, key), lane in self._lanes.items():
+            if other > priority:
+                continue
+            rows = sum(waiting.rows for _, waiting in lane)
+            if joining is not None and (other, key) == (priority, joining.key):
+                # In its own lane it shares the last run, unless that one is full already.
+                runs = (rows + joining.rows - 1) // self._max_rows
+            else:
+                runs = -(-rows // self._max_rows)
+            seconds += runs * times.expected(key)
+        return seconds
 
     def _forget_if_empty(self, lane: Lane) -> None:
         if not self._lanes[lane]:

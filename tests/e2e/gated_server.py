@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 from app.backends import BACKENDS, paddle_inference
 from app.backends.handler import Handler
-from app.commands import serve
+from tests.e2e.altered import main
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
@@ -23,7 +21,4 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
 
 if __name__ == "__main__":
     BACKENDS["gated"] = "tests.e2e.gated_server:open_predictor"
-    parser = argparse.ArgumentParser()
-    command = parser.add_subparsers(required=True).add_parser("serve")
-    serve.configure(command)
-    sys.exit(serve.run(parser.parse_args()))
+    main()

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-
-from app.commands import serve
 from app.pipelines import PIPELINES
+from tests.e2e.altered import main
 
 if __name__ == "__main__":
     PIPELINES["slow"] = "tests.e2e.slow_task"
-    parser = argparse.ArgumentParser()
-    command = parser.add_subparsers(required=True).add_parser("serve")
-    serve.configure(command)
-    sys.exit(serve.run(parser.parse_args()))
+    main()

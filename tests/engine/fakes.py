@@ -197,6 +197,11 @@ class FakeFactory:
             self.opened[-1].pause = pause
             return self.opened[-1]
 
+    def let_go(self) -> None:
+        """Open the gate that its runs wait at, if they do: at the end of a test."""
+        if isinstance(self.behaviour, Gate):
+            self.behaviour.open()
+
     def wait_attempts(self, count: int) -> None:
         with self._opening:
             assert self._opening.wait_for(lambda: len(self.specs) >= count, PATIENCE)

@@ -78,8 +78,7 @@ class Served:
 def served(tmp_path: Path) -> Iterator[Served]:
     served = Served(tmp_path)
     yield served
-    if isinstance(served.factory.behaviour, Gate):
-        served.factory.behaviour.open()
+    served.factory.let_go()
     served.model.close()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,20 @@ class Bench:
         batch = self.batcher.take(lambda: True)
         assert batch is not None
         return batch
+
+    @contextlib.contextmanager
+    def idle_instance(self) -> Iterator[Future[Batch | None]]:
+        """What an instance takes that waits for a batch by the time the block begins."""
+        looked = threading.Event()
+
+        def healthy() -> bool:
+            looked.set()  # under the lock, which it gives up only to wait again
+            return True
+
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(self.batcher.take, healthy)
+            assert looked.wait(PATIENCE)
+            yield waiting
 
     def usual(self, seconds: float, width: int = 1) -> None:
         self.batcher.observed(self.job(width=width).key, seconds)
@@ -307,15 +322,7 @@ def test_the_next_batch_is_left_to_an_idle_instance() -> None:
     """One that is about to be free takes nothing for which another one is waiting already."""
     bench = Bench(ManualClock(), live=2, max_delay=0.5)
     assert bench.batcher.take_next() is None
-    looked = threading.Event()
-
-    def healthy() -> bool:
-        looked.set()  # under the lock, which it gives up only to wait again
-        return True
-
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(bench.batcher.take, healthy)
-        assert looked.wait(PATIENCE)
+    with bench.idle_instance() as waiting:
         job = bench.submit()
         bench.clock.advance(1.0)
         assert bench.batcher.take_next() is None
@@ -384,15 +391,7 @@ def test_an_idle_instance_counts_although_another_has_two_batches() -> None:
     bench.usual(5.0)
     bench.submit(), bench.submit()
     bench.take(), bench.batcher.take_next()
-    looked = threading.Event()
-
-    def healthy() -> bool:
-        looked.set()  # under the lock, which it gives up only to wait again
-        return True
-
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(bench.batcher.take, healthy)
-        assert looked.wait(PATIENCE)
+    with bench.idle_instance() as waiting:
         job = bench.submit(timeout=1.0)
         taken = waiting.result(timeout=PATIENCE)
         assert taken is not None

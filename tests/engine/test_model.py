@@ -72,8 +72,7 @@ def serve(tmp_path: Path, factory: FakeFactory, observer: RecordingObserver) -> 
         return served[-1]
 
     yield build
-    if isinstance(factory.behaviour, Gate):
-        factory.behaviour.open()
+    factory.let_go()
     for model in served:
         model.close()
 

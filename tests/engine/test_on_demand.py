@@ -99,8 +99,7 @@ class Two:
 def two(tmp_path: Path) -> Iterator[Two]:
     two = Two(tmp_path)
     yield two
-    if isinstance(two.factory.behaviour, Gate):
-        two.factory.behaviour.open()
+    two.factory.let_go()
     for model in two.models:
         model.close()
 

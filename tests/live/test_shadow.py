@@ -35,7 +35,7 @@ def observer() -> RecordingLive:
 def build(registry: ModelRegistry, spares: Spares, observer: RecordingLive) -> Iterator[Build]:
     built: list[Shadow] = []
 
-    def build(**changes: Any) -> Shadow:
+    def build(of: ModelRegistry = registry, **changes: Any) -> Shadow:
         options: dict[str, Any] = {
             "fraction": 1.0,
             "groups": ("spare",),
@@ -44,7 +44,7 @@ def build(registry: ModelRegistry, spares: Spares, observer: RecordingLive) -> I
             "agreement_of": lambda info: None,
             "draw": lambda: 0.0,
         }
-        built.append(Shadow(registry, spares, **options | changes))
+        built.append(Shadow(of, spares, **options | changes))
         return built[-1]
 
     yield build
@@ -76,7 +76,7 @@ def test_a_replay_records_time_and_drift(
 
 @pytest.mark.parametrize("shape", [(7, 3), ()], ids=["a long first axis", "a scalar"])
 def test_the_first_axis_of_an_unbatched_model_is_no_batch(
-    tmp_path: Path, spares: Spares, observer: RecordingLive, shape: tuple[int, ...]
+    tmp_path: Path, build: Build, observer: RecordingLive, shape: tuple[int, ...]
 ) -> None:
     """Its size is the client's choice, and would be as many values of the label batch_size."""
     x = np.ones(shape, np.float32)
@@ -86,15 +86,7 @@ def test_the_first_axis_of_an_unbatched_model_is_no_batch(
     pairs = (spec,), (replace(spec, name="y"),)
     write_version(model / "1", specs=pairs, inputs={"x": x}, outputs={"y": 2 * x})
     registry = open_registry(tmp_path / "whole", FakeFactory())
-    shadow = Shadow(
-        registry,
-        spares,
-        fraction=1.0,
-        groups=("spare",),
-        max_predictors=1,
-        observer=observer,
-        agreement_of=lambda info: None,
-    )
+    shadow = build(of=registry, max_predictors=1)
     try:
         registry.load_all()
         [served] = registry.served()
