@@ -109,6 +109,7 @@ def test_jobs_have_limits(jobs: str, capsys: pytest.CaptureFixture[str]) -> None
     assert line.endswith(f"argument --jobs: must be 1 to 64, received '{jobs}'")
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("while_it", ["answers", "asks to come back"])
 def test_ctrl_c_leaves_the_rest_to_the_next_run(
     while_it: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -196,6 +196,7 @@ def interrupted() -> httpx.Response:
     return httpx.Response(500)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("faults", "code", "said"),
     [
