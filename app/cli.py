@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from app import __version__
-from app.errors import PaddlepoolError
+from app.contracts.errors import PaddlepoolError
 
 COMMANDS = {
     "serve": ("app.commands.serve", "serve the models of a repository over HTTP"),

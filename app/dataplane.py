@@ -20,15 +20,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from app.engine.model import ServedModel
-from app.engine.ports import Clock, Finished, InferResult, Pipeline, Prepared
-from app.engine.registry import ModelRegistry
-from app.engine.tensors import Tensors
-from app.errors import DeadlineExceeded, InvalidParameter, ModelNotFound
+from app.contracts.errors import DeadlineExceeded, InvalidParameter, ModelNotFound
+from app.contracts.ports import Clock, Finished, InferResult, Pipeline, Prepared
+from app.contracts.reasons import STAGES
+from app.contracts.tensors import Tensors
+from app.engine.registry.model import ServedModel
+from app.engine.registry.registry import ModelRegistry
 
 T = TypeVar("T")
-
-STAGES = ("decode", "preprocess", "queue", "infer", "postprocess", "encode")
 
 
 class RequestObserver(Protocol):
@@ -37,7 +36,7 @@ class RequestObserver(Protocol):
     def stages_done(self, *, model: str, group: str, stages: Mapping[str, float]) -> None: ...
 
 
-class Bystander(Protocol):
+class TrafficListener(Protocol):
     """Told of requests as they come and go, from the event loop; must not block or raise."""
 
     def began(self) -> None: ...
@@ -70,13 +69,13 @@ class DataPlane:
         *,
         observer: RequestObserver,
         default_models: Mapping[str, str],
-        bystander: Bystander | None = None,
+        traffic_listener: TrafficListener | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._registry = registry
         self._observer = observer
         self._default_models = default_models
-        self._bystander = bystander
+        self._traffic_listener = traffic_listener
         self._clock = clock
 
     async def run(
@@ -96,11 +95,11 @@ class DataPlane:
         """
         deadline = self._clock() + timeout
         chosen = model or self._default_model(task)
-        with self._bystander_told(), self._registry.lease(chosen, version) as served:
+        with self._announced(), self._registry.lease(chosen, version) as served:
             pipeline = _pipeline_of(served, task)
             group = group or served.config.default_group
             async with _within(timeout, served, group):
-                with served.entering(group=group, deadline=deadline):
+                with served.reserving(group=group, deadline=deadline):
                     prepared = await _prepared(pipeline.prepare(payload, deadline=deadline))
                 try:
                     results = await self._infer_all(served, prepared.jobs, group, deadline)
@@ -115,8 +114,8 @@ class DataPlane:
                 prepared.stages, {"queue": queued, "infer": inferred}, finished.stages
             )
             self._observer.stages_done(model=served.name, group=group, stages=stages)
-            if self._bystander is not None:
-                self._bystander.answered(served, group, prepared.jobs, outputs)
+            if self._traffic_listener is not None:
+                self._traffic_listener.answered(served, group, prepared.jobs, outputs)
             return Answer(
                 value=finished.value,
                 model=served.name,
@@ -136,13 +135,13 @@ class DataPlane:
     ) -> InferResult:
         """Run raw tensors on a model that the caller leases; the second front door."""
         deadline = self._clock() + timeout
-        with self._bystander_told():
+        with self._announced():
             async with _within(timeout, served, group):
                 [result] = await self._infer_all(served, [inputs], group, deadline, priority)
         stages = {"queue": result.queue_seconds, "infer": result.infer_seconds}
         self._observer.stages_done(model=served.name, group=result.group, stages=stages)
-        if self._bystander is not None:
-            self._bystander.answered(served, result.group, [inputs], [result.outputs])
+        if self._traffic_listener is not None:
+            self._traffic_listener.answered(served, result.group, [inputs], [result.outputs])
         return result
 
     async def _infer_all(
@@ -159,15 +158,15 @@ class DataPlane:
         )
 
     @contextlib.contextmanager
-    def _bystander_told(self) -> Iterator[None]:
-        if self._bystander is None:
+    def _announced(self) -> Iterator[None]:
+        if self._traffic_listener is None:
             yield
             return
-        self._bystander.began()
+        self._traffic_listener.began()
         try:
             yield
         finally:
-            self._bystander.ended()
+            self._traffic_listener.ended()
 
     def _default_model(self, task: str) -> str:
         try:

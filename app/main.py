@@ -19,28 +19,28 @@ from fastapi import APIRouter, FastAPI
 from app.api.application import build_application
 from app.api.services import Lifecycle, Services
 from app.backends.process import ProcessBackend
-from app.build_info import build_info
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
 from app.codecs.pool import ChildPool
 from app.codecs.service import Codecs
+from app.contracts.errors import ConfigError, PaddlepoolError
+from app.contracts.ports import Pipeline, ServedModelInfo
 from app.dataplane import DataPlane
-from app.engine.config import ModelConfig
-from app.engine.pause import Pause
-from app.engine.ports import Pipeline, ServedModelInfo
-from app.engine.registry import BuildPipeline, ModelRegistry
-from app.engine.repository import ModelRepository
-from app.engine.watcher import RepositoryWatcher
-from app.errors import ConfigError, PaddlepoolError
-from app.gauges import GroupGauges, ModelGauges
+from app.engine.registry.registry import BuildPipeline, ModelRegistry
+from app.engine.registry.watcher import RepositoryWatcher
 from app.live.background import Background
+from app.live.idle_gate import IdleGate
 from app.live.ports import Agreement
 from app.live.prover import Prover
-from app.live.quiet import Quiet
 from app.live.shadow import Shadow
-from app.live.spare import Spares
-from app.metrics import Metrics
+from app.live.shadow_predictor import ShadowPredictors
+from app.observability.build_info import build_info
+from app.observability.gauges import GroupGauges, ModelGauges
+from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
+from app.process.suspension import Suspension
+from app.repository.config import ModelConfig
+from app.repository.layout import ModelRepository
 from app.settings import KEYS_FILE, PREFIX, Settings
 from app.workers import Workers
 
@@ -85,7 +85,7 @@ def create_app(
         settings=settings,
         registry=registry,
         dataplane=DataPlane(
-            registry, observer=metrics, default_models=default_models, bystander=background
+            registry, observer=metrics, default_models=default_models, traffic_listener=background
         ),
         metrics=metrics,
         lifecycle=lifecycle or Lifecycle(),
@@ -165,21 +165,25 @@ def build_background(
     """What compares predictor groups in idle moments; None where the settings ask for nothing."""
     if settings.prove_groups == "off" and not settings.shadow_fraction:
         return None
-    pause = Pause()
-    quiet = Quiet(pause)
-    spares = Spares(open_predictor=ProcessBackend(pause=pause), pause=pause, quiet=quiet)
+    suspension = Suspension()
+    idle_gate = IdleGate(suspension)
+    shadow_predictors = ShadowPredictors(
+        open_predictor=ProcessBackend(suspension=suspension),
+        suspension=suspension,
+        idle_gate=idle_gate,
+    )
     return Background(
-        quiet,
+        idle_gate,
         shadow=Shadow(
             registry,
-            spares,
+            shadow_predictors,
             fraction=settings.shadow_fraction,
             groups=settings.shadow_groups,
             max_predictors=settings.shadow_max_predictors,
             observer=metrics,
             agreement_of=partial(_agreement_of, pipelines),
         ),
-        prover=Prover(registry, spares, which=settings.prove_groups),
+        prover=Prover(registry, shadow_predictors, which=settings.prove_groups),
     )
 
 

@@ -1,6 +1,6 @@
 """The same predictor in a bare loop: the child process of the server without anything around it.
 
-`open_bare` is the target of `app.engine.child.Child`, so that process, niceness, environment,
+`open_bare` is the target of `app.process.child.Child`, so that process, niceness, environment,
 threads and options are those of a served instance. A call runs the model on the given arrays
 again and again and answers how often, and how long each run took.
 """
@@ -18,9 +18,9 @@ from typing import Any
 
 from app.backends import BACKENDS
 from app.backends.process import NICE, environment_of
-from app.engine.child import Child, Limits
-from app.engine.repository import ModelFiles
-from app.engine.tensors import Tensors
+from app.contracts.tensors import Tensors
+from app.process.child import Child, Limits
+from app.repository.layout import ModelFiles
 
 HERE = Path(__file__).resolve().parent
 

@@ -12,10 +12,10 @@ import numpy as np
 from harness import request
 from PIL import Image
 
-from app.engine.repository import ModelFiles, ModelRepository
-from app.engine.selftest import read_selftest
-from app.engine.tensors import Tensors
+from app.contracts.tensors import Tensors
 from app.pipelines.sentiment.pipeline import open_pipeline
+from app.repository.layout import ModelFiles, ModelRepository
+from app.repository.selftest import read_selftest
 
 TEXT = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。今天天气真好"
 

@@ -23,8 +23,8 @@ from cases import read_cases
 from harness import ROOT, running_server
 from phases import latency, liveness, throughput
 
-from app.dataplane import STAGES
-from app.engine.repository import ModelRepository
+from app.contracts.reasons import STAGES
+from app.repository.layout import ModelRepository
 
 
 @dataclass(frozen=True, slots=True)

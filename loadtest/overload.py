@@ -29,7 +29,7 @@ from cases import Case, read_cases
 from harness import ROOT, Connection, Reply, Server, running_server
 from phases import drive
 
-from app.engine.repository import ModelRepository
+from app.repository.layout import ModelRepository
 
 FACTOR = 3.0
 CONNECTIONS = 160

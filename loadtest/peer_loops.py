@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from tokenizers import Tokenizer
 
-from app.engine.tensors import Tensors
+from app.contracts.tensors import Tensors
 
 Feed = Mapping[str, Any]
 Run = Callable[[Feed], Any]

@@ -36,8 +36,8 @@ from tqdm import tqdm
 
 from app.backends.onnx_conversion import onnx_bytes
 from app.backends.process import NICE
-from app.engine.child import Child, Limits
-from app.engine.repository import ModelFiles, ModelRepository
+from app.process.child import Child, Limits
+from app.repository.layout import ModelFiles, ModelRepository
 
 HERE = Path(__file__).resolve().parent
 

@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 from harness import HOST, ROOT, running_server
 
-from app.engine.repository import ModelFiles, ModelRepository
-from app.engine.selftest import SELFTEST
+from app.repository.layout import ModelFiles, ModelRepository
+from app.repository.selftest import SELFTEST
 
 WHEELS = ("tritonclient==2.48.0", "nvidia-cuda-runtime-cu12==12.9.79")
 DEBIAN = "libb64-0d"

@@ -15,7 +15,7 @@ from bare import BarePool
 from cases import Case
 from harness import Connection, Reply, Server, request
 
-from app.dataplane import STAGES
+from app.contracts.reasons import STAGES
 
 
 def checked(connection: Connection, case: Case) -> Reply:

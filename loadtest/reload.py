@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from cases import Case
 from harness import HOST, Connection, Server, running_server
+from interleaved_runs import MODES, run, show_table, single_row_cases, summary, users
 from phases import checked
 from tqdm import tqdm
-from turns import MODES, run, show_table, single_row_cases, summary, users
 
 LIMIT = 1.10
 KEY = "reload"

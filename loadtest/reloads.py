@@ -178,7 +178,7 @@ class Reloads:
 
 
 def percentile(parts: Iterable[Sequence[float]], q: int) -> float:
-    """Of all parts pooled, which are at least two figures; as loadtest/turns.py takes it."""
+    """Of all parts pooled, which are at least two figures; as interleaved_runs.py takes it."""
     return statistics.quantiles(itertools.chain(*parts), n=100, method="inclusive")[q - 1]
 
 
@@ -191,7 +191,7 @@ def ratio_of(rounds: Sequence[Round]) -> float:
 
 
 def resampled(rounds: Sequence[Round]) -> tuple[float, float]:
-    """90 % of the ratios lie within when rounds are drawn again, as in loadtest/turns.py."""
+    """90 % of the ratios lie within when rounds are drawn again, as in interleaved_runs.py."""
     draw = random.Random(20)
     drawn = [draw.choices(rounds, k=len(rounds)) for _ in range(400)]
     ratios = statistics.quantiles(map(ratio_of, drawn), n=20, method="inclusive")

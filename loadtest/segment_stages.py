@@ -21,8 +21,8 @@ from PIL import Image
 from app.codecs.picture import PictureStore
 from app.codecs.pool import ChildPool
 from app.codecs.service import Codecs
-from app.engine.ports import ServedModelInfo
-from app.engine.tensors import Array, TensorSpec
+from app.contracts.ports import ServedModelInfo
+from app.contracts.tensors import Array, TensorSpec
 from app.pipelines.segment.pipeline import SegmentPipeline, open_pipeline
 from app.pipelines.segment.request import read_options
 

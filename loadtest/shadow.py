@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness import Connection, Server, request, running_server
+from interleaved_runs import MODES, run, show_table, single_row_cases, summary, users
 from tqdm import tqdm
-from turns import MODES, run, show_table, single_row_cases, summary, users
 
 LIMIT = 1.05
 REST_SECONDS = 1.0

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from app.backends.paddle_inference import OPTIONS
-from app.engine.config import DynamicBatching, InstanceGroup, ModelConfig, VersionPolicy, Warmup
+from app.repository.config import DynamicBatching, InstanceGroup, ModelConfig, VersionPolicy, Warmup
 
 PAGE = (Path(__file__).parents[1] / "docs" / "model-repository.md").read_text("utf-8")
 

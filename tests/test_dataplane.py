@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import pytest
 
+from app.contracts.errors import BackendError, Overloaded
+from app.contracts.ports import Finished, Prepared
+from app.contracts.tensors import Tensors
 from app.dataplane import Answer, DataPlane
-from app.engine.ports import Finished, Prepared
-from app.engine.registry import ModelRegistry
-from app.engine.tensors import Tensors
-from app.errors import BackendError, Overloaded
-from app.metrics import Metrics
+from app.engine.registry.registry import ModelRegistry
+from app.observability.metrics import Metrics
 from tests.engine.fakes import (
     DOUBLE,
     PATIENCE,

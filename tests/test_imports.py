@@ -15,57 +15,50 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "app").rglob("*.py"))
 
-CORE = ("app.errors", "app.engine")
-PORTS = ("app.errors", "app.engine.parameters", "app.engine.ports", "app.engine.tensors")
+# The rooms of app/, the lowest first: a module imports from its own room and from those that its
+# room's row names. First match counts. `{here}` is the task's own package: one task never imports
+# another.
+ENGINE = ("app.contracts", "app.process", "app.repository", "app.engine")
+PORTS = ("app.contracts", "app.repository.parameters")
+EDGE = ("app.api", "app.contracts", "app.dataplane", "app.observability", "app.settings")
 OFFLINE = ("app.backends", "app.comparison", "app.export", "app.pipelines", "app.quality")
-EDGE = ("app.api", "app.dataplane", "app.settings", "app.metrics", "app.errors")
 
-# First match counts. `{here}` is the task's own package: one task never imports another.
 MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("app", ()),
-    ("app.errors", ()),
+    ("app.contracts*", ("app.contracts",)),
+    ("app.process*", ("app.contracts", "app.process")),
+    ("app.repository*", ("app.contracts", "app.repository")),
+    ("app.evidence*", ("app.contracts", "app.evidence")),
+    ("app.observability*", ("app.contracts", "app.observability")),
     ("app.settings", ()),
-    ("app.client", ()),
-    ("app.build_info", ()),
-    ("app.gauges", ()),
+    ("app.engine.queue*", ("app.contracts", "app.engine.queue")),
     (
-        "app.metrics",
-        ("app.codecs.pool", "app.engine.ports", "app.dataplane", "app.gauges", "app.live.ports"),
+        "app.engine.pool*",
+        ("app.contracts", "app.process", "app.repository", "app.engine.queue", "app.engine.pool"),
     ),
-    ("app.engine", CORE),
-    ("app.engine.*", CORE),
-    ("app.backends", (*CORE, "app.backends")),
-    ("app.backends.paddle_*", (*CORE, "app.backends", "app.networks", "app.export")),
-    ("app.backends.*", (*CORE, "app.backends")),
-    ("app.networks", ("app.errors", "app.networks")),
-    ("app.networks.*", ("app.errors", "app.networks")),
-    ("app.export", (*CORE, "app.export", "app.networks")),
-    ("app.export.*", (*CORE, "app.export", "app.networks")),
-    ("app.codecs", (*CORE, "app.codecs")),
-    ("app.codecs.*", (*CORE, "app.codecs")),
-    ("app.workers", ("app.codecs", "app.engine.ports")),
-    ("app.dataplane", CORE),
-    ("app.api", ()),
-    ("app.api.*", (*EDGE, "app.engine")),
-    ("app.pipelines", ()),
+    ("app.engine*", ENGINE),
+    ("app.codecs*", ("app.contracts", "app.process", "app.engine.queue", "app.codecs")),
+    ("app.networks*", ("app.contracts", "app.networks")),
+    ("app.export*", (*ENGINE, "app.evidence", "app.export", "app.networks")),
+    ("app.backends.paddle_*", ("app.contracts", "app.backends", "app.networks", "app.export")),
+    ("app.backends*", ("app.contracts", "app.process", "app.backends")),
+    ("app.workers", ("app.codecs",)),
+    ("app.dataplane", ("app.contracts", "app.engine")),
+    ("app.quality*", ("app.contracts", "app.repository", "app.quality")),
+    ("app.live*", (*ENGINE, "app.evidence", "app.live")),
+    ("app.comparison*", (*ENGINE, "app.evidence", "app.observability", "app.comparison")),
     ("app.pipelines.*.router", (*EDGE, *PORTS, "app.codecs", "{here}")),
-    ("app.pipelines.*.judging", (*PORTS, "app.codecs", "app.quality", "{here}")),
+    ("app.pipelines.*.quality", (*PORTS, "app.codecs", "app.quality", "{here}")),
     ("app.pipelines.*.*", (*PORTS, "app.codecs", "{here}")),
     ("app.pipelines.*", (*PORTS, "app.quality.ports", "app.workers", "{here}")),
-    ("app.quality", ()),
-    ("app.quality.*", (*CORE, "app.quality")),
-    ("app.live", ()),
-    ("app.live.*", (*CORE, "app.comparison.proof", "app.live")),
-    ("app.comparison", ()),
-    ("app.comparison.load", (*CORE, "app.comparison", "app.metrics")),
-    ("app.comparison.*", (*CORE, "app.build_info", "app.comparison")),
+    ("app.pipelines", ()),
+    ("app.api*", (*EDGE, "app.engine", "app.repository")),
+    ("app.server*", ("app.api", "app.contracts", "app.server", "app.settings")),
     ("app.commands.serve", ("app",)),
-    ("app.commands", ()),
-    ("app.commands.*", (*CORE, *OFFLINE, "app.client", "app.commands", "app.settings")),
-    ("app.cli", ("app.errors", "app.commands")),
-    ("app.protocol", ("app.api", "app.errors")),
-    ("app.server", ("app.protocol", "app.settings", "app.errors")),
+    ("app.commands*", (*ENGINE, *OFFLINE, "app.client", "app.commands", "app.settings")),
+    ("app.client", ()),
+    ("app.cli", ("app.contracts.errors", "app.commands")),
     ("app.main", ("app",)),
+    ("app", ()),
 )
 
 HTTP = ("fastapi", "starlette", "uvicorn", "httptools", "httpx")
@@ -75,11 +68,10 @@ PICTURES = ("PIL", "cv2")
 TEXTS = ("tokenizers",)
 
 MAY_NOT_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("app.errors", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "pydantic")),
+    ("app.contracts*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "pydantic")),
     ("app.engine*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "prometheus_client")),
     ("app.dataplane", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "prometheus_client", "pydantic")),
-    ("app.gauges", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.metrics", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.observability*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.settings", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.api*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     # A task's edge: its endpoint, and the reading of its request's body.
@@ -132,7 +124,7 @@ def imports_of(name: str) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}:{node.lineno} has a relative import"
             source = str(node.module)
-            # `from app import errors` imports the module app.errors.
+            # `from app import errors` imports the module app.contracts.errors.
             members = [f"{source}.{alias.name}" for alias in node.names]
             found = [member if member in MODULES else source for member in members]
         else:

@@ -10,12 +10,10 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from app.engine.config import InstanceGroup, ModelConfig
-from app.engine.ports import ServedModelInfo
-from app.engine.registry import ModelRegistry
-from app.engine.repository import ModelRepository
-from app.engine.status import ModelStatus
-from app.errors import ConfigError, WorkerCrashed
+from app.contracts.errors import ConfigError, WorkerCrashed
+from app.contracts.ports import ServedModelInfo
+from app.contracts.status import ModelStatus
+from app.engine.registry.registry import ModelRegistry
 from app.main import (
     PipelineBuilder,
     build_workers,
@@ -25,8 +23,10 @@ from app.main import (
     read_configs,
     read_gauges,
 )
-from app.metrics import Metrics
+from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
+from app.repository.config import InstanceGroup, ModelConfig
+from app.repository.layout import ModelRepository
 from app.settings import Settings
 from app.workers import Workers
 from tests.api.fakes import Client, FakeModel, FakeRegistry

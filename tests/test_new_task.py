@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from app.engine.pause import Pause
-from app.engine.ports import Predictor, PredictorSpec, Ran
-from app.engine.registry import ModelRegistry
-from app.engine.repository import ModelRepository
-from app.engine.tensors import Tensors
+from app.contracts.ports import Predictor, PredictorSpec, Ran
+from app.contracts.tensors import Tensors
+from app.engine.registry.registry import ModelRegistry
 from app.main import PipelineBuilder, create_app
-from app.metrics import Metrics
+from app.observability.metrics import Metrics
+from app.process.suspension import Suspension
+from app.repository.layout import ModelRepository
 from app.settings import Settings
 from app.workers import Workers
 from tests.model_files import write_config, write_version
@@ -31,7 +31,7 @@ from fastapi import APIRouter
 
 from app.api.replies import answer_headers
 from app.api.services import ServicesDep
-from app.engine.ports import Finished, Prepared
+from app.contracts.ports import Finished, Prepared
 
 
 class Larger:
@@ -120,8 +120,8 @@ class Doubler:
         pass
 
 
-def open_doubler(spec: PredictorSpec, *, pause: Pause | None = None) -> Predictor:
-    del pause  # it does nothing that another model's users could feel
+def open_doubler(spec: PredictorSpec, *, suspension: Suspension | None = None) -> Predictor:
+    del suspension  # it does nothing that another model's users could feel
     return Doubler(spec)
 
 

@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.codecs.pool import RESTARTS as CODEC_RESTARTS
-from app.engine.ports import REJECTIONS, RESTARTS
+from app.contracts.reasons import CODEC_RESTARTS, REJECTIONS, RESTARTS
 
 APP = Path(__file__).parents[1] / "app"
-CHILD = "engine/child.py"
+CHILD = "process/child.py"
 
 
 def nodes(*files: str) -> Iterator[ast.AST]:
@@ -74,13 +73,13 @@ def losses(*files: str) -> Iterator[str]:
 
 def test_every_rejection_is_declared_and_every_declared_one_happens() -> None:
     """What the batcher and the groups report."""
-    files = [str(path.relative_to(APP)) for path in (APP / "engine").glob("*.py")]
+    files = [str(path.relative_to(APP)) for path in (APP / "engine").rglob("*.py")]
     assert set(rejections(*files)) == set(REJECTIONS)
 
 
 def test_every_loss_of_a_predictor_is_declared_and_every_declared_one_happens() -> None:
     """Told by the child process, its predictor and the instance that owns it."""
-    found = set(losses(CHILD, "backends/process.py", "engine/instance.py"))
+    found = set(losses(CHILD, "backends/process.py", "engine/pool/instance.py"))
     assert found == set(RESTARTS)
 
 

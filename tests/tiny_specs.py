@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.engine.tensors import TensorSpec
+from app.contracts.tensors import TensorSpec
 
 SPECS = (
     (TensorSpec("image", "float32", (-1, 3, -1, -1)),),

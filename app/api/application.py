@@ -13,28 +13,17 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from app import __version__
-from app.api import (
-    control,
-    demo,
-    docs,
-    errors,
-    health,
-    info,
-    metrics,
-    v2,
-    v2_config,
-    v2_infer,
-    v2_stats,
-)
-from app.api.access import Access
-from app.api.by_version import MODEL, VERSION
-from app.api.disconnect import Disconnect
-from app.api.keys import Keys
-from app.api.limits import BodyLimits
+from app.api import demo, docs, errors, info, metrics
+from app.api.middleware.access import Access
+from app.api.middleware.disconnect import Disconnect
+from app.api.middleware.keys import Keys
+from app.api.middleware.limits import BodyLimits
 from app.api.problems import ANY_STATUSES, TASK_STATUSES, Problem, ProtocolError, documented
 from app.api.routes import RouteTable
 from app.api.services import Services
-from app.api.wire import BINARY_HEADER
+from app.api.v2 import config, health, infer, metadata, repository, stats
+from app.api.v2.tensors import BINARY_HEADER
+from app.api.v2.version_routes import MODEL, VERSION
 
 DESCRIPTION = "A model server around Paddle Inference: background matting and emotions of texts."
 REFERENCE = "#/components/schemas/{model}"
@@ -82,8 +71,8 @@ def build_application(
     mounts = [
         *(_Mount(router, TASK_STATUSES) for router in tasks),
         *(_Mount(module.router()) for module in (info, metrics, docs, demo)),
-        *(_Mount(module.router(), protocol=True) for module in (health, v2_stats, v2, v2_config)),
-        *(_Mount(module.router(), protocol=True) for module in (v2_infer, control)),
+        *(_Mount(module.router(), protocol=True) for module in (health, stats, metadata, config)),
+        *(_Mount(module.router(), protocol=True) for module in (infer, repository)),
     ]
     routes = RouteTable(
         [(mount.router, mount.statuses) for mount in mounts],

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from app.api.errors import HTTP_CODES, STATUS
 from app.api.problems import documented
-from app.errors import OperatorError, PaddlepoolError
+from app.contracts.errors import OperatorError, PaddlepoolError
 
 STATIC = Path(__file__).parent / "static"
 # Swagger UI styles its elements and draws icons from data: addresses; nothing else may load.

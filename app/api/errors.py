@@ -15,8 +15,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from app import errors
 from app.api.problems import Fault, reply
+from app.contracts import errors
 
 STATUS: Mapping[type[errors.PaddlepoolError], int] = {
     errors.PaddlepoolError: 500,
@@ -193,7 +193,7 @@ def _message(fault: Mapping[str, Any]) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Put the handlers in. Exceptions outside them end in `app.api.access`."""
+    """Put the handlers in. Exceptions outside them end in `app.api.middleware.access`."""
     app.add_exception_handler(errors.PaddlepoolError, _on_domain_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)

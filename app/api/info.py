@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 
 from app import __version__
 from app.api.services import Services, ServicesDep
-from app.engine.model import ServedModel
-from app.engine.status import UNKNOWN_EFFECT, GroupStatus, ModelStatus
-from app.errors import ModelNotFound, ModelNotReady
+from app.contracts.errors import ModelNotFound, ModelNotReady
+from app.contracts.status import UNKNOWN_EFFECT, GroupStatus, ModelStatus
+from app.engine.registry.model import ServedModel
 from app.settings import Settings
 
 LIMITS = (

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from fastapi import Query
 
+from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
-from app.errors import InvalidParameter
 from app.settings import Settings
 
 ModelParameter = Annotated[

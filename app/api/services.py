@@ -10,8 +10,8 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from app.dataplane import DataPlane
-from app.engine.registry import ModelRegistry
-from app.metrics import Metrics
+from app.engine.registry.registry import ModelRegistry
+from app.observability.metrics import Metrics
 from app.settings import Settings
 
 

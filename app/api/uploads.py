@@ -9,7 +9,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from app.errors import FileMissing, InvalidParameter, UnsupportedMediaType
+from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 
 FILE_FIELDS = ("file", "image_file")
 RAW_TYPES = ("image/", "application/octet-stream")

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.tensors import Tensors
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
+from app.contracts.tensors import Tensors
 
 Run = Callable[[Tensors], Sequence[np.ndarray[Any, Any]]]
 Handler = Callable[

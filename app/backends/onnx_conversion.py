@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from app.errors import BackendError
+from app.contracts.errors import BackendError
 
 CONVERSION_SECONDS = 120.0
 

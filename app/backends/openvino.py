@@ -12,8 +12,8 @@ import numpy as np
 
 from app.backends.handler import Handler, checked_options, serve
 from app.backends.onnx_conversion import onnx_bytes
-from app.engine.tensors import Tensors
-from app.errors import BackendError
+from app.contracts.errors import BackendError
+from app.contracts.tensors import Tensors
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:

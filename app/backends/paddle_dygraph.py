@@ -10,8 +10,8 @@ import numpy as np
 import paddle
 
 from app.backends.handler import Handler, checked_options, serve
-from app.engine.tensors import Tensors
-from app.errors import BackendError
+from app.contracts.errors import BackendError
+from app.contracts.tensors import Tensors
 from app.export.program import load_parameters
 from app.networks import build
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from app.backends.handler import Handler, checked_options, serve
-from app.engine.tensors import Tensors
-from app.errors import BackendError, ConfigError
+from app.contracts.errors import BackendError, ConfigError
+from app.contracts.tensors import Tensors
 
 OPTIONS: dict[str, Any] = {
     "onednn": True,

@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 
 from app.backends.handler import Handler, checked_options, serve
-from app.engine.tensors import Tensors
+from app.contracts.tensors import Tensors
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:

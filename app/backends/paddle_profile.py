@@ -21,8 +21,8 @@ import paddle
 from paddle import inference
 
 from app.backends.handler import Handler
-from app.engine.tensors import Tensors
-from app.errors import BackendError
+from app.contracts.errors import BackendError
+from app.contracts.tensors import Tensors
 
 WARM_UP, RUNS = 3, 10
 CONSTANT = ("p", "pd_op.full", "onednn_op.full", "pd_op.full_int_array")

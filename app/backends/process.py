@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from app.backends import BACKENDS
-from app.engine.child import Child, ChildDied, ChildTimeout, Limits
-from app.engine.pause import Pause
-from app.engine.ports import Predictor, PredictorSpec, Ran
-from app.engine.tensors import Tensors, TensorSpec
-from app.errors import BackendError, ConfigError, DeadlineExceeded, RunRefused, WorkerCrashed
+from app.contracts.errors import (
+    BackendError,
+    ConfigError,
+    DeadlineExceeded,
+    RunRefused,
+    WorkerCrashed,
+)
+from app.contracts.ports import Predictor, PredictorSpec, Ran, Suspended
+from app.contracts.tensors import Tensors, TensorSpec
+from app.process.child import Child, ChildDied, ChildTimeout, Limits
 
 NICE = 5
 """Predictors give way to the event loop: liveness must answer while they use every core."""
@@ -53,7 +58,7 @@ def environment_of(
 
 
 class ProcessPredictor:
-    """One child process; see `app.engine.ports.Predictor`."""
+    """One child process; see `app.contracts.ports.Predictor`."""
 
     def __init__(self, child: Child, outputs: tuple[TensorSpec, ...]) -> None:
         self._child = child
@@ -116,8 +121,8 @@ class ProcessPredictor:
 class ProcessBackend:
     """Opens predictors: a `PredictorFactory`. `backends` names each framework's target.
 
-    With a `pause`, all of them give way to everything else for good: see
-    `app.engine.child.Limits`.
+    With a `suspension`, all of them give way to everything else for good: see
+    `app.process.child.Limits`.
     """
 
     def __init__(
@@ -126,14 +131,14 @@ class ProcessBackend:
         *,
         nice: int = NICE,
         environments: Mapping[str, Mapping[str, str]] = BACKEND_ENVIRONMENT,
-        pause: Pause | None = None,
+        suspension: Suspended | None = None,
     ) -> None:
-        self._pause = pause
+        self._suspension = suspension
         self._backends = backends
         self._nice = nice
         self._environments = environments
 
-    def __call__(self, spec: PredictorSpec, *, pause: Pause | None = None) -> Predictor:
+    def __call__(self, spec: PredictorSpec, *, suspension: Suspended | None = None) -> Predictor:
         """Raises ConfigError for an unknown backend or option, BackendError for an unfit model."""
         target = self._backends.get(spec.backend)
         if target is None:
@@ -149,8 +154,8 @@ class ProcessBackend:
                 limits=Limits(
                     nice=self._nice,
                     environment=environment_of(spec.backend, self._environments),
-                    pause=self._pause if pause is None else pause,
-                    idle=pause is None and self._pause is not None,
+                    suspension=self._suspension if suspension is None else suspension,
+                    idle=suspension is None and self._suspension is not None,
                 ),
             )
         except ChildDied as error:

@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from app.engine.child import Child, ChildDied, ChildTimeout
-from app.engine.child import Reply as Reply  # pipelines take it from here
-from app.engine.tensors import Tensors
-from app.errors import BackendError, DeadlineExceeded, PaddlepoolError, WorkerCrashed
+from app.contracts.errors import BackendError, DeadlineExceeded, PaddlepoolError, WorkerCrashed
+from app.contracts.tensors import Tensors
+from app.process.child import Child, ChildDied, ChildTimeout
+from app.process.child import Reply as Reply  # pipelines take it from here
 
 LATE_SECONDS = 2.0
 """How long past its deadline a running call may go on: a client's short deadline must not be a

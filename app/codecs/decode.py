@@ -25,7 +25,7 @@ from app.codecs.headers import check_header, check_size
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import Pixels
 from app.codecs.sniff import sniff
-from app.errors import FileMissing, ImageUnreadable, InputError, ResolutionTooHigh
+from app.contracts.errors import FileMissing, ImageUnreadable, InputError, ResolutionTooHigh
 
 _PLUGINS = (BmpImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin, WebPImagePlugin)
 _ORIENTATION = 0x0112

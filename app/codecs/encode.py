@@ -10,7 +10,7 @@ from PIL import Image
 
 from app.codecs.limits import WEBP_PIXELS, WEBP_SIDE, PictureLimits
 from app.codecs.picture import Pixels
-from app.errors import BackendError, OutputTooLarge
+from app.contracts.errors import BackendError, OutputTooLarge
 
 WEBP_QUALITY = 90
 JPEG_QUALITY = 90

@@ -10,7 +10,7 @@ import re
 import struct
 
 from app.codecs.limits import PictureLimits
-from app.errors import ImageUnreadable, ResolutionTooHigh, TooManyScans
+from app.contracts.errors import ImageUnreadable, ResolutionTooHigh, TooManyScans
 
 _SCAN_END = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 """Inside entropy-coded data 0xFF is followed by 0x00 (stuffing) or a restart marker; anything else

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import Overloaded
+from app.contracts.errors import Overloaded
 
 Pixels = NDArray[np.uint8]
 """Height x width x 3 (RGB) or 4 (RGBA, colours not multiplied by alpha)."""

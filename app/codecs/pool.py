@@ -20,18 +20,15 @@ from functools import partial
 from typing import Any
 
 from app.codecs.call import Call
-from app.engine.child import Child, ChildDied, Limits, Reply
-from app.engine.ports import Clock
-from app.engine.tensors import Tensors
-from app.errors import BackendError, Overloaded, PaddlepoolError, WorkerCrashed
+from app.contracts.errors import BackendError, Overloaded, PaddlepoolError, WorkerCrashed
+from app.contracts.ports import Clock
+from app.contracts.tensors import Tensors
+from app.process.child import Child, ChildDied, Limits, Reply
 
 TARGET = "app.codecs.sandbox:open_sandbox"
 MEMORY_LIMIT = 1536 << 20
 START_SECONDS = 60.0
 RETRY_SECONDS = 1.0
-
-RESTARTS = ("crashed", "killed", "stopped", "timeout", "memory")
-"""Why a codec process was replaced."""
 
 ENVIRONMENT = {
     # By default glibc gives a picture's memory back after each step and takes it anew, zeroed page
@@ -59,7 +56,7 @@ class ChildPool:
     """`count` codec processes, one thread driving each. Its methods are safe in any thread.
 
     `memory_bytes` is the address space that each may have, its libraries included.
-    `on_restart` is told why a process was replaced, one of RESTARTS; it must not block or raise.
+    `on_restart` hears why a process was replaced (CODEC_RESTARTS); it must not block or raise.
     """
 
     def __init__(

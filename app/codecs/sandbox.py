@@ -7,8 +7,8 @@ import resource
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from app.engine.tensors import Tensors
-from app.errors import WorkerCrashed
+from app.contracts.errors import WorkerCrashed
+from app.contracts.tensors import Tensors
 
 Function = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 

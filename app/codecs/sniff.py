@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.errors import UnsupportedMediaType
+from app.contracts.errors import UnsupportedMediaType
 
 ACCEPTED = ("JPEG", "PNG", "WebP", "GIF", "BMP")
 

@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from app.errors import ConfigError
+    from app.contracts.errors import ConfigError
 
     if args.requests is not None and args.requests < 1:
         raise ConfigError("--requests must be at least 1", received=args.requests)
@@ -135,7 +135,7 @@ def _claims(args: argparse.Namespace) -> int:
     )
     from app.comparison.machine import describe_machine
     from app.comparison.page import claim_text
-    from app.engine.budget import available_cores
+    from app.engine.pool.thread_budget import available_cores
 
     u2netp = read_version(open_repository(args.repository), "u2netp", None)
     bert = read_version(open_repository(_random_bert()), "bert-base-random", None)
@@ -189,7 +189,7 @@ def _random_bert() -> Path:
     root = default_cache() / "measured-models" / revision
     if not (root / "bert-base-random" / "1" / "manifest.json").exists():
         silence()
-        from app.export.random_bert import export_random_bert
+        from app.export.weights.random_bert import export_random_bert
 
         root.mkdir(parents=True, exist_ok=True)
         export_random_bert(root)

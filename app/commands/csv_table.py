@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from app.errors import InvalidParameter
+from app.contracts.errors import InvalidParameter
 
 
 class Table:

@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from app.comparison.graph import profile_graph
     from app.comparison.graph_svg import draw
     from app.comparison.table import columns
-    from app.errors import ConfigError
+    from app.contracts.errors import ConfigError
 
     files = read_version(open_repository(args.repository), args.model, args.version)
     name = args.group or files.config.default_group

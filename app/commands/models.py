@@ -12,8 +12,8 @@ from app.commands.repository import add_repository_option, open_repository, read
 from app.commands.tables import print_table, shape_text
 
 if TYPE_CHECKING:
-    from app.engine.model import ServedModel
-    from app.engine.repository import ModelFiles, ModelRepository
+    from app.engine.registry.model import ServedModel
+    from app.repository.layout import ModelFiles, ModelRepository
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
-    from app.engine.load_history import UNSEALED
-    from app.engine.manifest import read_manifest
-    from app.errors import PaddlepoolError
+    from app.contracts.errors import PaddlepoolError
+    from app.engine.registry.load_history import UNSEALED
+    from app.repository.manifest import read_manifest
 
     rows = [("MODEL", "VERSION", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE")]
     for name in repository.names():
@@ -76,9 +76,9 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
 
 
 def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
-    from app.engine.load_history import UNSEALED
-    from app.engine.selftest import read_selftest
-    from app.errors import PaddlepoolError
+    from app.contracts.errors import PaddlepoolError
+    from app.engine.registry.load_history import UNSEALED
+    from app.repository.selftest import read_selftest
 
     check_quality_options(args)
     rows = [("MODEL", "VERSION", "RESULT")]
@@ -121,16 +121,16 @@ def _open(files: ModelFiles) -> ServedModel:
     import time
 
     from app.backends.process import ProcessBackend
-    from app.engine.group import Surroundings
-    from app.engine.model import ServedModel
+    from app.engine.pool.group import EngineContext
+    from app.engine.registry.model import ServedModel
 
-    around = Surroundings(
+    context = EngineContext(
         open_predictor=ProcessBackend(),
         observer=_Unobserved(),
         clock=time.monotonic,
         max_resident_bytes=2 << 30,
     )
-    return ServedModel(files, around=around)
+    return ServedModel(files, context=context)
 
 
 class _Unobserved:

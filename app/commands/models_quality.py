@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from app.engine.repository import ModelFiles
     from app.quality.report import Report
+    from app.repository.layout import ModelFiles
 
 DATA = Path("../shared/data")
 SMOKE = Path("training/emotion/smoke.jsonl")
@@ -43,7 +43,7 @@ def add_quality_options(parser: argparse.ArgumentParser) -> None:
 
 def check_quality_options(args: argparse.Namespace) -> None:
     """Raises ConfigError for options that do not go together, before anything runs."""
-    from app.errors import ConfigError
+    from app.contracts.errors import ConfigError
 
     given = [
         option
@@ -64,7 +64,7 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
     Raises ConfigError where data, or a card to write into, are absent: before the first run.
     """
     from app.backends.process import ProcessBackend
-    from app.errors import ConfigError
+    from app.contracts.errors import ConfigError
     from app.pipelines import PIPELINES
     from app.quality.cards import CARD, read_card, write_card
     from app.quality.ports import Source

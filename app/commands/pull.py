@@ -20,8 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from app.export.download import download
-    from app.export.release import U2NETP_RELEASE, published_version, sha256_of
+    from app.export.weights.download import download
+    from app.export.weights.release import U2NETP_RELEASE, published_version, sha256_of
 
     release = U2NETP_RELEASE
     repository = repository_root(args.repository)
@@ -37,7 +37,9 @@ def run(args: argparse.Namespace) -> int:
                 release, file, timeout=args.timeout, progress=lambda size: bar.update(size - bar.n)
             )
     silence()
-    from app.export.official import import_u2netp  # brings Paddle in; not before it is needed
+    from app.export.weights.official import (
+        import_u2netp,  # brings Paddle in; not before it is needed
+    )
 
     print(f"published {import_u2netp(file, repository=repository, release=release)}")
     return 0

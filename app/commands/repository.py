@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from app.engine.repository import ModelFiles, ModelRepository
+    from app.repository.layout import ModelFiles, ModelRepository
 
 
 def add_repository_option(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def repository_root(given: Path | None) -> Path:
     """The directory given, or the one that the settings name. Raises ConfigError."""
     from pydantic import ValidationError
 
-    from app.errors import ConfigError
+    from app.contracts.errors import ConfigError
     from app.settings import Settings, explain
 
     try:
@@ -34,14 +34,14 @@ def repository_root(given: Path | None) -> Path:
 
 def open_repository(given: Path | None) -> ModelRepository:
     """The repository at `given`, or the one that the settings name. Raises ConfigError."""
-    from app.engine.repository import ModelRepository
+    from app.repository.layout import ModelRepository
 
     return ModelRepository(repository_root(given))
 
 
 def read_version(repository: ModelRepository, name: str, version: int | None) -> ModelFiles:
     """A verified version, the newest unless named. Raises ManifestError where there is none."""
-    from app.errors import ManifestError
+    from app.contracts.errors import ManifestError
 
     versions = repository.versions(name)
     if not versions:

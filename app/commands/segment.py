@@ -15,7 +15,7 @@ import httpx
 from tqdm import tqdm
 
 from app.client import ApiError, Client
-from app.errors import InvalidParameter
+from app.contracts.errors import InvalidParameter
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
 NOTE = ".paddlepool.json"

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from app.client import ApiError, Client, Emotion
 from app.commands.csv_table import Table, take_up
-from app.errors import InvalidParameter
+from app.contracts.errors import InvalidParameter
 
 BATCH = 32
 ADDED = ("label", "score", "error")

@@ -30,11 +30,11 @@ def run(args: argparse.Namespace) -> int:
 
     from pydantic import ValidationError
 
-    from app import server
-    from app.api import logging as json_lines
     from app.api.services import Lifecycle
-    from app.errors import ConfigError
+    from app.contracts.errors import ConfigError
     from app.main import create_app
+    from app.observability import json_log
+    from app.server import run as server
     from app.settings import Settings, explain, unknown_variables
 
     names = ("host", "port", "model_repository", "log_level")
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         settings = Settings(**given)
     except ValidationError as error:
         return _refuse(explain(error))
-    json_lines.configure(settings.log_level)
+    json_log.configure(settings.log_level)
     for name in unknown_variables(os.environ):
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
     lifecycle = Lifecycle()

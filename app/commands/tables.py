@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from app.engine.tensors import TensorSpec
+    from app.contracts.tensors import TensorSpec
 
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -33,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
     from app.comparison.search import Search, turns
     from app.comparison.table import columns
     from app.comparison.tuning import explain
-    from app.engine.budget import available_cores
-    from app.errors import ConfigError
+    from app.contracts.errors import ConfigError
+    from app.engine.pool.thread_budget import available_cores
     from app.pipelines import PIPELINES
 
     for name in ("p95", "seconds"):

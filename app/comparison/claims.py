@@ -17,12 +17,12 @@ import numpy as np
 from app.comparison.measure import SLICES, measure_concurrent, measure_single
 from app.comparison.opening import open_groups
 from app.comparison.tasks import Sample
-from app.engine.config import InstanceGroup
-from app.engine.ports import Predictor, PredictorFactory, Ran
-from app.engine.repository import ModelFiles
-from app.engine.selftest import read_selftest
-from app.engine.tensors import Array, Tensors
-from app.errors import BackendError
+from app.contracts.errors import BackendError
+from app.contracts.ports import Predictor, PredictorFactory, Ran
+from app.contracts.tensors import Array, Tensors
+from app.repository.config import InstanceGroup
+from app.repository.layout import ModelFiles
+from app.repository.selftest import read_selftest
 
 U2NETP_SECONDS = {"dygraph": 2.1827, "jit": 1.9110, "native": 1.8756, "onednn": 0.5750}
 U2NETP_REQUESTS = 12
@@ -71,7 +71,7 @@ def beaten(table: ClaimTable) -> dict[str, bool]:
     return {rows[-1].label: any(row.ahead for row in rows) for rows in found.values()}
 
 
-class Fitted:
+class PaddedPredictor:
     """A predictor that pads each text to the smallest of `lengths` that holds it."""
 
     def __init__(self, predictor: Predictor, lengths: Sequence[int]) -> None:
@@ -178,10 +178,10 @@ def measure_bert(
     warm_up = [samples[bisect_right(LENGTHS, bucket) - 1] for bucket in BUCKETS]
     with _opened(files, groups, backends.served) as (alone, refused):
         variants: dict[str, Predictor] = {
-            name: Fitted(predictor, (PADDED,)) for name, predictor in alone.items()
+            name: PaddedPredictor(predictor, (PADDED,)) for name, predictor in alone.items()
         }
         variants |= {
-            f"{name}+buckets": Fitted(predictor, BUCKETS)
+            f"{name}+buckets": PaddedPredictor(predictor, BUCKETS)
             for name, predictor in alone.items()
             if name != "dygraph"
         }
@@ -252,8 +252,8 @@ def _busy(
         several: dict[str, list[Predictor]] = {"dygraph": [*one.values()], "pool": [*many.values()]}
         if buckets:
             several = {
-                "dygraph": [Fitted(each, (PADDED,)) for each in one.values()],
-                "pool": [Fitted(each, buckets) for each in many.values()],
+                "dygraph": [PaddedPredictor(each, (PADDED,)) for each in one.values()],
+                "pool": [PaddedPredictor(each, buckets) for each in many.values()],
             }
         for predictors in several.values():
             for predictor in predictors:

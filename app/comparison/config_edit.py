@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.comparison.tuning import Candidate
-from app.engine.config import load_config
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
+from app.repository.config import load_config
 
 
 def write_group(path: Path, candidate: Candidate, *, lengths: dict[str, tuple[int, ...]]) -> None:

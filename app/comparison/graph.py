@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from app.engine.child import Child, Limits
-from app.engine.repository import ModelFiles
-from app.engine.selftest import read_selftest
+from app.process.child import Child, Limits
+from app.repository.layout import ModelFiles
+from app.repository.selftest import read_selftest
 
 TARGET = "app.backends.paddle_profile:open_profile"
 PROFILE_SECONDS = 300.0

@@ -12,12 +12,12 @@ from prometheus_client.samples import Sample as Point
 
 from app.comparison.tasks import Sample
 from app.comparison.tuning import Candidate, Outcome
-from app.engine.config import DynamicBatching, Warmup
-from app.engine.group import Surroundings
-from app.engine.model import ServedModel
-from app.engine.ports import PredictorFactory
-from app.engine.repository import ModelFiles
-from app.metrics import Metrics
+from app.contracts.ports import PredictorFactory
+from app.engine.pool.group import EngineContext
+from app.engine.registry.model import ServedModel
+from app.observability.metrics import Metrics
+from app.repository.config import DynamicBatching, Warmup
+from app.repository.layout import ModelFiles
 
 ROUTE = "/tune"
 PATIENCE_SECONDS = 120.0
@@ -112,7 +112,7 @@ def open_trial(
     metrics.expect_route(ROUTE, ["POST"], [200])
     model = ServedModel(
         candidate_files(files, candidate, samples),
-        around=Surroundings(
+        context=EngineContext(
             open_predictor=open_predictor,
             observer=metrics,
             clock=time.monotonic,

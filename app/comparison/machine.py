@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from app.build_info import build_info
+from app.observability.build_info import build_info
 
 
 def describe_machine(*, cores: float, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from app.comparison.proof import same_bits
 from app.comparison.tasks import Sample
-from app.engine.ports import Clock, Predictor
-from app.engine.tensors import Tensors
+from app.contracts.ports import Clock, Predictor
+from app.contracts.tensors import Tensors
+from app.evidence.proof import bitwise_equal
 
 RUN_SECONDS = 120.0
 SLICES = 3
@@ -75,7 +75,7 @@ def _keep(runs: Runs, index: int, outputs: Tensors) -> None:
     if index == len(runs.outputs):
         runs.outputs.append(outputs)
     elif runs.repeatable:
-        runs.repeatable = same_bits(outputs, runs.outputs[index])
+        runs.repeatable = bitwise_equal(outputs, runs.outputs[index])
 
 
 def measure_concurrent(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.engine.config import InstanceGroup
-from app.engine.ports import Predictor, PredictorFactory
-from app.engine.repository import ModelFiles
-from app.engine.selftest import SelfTest
-from app.errors import PaddlepoolError
+from app.contracts.errors import PaddlepoolError
+from app.contracts.ports import Predictor, PredictorFactory
+from app.repository.config import InstanceGroup
+from app.repository.layout import ModelFiles
+from app.repository.selftest import SelfTest
 
 FIRST_RUN_SECONDS = 120.0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.comparison.result import Comparison
 from app.comparison.table import seconds
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
     from app.comparison.claims import ClaimTable

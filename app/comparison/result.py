@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from app.comparison.measure import Load, Runs
-from app.comparison.proof import Evidence, judge, max_abs_drift, same_bits
 from app.comparison.tasks import TaskComparison
-from app.engine.config import InstanceGroup, ModelConfig
+from app.evidence.proof import Evidence, bitwise_equal, judge, max_abs_drift
+from app.repository.config import InstanceGroup, ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +142,8 @@ def _proof(
             base=base,
             seconds=own.seconds,
             base_seconds=theirs.seconds,
-            same_bits=all(
-                same_bits(a, b) for a, b in zip(own.outputs, theirs.outputs, strict=True)
+            bitwise_equal=all(
+                bitwise_equal(a, b) for a, b in zip(own.outputs, theirs.outputs, strict=True)
             ),
             repeatable=own.repeatable and theirs.repeatable,
         )

@@ -13,12 +13,12 @@ from app.comparison.measure import SLICES, Load, measure_concurrent, measure_sin
 from app.comparison.opening import Opened, open_groups
 from app.comparison.result import Comparison, group_results
 from app.comparison.tasks import choose_samples, task_comparison
-from app.engine.budget import available_cores
-from app.engine.config import InstanceGroup, ModelConfig
-from app.engine.ports import Predictor, PredictorFactory
-from app.engine.repository import ModelFiles
-from app.engine.selftest import read_selftest
-from app.errors import BackendError, ConfigError
+from app.contracts.errors import BackendError, ConfigError
+from app.contracts.ports import Predictor, PredictorFactory
+from app.engine.pool.thread_budget import available_cores
+from app.repository.config import InstanceGroup, ModelConfig
+from app.repository.layout import ModelFiles
+from app.repository.selftest import read_selftest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

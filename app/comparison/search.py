@@ -16,9 +16,9 @@ from app.comparison.tuning import (
     choose,
     thread_candidates,
 )
-from app.engine.ports import PredictorFactory
-from app.engine.repository import ModelFiles
-from app.engine.selftest import read_selftest
+from app.contracts.ports import PredictorFactory
+from app.repository.layout import ModelFiles
+from app.repository.selftest import read_selftest
 
 ROUNDS = 3
 """The time of each candidate is cut into so many turns, so that all meet the same machine."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from app.engine.ports import ServedModelInfo
-from app.engine.selftest import SelfTest
-from app.engine.tensors import Tensors
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
+from app.contracts.ports import ServedModelInfo
+from app.contracts.tensors import Tensors
+from app.repository.selftest import SelfTest
 
 Sample = tuple[str, Tensors]
 """A name to show, and one row of inputs."""

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import paddle
 
-from app.engine.config import MODEL_NAME
-from app.errors import ExportError
+from app.contracts.errors import ExportError
 from app.export.manifest import ORIGINS, Provenance, write_manifest
 from app.export.program import PARAMS, PROGRAM, Store, save_program
 from app.export.publish import next_version, staged_version
 from app.export.recipe import Recipe
 from app.export.selftest import capture_selftest
-from app.export.u2net_weights import check_state
+from app.export.weights.u2net import check_state
 from app.networks import build
+from app.repository.config import MODEL_NAME
 
 
 @dataclass(frozen=True, slots=True)

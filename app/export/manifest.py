@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from app import __version__
-from app.engine.manifest import MANIFEST
-from app.engine.tensors import TensorSpec
-from app.export.release import sha256_of
+from app.contracts.tensors import TensorSpec
+from app.export.weights.release import sha256_of
+from app.repository.manifest import MANIFEST
 
 ORIGINS = ("trained here", "official release", "reference reconstruction", "random")
 

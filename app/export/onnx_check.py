@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import ExportError
+from app.contracts.errors import ExportError
 from app.export.selftest import run_program
 
 LIMIT = 1e-4

@@ -10,8 +10,8 @@ import paddle
 from paddle import nn
 from paddle.static import InputSpec
 
-from app.engine.tensors import TensorSpec
-from app.errors import ExportError
+from app.contracts.errors import ExportError
+from app.contracts.tensors import TensorSpec
 
 Store: TypeAlias = Literal["float32", "float16"]
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.engine.repository import VERSION
-from app.errors import ExportError
+from app.contracts.errors import ExportError
+from app.repository.layout import VERSION
 
 STAGING = ".staging-"
 LEFTOVER_SECONDS = 86_400.0

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.engine.child import Child, ChildDied, Limits
-from app.engine.tensors import TensorSpec
-from app.errors import ExportError
+from app.contracts.errors import ExportError
+from app.contracts.tensors import TensorSpec
+from app.process.child import Child, ChildDied, Limits
 
 OPEN_SECONDS = 300.0
 Described = tuple[str, str, list[int]]

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.tensors import TensorSpec
-from app.export.arrays import Arrays, read_arrays
-from app.export.bert_weights import read_bert_directory
+from app.contracts.tensors import TensorSpec
 from app.export.config_text import mnist_config, segment_config, sentiment_config
 from app.export.onnx_check import check_against_onnx
-from app.export.onnx_weights import read_u2net_onnx
-from app.export.release import sha256_of
 from app.export.tokenizer import write_tokenizer
-from app.export.u2net_weights import fold_batch_norm, mask_state
+from app.export.weights.arrays import Arrays, read_arrays
+from app.export.weights.bert import read_bert_directory
+from app.export.weights.onnx import read_u2net_onnx
+from app.export.weights.release import sha256_of
+from app.export.weights.u2net import fold_batch_norm, mask_state
 from app.networks.u2net import U2NET, U2NETP
 
 MASK_SIZE = 320  # the side of the square that both U²-Net variants are trained and served at

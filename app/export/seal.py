@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from app.engine.config import MODEL_NAME, load_config
-from app.engine.manifest import MANIFEST
-from app.engine.ports import PredictorFactory, PredictorSpec
-from app.engine.repository import VERSION
-from app.engine.selftest import SELFTEST
-from app.engine.tensors import DTYPES, TensorSpec
-from app.errors import ExportError
+from app.contracts.errors import ExportError
+from app.contracts.ports import PredictorFactory, PredictorSpec
+from app.contracts.tensors import DTYPES, TensorSpec
 from app.export.manifest import Provenance, write_manifest
 from app.export.read_program import read_specs
-from app.export.release import sha256_of
 from app.export.trial import Trial, run_trial
+from app.export.weights.release import sha256_of
+from app.repository.config import MODEL_NAME, load_config
+from app.repository.layout import VERSION
+from app.repository.manifest import MANIFEST
+from app.repository.selftest import SELFTEST
 
 PROGRAMS, PARAMS = (".json", ".pdmodel"), ".pdiparams"
 MAX_BATCH_SIZE = 8

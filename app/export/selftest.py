@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from paddle import inference
 
-from app.engine.tensors import TensorSpec
-from app.errors import ExportError
+from app.contracts.errors import ExportError
+from app.contracts.tensors import TensorSpec
 from app.export.program import PARAMS, PROGRAM
 
 TOLERANCE = 1e-3  # ten times what oneDNN and native differ by; a damaged weight is far beyond it

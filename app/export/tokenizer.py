@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
-from app.errors import ExportError
+from app.contracts.errors import ExportError
 
 
 def write_tokenizer(source: Path, target: Path) -> None:

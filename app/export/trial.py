@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.engine.config import ModelConfig
-from app.engine.ports import Predictor, PredictorFactory, PredictorSpec
-from app.engine.tensors import Array, Tensors, TensorSpec
-from app.errors import DeadlineExceeded, ExportError, PaddlepoolError, WorkerCrashed
+from app.contracts.errors import DeadlineExceeded, ExportError, PaddlepoolError, WorkerCrashed
+from app.contracts.ports import Predictor, PredictorFactory, PredictorSpec
+from app.contracts.tensors import Array, Tensors, TensorSpec
+from app.repository.config import ModelConfig
 
 RUN_SECONDS = 120.0
 FREE_SIZES = (1, 8, 32, 64, 224)

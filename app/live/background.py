@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Sequence
 
-from app.engine.model import ServedModel
-from app.engine.ports import Clock
-from app.engine.tensors import Tensors
+from app.contracts.ports import Clock
+from app.contracts.tensors import Tensors
+from app.engine.registry.model import ServedModel
+from app.live.idle_gate import Closed, IdleGate
 from app.live.prover import Prover
-from app.live.quiet import Closed, Quiet
 from app.live.shadow import Shadow
 
 LOOK_SECONDS = 1.0
@@ -30,18 +30,18 @@ log = logging.getLogger(__name__)
 
 
 class Background:
-    """A bystander of the data plane: began(), ended() and answered() come from the event loop."""
+    """A TrafficListener: began(), ended() and answered() come from the event loop."""
 
     def __init__(
         self,
-        quiet: Quiet,
+        idle_gate: IdleGate,
         *,
         shadow: Shadow,
         prover: Prover,
         clock: Clock = time.monotonic,
         start_seconds: float = START_SECONDS,
     ) -> None:
-        self._quiet = quiet
+        self._idle_gate = idle_gate
         self._clock = clock
         self._start_seconds = start_seconds
         self._shadow = shadow
@@ -52,33 +52,33 @@ class Background:
         self._thread.start()
 
     def began(self) -> None:
-        self._quiet.began()
+        self._idle_gate.began()
 
     def ended(self) -> None:
-        self._quiet.ended()
+        self._idle_gate.ended()
 
     def answered(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> None:
         if self._shadow.offer(served, group, jobs, outputs):
-            self._quiet.wake()
+            self._idle_gate.wake()
 
     def _live(self) -> None:
         prove_from = self._clock() + self._start_seconds
         with contextlib.suppress(Closed):
             while True:
-                self._quiet.rest(LOOK_SECONDS, unless=self._shadow.waiting)
-                self._quiet.wait()
+                self._idle_gate.rest(LOOK_SECONDS, unless=self._shadow.waiting)
+                self._idle_gate.wait()
                 try:
                     while self._shadow.replay_one() or (
                         self._clock() >= prove_from and self._prover.prove_one()
                     ):
-                        self._quiet.wait()
+                        self._idle_gate.wait()
                 except Closed:
                     raise
                 except Exception:
                     log.exception("comparing groups beside the service failed")
-                    self._quiet.rest(AFTER_FAILURE_SECONDS, unless=lambda: False)
+                    self._idle_gate.rest(AFTER_FAILURE_SECONDS, unless=lambda: False)
         self._shadow.close()
 
     def alive(self) -> bool:
@@ -86,6 +86,6 @@ class Background:
 
     def close(self) -> None:
         """End the thread; a run it is in is left to end with the process."""
-        self._quiet.close()
+        self._idle_gate.close()
         if self._thread.ident is not None:
             self._thread.join(CLOSING_SECONDS)

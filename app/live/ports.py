@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from app.engine.model import ServedModel
-from app.engine.ports import ServedModelInfo
-from app.engine.tensors import Tensors
-
-SHADOW_OUTCOMES = ("replayed", "dropped", "failed")
-"""What became of a sampled request: run on every group; given up, because an earlier one still
-waited for an idle moment or there was no group to run it on; or a predictor failed."""
+from app.contracts.ports import ServedModelInfo
+from app.contracts.tensors import Tensors
+from app.engine.registry.model import ServedModel
 
 Agreement = Callable[[Tensors, Tensors], float]
 """How far two sets of outputs mean the same to a task's users: from 0 to 1."""
@@ -31,7 +27,7 @@ class LiveObserver(Protocol):
         """One replay against the answer: largest absolute difference, and the task's measure."""
 
     def shadowed(self, *, model: str, outcome: str) -> None:
-        """One sampled request is done with; `outcome` is one of SHADOW_OUTCOMES."""
+        """One sampled request is done with; `outcome` is one of reasons.SHADOW_OUTCOMES."""
 
 
 class Served(Protocol):

@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.comparison.proof import MIN_PAIRS, Evidence, Verdict, judge, same_bits
-from app.engine.model import ServedModel
-from app.engine.ports import Clock
-from app.engine.status import Effect
-from app.engine.tensors import Tensors
-from app.errors import PaddlepoolError
+from app.contracts.errors import PaddlepoolError
+from app.contracts.ports import Clock
+from app.contracts.status import Effect
+from app.contracts.tensors import Tensors
+from app.engine.registry.model import ServedModel
+from app.evidence.proof import MIN_PAIRS, Evidence, Verdict, bitwise_equal, judge
 from app.live.ports import Served
-from app.live.spare import Spare, Spares
+from app.live.shadow_predictor import ShadowPredictor, ShadowPredictors
 
 Which = Literal["off", "started", "all"]
 
@@ -49,10 +49,15 @@ class Prover:
     """
 
     def __init__(
-        self, registry: Served, spares: Spares, *, which: Which, clock: Clock = time.monotonic
+        self,
+        registry: Served,
+        shadow_predictors: ShadowPredictors,
+        *,
+        which: Which,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._registry = registry
-        self._spares = spares
+        self._shadow_predictors = shadow_predictors
         self._which = which
         self._clock = clock
         self._done: dict[tuple[ServedModel, str], float] = {}
@@ -93,26 +98,30 @@ class Prover:
         if base is None:
             return NOTHING_TO_COMPARE, False
         with ExitStack() as opened:
-            spares: dict[str, Spare] = {}
+            shadow_predictors: dict[str, ShadowPredictor] = {}
             for name in (group, base):
                 try:
-                    spares[name] = opened.enter_context(
-                        contextlib.closing(self._spares.open(served, name))
+                    shadow_predictors[name] = opened.enter_context(
+                        contextlib.closing(self._shadow_predictors.open(served, name))
                     )
                 except PaddlepoolError as error:
                     who = "" if name == group else f"its base {name} "
                     return Effect(None, f"{who}cannot start: {error.message}"), False
             try:
-                verdict = self._compare(served.selftest_inputs, spares[group], spares[base], base)
+                verdict = self._compare(
+                    served.selftest_inputs, shadow_predictors[group], shadow_predictors[base], base
+                )
             except PaddlepoolError as error:
                 return Effect(None, f"its runs failed: {error.message}"), True
         return Effect(verdict.effective, verdict.reason), verdict.effective is None
 
-    def _compare(self, inputs: Tensors, spare: Spare, base_spare: Spare, base: str) -> Verdict:
+    def _compare(
+        self, inputs: Tensors, shadow: ShadowPredictor, base_shadow: ShadowPredictor, base: str
+    ) -> Verdict:
         runs = _Runs()
         verdict = _judge(runs, base)
         for _ in range(MOST_ATTEMPTS):
-            _run_pair(inputs, spare, base_spare, runs)
+            _run_pair(inputs, shadow, base_shadow, runs)
             verdict = _judge(runs, base)
             pairs = len(runs.seconds)
             if pairs >= MIN_PAIRS and (verdict.effective is not None or pairs >= MOST_PAIRS):
@@ -120,10 +129,12 @@ class Prover:
         return verdict
 
 
-def _run_pair(inputs: Tensors, spare: Spare, base_spare: Spare, runs: _Runs) -> None:
-    own, base = spare.run(inputs), base_spare.run(inputs)
+def _run_pair(
+    inputs: Tensors, shadow: ShadowPredictor, base_shadow: ShadowPredictor, runs: _Runs
+) -> None:
+    own, base = shadow.run(inputs), base_shadow.run(inputs)
     for found, first in ((own, runs.outputs), (base, runs.base_outputs)):
-        if first is not None and not same_bits(found.outputs, first):
+        if first is not None and not bitwise_equal(found.outputs, first):
             runs.repeatable = False
     runs.outputs, runs.base_outputs = own.outputs, base.outputs
     if own.seconds is not None and base.seconds is not None:
@@ -138,7 +149,7 @@ def _judge(runs: _Runs, base: str) -> Verdict:
             base=base,
             seconds=runs.seconds,
             base_seconds=runs.base_seconds,
-            same_bits=own is not None and theirs is not None and same_bits(own, theirs),
+            bitwise_equal=own is not None and theirs is not None and bitwise_equal(own, theirs),
             repeatable=runs.repeatable,
         )
     )

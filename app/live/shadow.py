@@ -7,15 +7,15 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app.comparison.proof import max_abs_drift
-from app.engine.model import ServedModel
-from app.engine.tensors import Tensors
-from app.errors import PaddlepoolError
+from app.contracts.errors import PaddlepoolError
+from app.contracts.tensors import Tensors
+from app.engine.registry.model import ServedModel
+from app.evidence.proof import max_abs_drift
 from app.live.ports import Agreement, AgreementOf, LiveObserver, Served
-from app.live.spare import Spare, Spares
+from app.live.shadow_predictor import ShadowPredictor, ShadowPredictors
 
 MAX_RESIDENT_BYTES = 2 << 30
-"""A spare that has grown above this is closed, and opened again for the next replay."""
+"""A shadow that has grown above this is closed, and opened again for the next replay."""
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +32,16 @@ class Sample:
 
 
 class Shadow:
-    """offer() is called from the event loop; replay_one() from the one thread that owns the spares.
+    """offer() is called from the event loop; replay_one() from the thread that owns the predictors.
 
     Memory is bounded: one sample of each model waits, what comes meanwhile is dropped, and at most
-    `max_predictors` spares are open, those of the groups least recently run being closed first.
+    `max_predictors` are open, those of the groups least recently run being closed first.
     """
 
     def __init__(
         self,
         registry: Served,
-        spares: Spares,
+        shadow_predictors: ShadowPredictors,
         *,
         fraction: float,
         groups: Sequence[str],
@@ -51,7 +51,7 @@ class Shadow:
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._registry = registry
-        self._spares = spares
+        self._shadow_predictors = shadow_predictors
         self._fraction = fraction
         self._groups = tuple(groups)
         self._max_predictors = max_predictors
@@ -59,7 +59,7 @@ class Shadow:
         self._agreement_of = agreement_of
         self._draw = draw
         self._waiting: dict[str, Sample] = {}
-        self._open: dict[Key, Spare] = {}
+        self._open: dict[Key, ShadowPredictor] = {}
         self._refused: set[Key] = set()
 
     def offer(
@@ -114,21 +114,21 @@ class Shadow:
     def _replay(self, sample: Sample, group: str, agreement: Agreement | None) -> bool:
         served, key = sample.served, (sample.served, group)
         try:
-            spare = self._open.pop(key, None) or self._spares.open(served, group)
+            shadow = self._open.pop(key, None) or self._shadow_predictors.open(served, group)
         except PaddlepoolError as error:
             self._refused.add(key)
             log.warning("%s %s: cannot be shadowed: %s", served.name, group, error.message)
             return False
         try:
-            timed = spare.run(sample.inputs)
+            timed = shadow.run(sample.inputs)
         except PaddlepoolError as error:
-            spare.close()
+            shadow.close()
             log.warning("%s %s: a replay failed: %s", served.name, group, error.message)
             return False
         except BaseException:
-            spare.close()
+            shadow.close()
             raise
-        self._keep(key, spare)
+        self._keep(key, shadow)
         if timed.seconds is not None:
             # Without a batch axis the first one is data, and a label of it the clients' choice.
             rows = len(next(iter(sample.inputs.values()))) if served.batched else 1
@@ -147,16 +147,16 @@ class Shadow:
         )
         return True
 
-    def _keep(self, key: Key, spare: Spare) -> None:
-        if spare.resident_bytes() > MAX_RESIDENT_BYTES:
-            spare.close()
+    def _keep(self, key: Key, shadow: ShadowPredictor) -> None:
+        if shadow.resident_bytes() > MAX_RESIDENT_BYTES:
+            shadow.close()
             return
-        self._open[key] = spare
+        self._open[key] = shadow
         while len(self._open) > self._max_predictors:
             self._open.pop(next(iter(self._open))).close()
 
     def _forget_gone(self) -> None:
-        """Close the spares of versions that are no longer served."""
+        """Close the shadow_predictors of versions that are no longer served."""
         served = self._registry.served()
         for key in [key for key in self._open if key[0] not in served]:
             self._open.pop(key).close()

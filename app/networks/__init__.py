@@ -5,7 +5,7 @@ from typing import Any
 
 from paddle import nn
 
-from app.errors import ExportError
+from app.contracts.errors import ExportError
 from app.networks.bert import BertClassifier, BertConfig
 from app.networks.mnist import LinearDigits
 from app.networks.u2net import U2NET, U2NETP, U2NetMask

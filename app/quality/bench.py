@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from tqdm import tqdm
 
-from app.engine.ports import Predictor
-from app.engine.tensors import Tensors, shape_key
+from app.contracts.ports import Predictor
+from app.contracts.tensors import Tensors, shape_key
 
 T = TypeVar("T")
 RUN_SECONDS = 120.0

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
 from app.quality.report import Report
 
 CARD = "MODEL_CARD.md"

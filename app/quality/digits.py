@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.ports import ServedModelInfo
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
+from app.contracts.ports import ServedModelInfo
 from app.quality.files import read_bytes
 from app.quality.ports import Bench, Findings, Source, Table
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
 
 
 def folder(path: Path) -> Path:

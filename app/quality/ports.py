@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from app.engine.tensors import Tensors
+from app.contracts.tensors import Tensors
 
 T = TypeVar("T")
 Value = float | int

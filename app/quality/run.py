@@ -6,13 +6,13 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from app.engine.ports import PredictorFactory, ServedModelInfo
-from app.engine.repository import ModelFiles
-from app.engine.selftest import read_selftest
+from app.contracts.ports import PredictorFactory, ServedModelInfo
 from app.quality.bench import PredictorBench
 from app.quality.digits import DigitQuality
 from app.quality.ports import Source, TaskQuality
 from app.quality.report import Report
+from app.repository.layout import ModelFiles
+from app.repository.selftest import read_selftest
 
 FIRST_RUN_SECONDS = 120.0
 

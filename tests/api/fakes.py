@@ -15,16 +15,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.application import build_application
 from app.api.services import Lifecycle, Services
+from app.contracts.errors import ModelNotFound
+from app.contracts.status import GroupStatus, ModelStatus
+from app.contracts.tensors import TensorSpec
 from app.dataplane import DataPlane
-from app.engine.budget import ThreadBudget
-from app.engine.config import InstanceGroup, ModelConfig
-from app.engine.manifest import FileEntry, Manifest
-from app.engine.registry import ModelRegistry
-from app.engine.statistics import Snapshot, Statistics
-from app.engine.status import GroupStatus, ModelStatus
-from app.engine.tensors import TensorSpec
-from app.errors import ModelNotFound
-from app.metrics import Metrics
+from app.engine.pool.statistics import Snapshot, Statistics
+from app.engine.pool.thread_budget import ThreadBudget
+from app.engine.registry.registry import ModelRegistry
+from app.observability.metrics import Metrics
+from app.repository.config import InstanceGroup, ModelConfig
+from app.repository.manifest import FileEntry, Manifest
 from app.settings import Settings
 
 CONFIG = ModelConfig(

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from fastapi import APIRouter
 
-from app import errors
 from app.api.docs import error_codes
 from app.api.errors import STATUS
-from app.errors import (
+from app.contracts import errors
+from app.contracts.errors import (
     BackendError,
     ModelNotReady,
     OperatorError,
@@ -42,7 +42,7 @@ def raising(error: Exception, path: str = "/fails") -> Client:
 
 
 def test_table_and_tree_are_equal_sets() -> None:
-    """Every class of app.errors that has a code has a status, and the table has no other."""
+    """Every error that has a code has a status, and the table has no other."""
     tree = {
         item
         for _, item in inspect.getmembers(errors, inspect.isclass)

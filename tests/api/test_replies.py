@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.api.replies import split_model
-from app.errors import InvalidParameter
+from app.contracts.errors import InvalidParameter
 
 
 @pytest.mark.parametrize(

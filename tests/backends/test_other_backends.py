@@ -13,16 +13,16 @@ import pytest
 
 from app.backends import onnx_conversion, onnxruntime, openvino
 from app.backends.process import ProcessBackend
-from app.build_info import build_info
 from app.comparison.measure import measure_single
-from app.comparison.proof import Evidence, Verdict, judge, max_abs_drift, same_bits
 from app.comparison.tasks import Sample
-from app.engine.config import InstanceGroup
-from app.engine.ports import Predictor, PredictorFactory
-from app.engine.repository import ModelFiles, ModelRepository
-from app.engine.selftest import read_selftest
-from app.engine.tensors import Tensors
-from app.errors import BackendError, ConfigError
+from app.contracts.errors import BackendError, ConfigError
+from app.contracts.ports import Predictor, PredictorFactory
+from app.contracts.tensors import Tensors
+from app.evidence.proof import Evidence, Verdict, bitwise_equal, judge, max_abs_drift
+from app.observability.build_info import build_info
+from app.repository.config import InstanceGroup
+from app.repository.layout import ModelFiles, ModelRepository
+from app.repository.selftest import read_selftest
 from tests.engine.fakes import PATIENCE
 
 pytestmark = pytest.mark.paddle
@@ -181,7 +181,7 @@ def against_plain(files: ModelFiles, backend: str, **options: Any) -> Verdict:
             base="plain",
             seconds=runs["own"].seconds,
             base_seconds=runs["base"].seconds,
-            same_bits=same_bits(runs["own"].outputs[0], runs["base"].outputs[0]),
+            bitwise_equal=bitwise_equal(runs["own"].outputs[0], runs["base"].outputs[0]),
             repeatable=runs["base"].repeatable,
         )
     )

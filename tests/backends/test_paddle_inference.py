@@ -21,11 +21,17 @@ import pytest
 from app.backends import paddle_inference
 from app.backends.paddle_inference import SHAPES
 from app.backends.process import ProcessBackend, ProcessPredictor
-from app.engine.ports import PredictorSpec
-from app.engine.registry import ModelRegistry
-from app.engine.repository import ModelFiles, ModelRepository
-from app.engine.tensors import Tensors, TensorSpec
-from app.errors import BackendError, ConfigError, ManifestError, PaddlepoolError, WorkerCrashed
+from app.contracts.errors import (
+    BackendError,
+    ConfigError,
+    ManifestError,
+    PaddlepoolError,
+    WorkerCrashed,
+)
+from app.contracts.ports import PredictorSpec
+from app.contracts.tensors import Tensors, TensorSpec
+from app.engine.registry.registry import ModelRegistry
+from app.repository.layout import ModelFiles, ModelRepository
 from tests.engine.fakes import PATIENCE, RecordingObserver
 from tests.model_files import write_manifest
 from tests.tiny_specs import SPECS
@@ -332,7 +338,7 @@ def test_a_missing_part_of_the_manifest_format_is_spelled_out(
 def test_no_request_is_lost_across_reloads(
     registry: ModelRegistry, observer: RecordingObserver
 ) -> None:
-    """Four clients ask without a pause while the real model is reloaded four times."""
+    """Four clients ask without a suspension while the real model is reloaded four times."""
     registry.load_all()
     stop = threading.Event()
     answered: list[int] = []

@@ -18,11 +18,17 @@ import numpy as np
 import pytest
 
 from app.backends.process import ProcessBackend, ProcessPredictor
-from app.engine.pause import Pause
-from app.engine.ports import PredictorSpec
-from app.engine.registry import ModelRegistry
-from app.engine.repository import ModelRepository
-from app.errors import BackendError, ConfigError, DeadlineExceeded, RunRefused, WorkerCrashed
+from app.contracts.errors import (
+    BackendError,
+    ConfigError,
+    DeadlineExceeded,
+    RunRefused,
+    WorkerCrashed,
+)
+from app.contracts.ports import PredictorSpec
+from app.engine.registry.registry import ModelRegistry
+from app.process.suspension import Suspension
+from app.repository.layout import ModelRepository
 from tests.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
 from tests.engine.fakes import PATIENCE, RecordingObserver, Sleeper, row, wait_until, write_double
 from tests.model_files import PAIRS
@@ -191,27 +197,27 @@ def test_every_thread_of_a_predictor_gives_way(predictor: ProcessPredictor) -> N
     assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(19, mine + 5)}
 
 
-@pytest.mark.parametrize("pause", [None, Pause()], ids=["in a hurry", "gently"])
-def test_only_a_gentle_opening_gives_way(pause: Pause | None) -> None:
+@pytest.mark.parametrize("suspension", [None, Suspension()], ids=["in a hurry", "gently"])
+def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
     """In a hurry, only what follows it does: a lost predictor must be replaced soon."""
     mine = os.getpriority(os.PRIO_PROCESS, 0)
     backends = {"fake": "tests.backends.targets:open_priorities"}
-    predictor = ProcessBackend(backends)(spec(), pause=pause)
+    predictor = ProcessBackend(backends)(spec(), suspension=suspension)
     try:
         found = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
         policy = os.sched_getscheduler(predictor.pid)
     finally:
         predictor.close()
-    assert found == [[mine if pause is None else min(19, mine + 5), min(19, mine + 5)]]
+    assert found == [[mine if suspension is None else min(19, mine + 5), min(19, mine + 5)]]
     assert policy == os.SCHED_OTHER, "nobody without privileges could take it back"
 
 
 def test_a_settled_predictor_serves_whatever_is_held() -> None:
-    """It leaves the pause it was opened with, and a stop signal is a failure again."""
-    pause = Pause()
-    predictor = ProcessBackend(BACKENDS)(spec(), pause=pause)
+    """It leaves the suspension it was opened with, and a stop signal is a failure again."""
+    suspension = Suspension()
+    predictor = ProcessBackend(BACKENDS)(spec(), suspension=suspension)
     try:
-        pause.hold()
+        suspension.hold()
         predictor.settle()
         assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
         os.kill(predictor.pid, signal.SIGSTOP)
@@ -222,11 +228,11 @@ def test_a_settled_predictor_serves_whatever_is_held() -> None:
 
 def test_a_held_predictor_gets_ahead_with_moments() -> None:
     """A server that is never idle can still open one: it gets a moment of every tenth second."""
-    pause = Pause(moment=0.01)
-    pause.hold()
-    predictor = ProcessBackend(BACKENDS)(spec(), pause=pause)
+    suspension = Suspension(slice_seconds=0.01)
+    suspension.hold()
+    predictor = ProcessBackend(BACKENDS)(spec(), suspension=suspension)
     try:
-        assert pause.held
+        assert suspension.held
         assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
     finally:
         predictor.close()

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.tensors import Tensors
-from app.errors import InvalidParameter
+from app.contracts.errors import InvalidParameter
+from app.contracts.tensors import Tensors
 
 Result = tuple[Mapping[str, Any], Tensors]
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from app.codecs.decode import decode
 from app.codecs.limits import PictureLimits
-from app.errors import (
+from app.contracts.errors import (
     FileMissing,
     ImageUnreadable,
     ResolutionTooHigh,

@@ -13,8 +13,8 @@ import pytest
 
 from app.codecs.picture import PictureStore
 from app.codecs.pool import MEMORY_LIMIT, ChildPool
-from app.engine.child import Reply
-from app.errors import ImageUnreadable, InputError
+from app.contracts.errors import ImageUnreadable, InputError
+from app.process.child import Reply
 from app.settings import Settings
 from tests.codecs import pictures
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.codecs.picture import PictureStore, read_pixels, write_pixels
-from app.errors import Overloaded
+from app.contracts.errors import Overloaded
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
 

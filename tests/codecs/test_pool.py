@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from app.codecs.pool import MEMORY_LIMIT, ChildPool
-from app.engine.child import Child, Reply
-from app.errors import (
+from app.contracts.errors import (
     BackendError,
     DeadlineExceeded,
     ImageUnreadable,
@@ -25,6 +24,7 @@ from app.errors import (
     Overloaded,
     WorkerCrashed,
 )
+from app.process.child import Child, Reply
 from tests.engine.fakes import wait_until
 
 FAULTS = "tests.codecs.faults"

@@ -16,7 +16,7 @@ import pytest
 from app.cli import main
 from app.client import Client
 from app.commands import segment
-from app.errors import InvalidParameter
+from app.contracts.errors import InvalidParameter
 
 HEADERS = {
     "content-type": "image/png",

@@ -15,7 +15,7 @@ from app.comparison.claims import (
     Backends,
     ClaimRow,
     ClaimTable,
-    Fitted,
+    PaddedPredictor,
     beaten,
     measure_bert,
     measure_u2netp,
@@ -24,8 +24,8 @@ from app.comparison.claims import (
 from app.comparison.page import page
 from app.comparison.plot import plot_claims
 from app.comparison.run import Plan, compare
-from app.engine.repository import ModelRepository
-from app.engine.tensors import Tensors
+from app.contracts.tensors import Tensors
+from app.repository.layout import ModelRepository
 from tests.engine.fakes import FakeFactory, write_double
 
 
@@ -69,7 +69,7 @@ def test_every_text_is_padded_to_the_smallest_length_that_holds_it(
         return inputs
 
     predictor = FakeFactory(behaviour=behaviour, selftest=behaviour)(None)  # type: ignore[arg-type]
-    fitted = Fitted(predictor, lengths)
+    fitted = PaddedPredictor(predictor, lengths)
     for tokens in LENGTHS:
         ones = np.ones((1, tokens), np.int64)
         fitted.run({"input_ids": ones, "attention_mask": ones}, timeout=1)

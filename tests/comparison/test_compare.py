@@ -17,10 +17,10 @@ from app.comparison.plot import plot_comparison
 from app.comparison.result import group_results
 from app.comparison.run import Plan, choose_groups, compare
 from app.comparison.tasks import choose_samples
-from app.engine.repository import ModelFiles, ModelRepository
-from app.engine.selftest import SelfTest
-from app.engine.tensors import Tensors
-from app.errors import BackendError, ConfigError
+from app.contracts.errors import BackendError, ConfigError
+from app.contracts.tensors import Tensors
+from app.repository.layout import ModelFiles, ModelRepository
+from app.repository.selftest import SelfTest
 from tests.engine.fakes import FakeFactory, ManualClock, doubled, row, write_double
 
 

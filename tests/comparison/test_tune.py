@@ -19,8 +19,8 @@ from app.comparison.tuning import (
     explain,
     thread_candidates,
 )
-from app.engine.repository import ModelRepository
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
+from app.repository.layout import ModelRepository
 from tests.engine.fakes import FakeFactory, row, write_double
 
 

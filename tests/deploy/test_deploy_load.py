@@ -360,9 +360,9 @@ def test_a_phase_ends_in_time_whatever_its_last_reload_does(
 
 
 def test_both_tools_take_the_same_percentile(script: Callable[[str], ModuleType]) -> None:
-    """loadtest/reload.py takes that of loadtest/turns.py."""
+    """loadtest/reload.py takes that of loadtest/interleaved_runs.py."""
     parts = [[1.0, 7.0, 3.0], [9.0, 2.5]]
-    expected = script("loadtest/turns.py").pooled(parts, 0.99)
+    expected = script("loadtest/interleaved_runs.py").pooled(parts, 0.99)
     assert script("loadtest/reloads.py").percentile(parts, 99) == pytest.approx(expected)
 
 

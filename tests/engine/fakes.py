@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.pause import Pause
-from app.engine.ports import PredictorSpec, Ran
-from app.engine.registry import ModelRegistry
-from app.engine.repository import ModelRepository
-from app.engine.tensors import Tensors
-from app.errors import WorkerCrashed
+from app.contracts.errors import WorkerCrashed
+from app.contracts.ports import PredictorSpec, Ran
+from app.contracts.tensors import Tensors
+from app.engine.registry.registry import ModelRegistry
+from app.process.suspension import Suspension
+from app.repository.layout import ModelRepository
 from tests.model_files import write_config, write_version
 
 PATIENCE = 60.0
@@ -118,7 +118,7 @@ class FakePredictor:
         self._tested = False
         self.dead: str | None = None
         self.resident = 1 << 20
-        self.pause: Pause | None = None
+        self.suspension: Suspension | None = None
         self.closed = threading.Event()
         self.aborted = threading.Event()
         self.timeouts: list[float] = []
@@ -154,7 +154,7 @@ class FakePredictor:
         return self.dead
 
     def settle(self) -> None:
-        self.pause = None
+        self.suspension = None
 
     def resident_bytes(self) -> int:
         return self.resident
@@ -181,20 +181,22 @@ class FakeFactory:
     seconds: float | None = None
     opened: list[FakePredictor] = field(default_factory=list)
     specs: list[PredictorSpec] = field(default_factory=list)
-    pauses: list[Pause | None] = field(default_factory=list)
+    pauses: list[Suspension | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._opening = threading.Condition()
 
-    def __call__(self, spec: PredictorSpec, *, pause: Pause | None = None) -> FakePredictor:
+    def __call__(
+        self, spec: PredictorSpec, *, suspension: Suspension | None = None
+    ) -> FakePredictor:
         with self._opening:
             self.specs.append(spec)
-            self.pauses.append(pause)
+            self.pauses.append(suspension)
             self._opening.notify_all()
             if self.refuse is not None:
                 raise self.refuse
             self.opened.append(FakePredictor(self))
-            self.opened[-1].pause = pause
+            self.opened[-1].suspension = suspension
             return self.opened[-1]
 
     def let_go(self) -> None:

@@ -20,7 +20,7 @@ from paddle.pir_utils import OldIrGuard
 from paddle.static import InputSpec
 from paddle.vision.models import mobilenet_v3_small, resnet18
 
-from app.engine.tensors import DTYPES
+from app.contracts.tensors import DTYPES
 
 LEGACY = Path(__file__).parent / "legacy"
 

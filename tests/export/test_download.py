@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import DownloadError
-from app.export.download import download
-from app.export.release import Release
+from app.contracts.errors import DownloadError
+from app.export.weights.download import download
+from app.export.weights.release import Release
 from tests.export.file_server import Script, serving
 
 CONTENT = random.Random(1).randbytes(300_000)

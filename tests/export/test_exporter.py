@@ -11,9 +11,7 @@ import paddle
 import pytest
 
 from app.cli import main
-from app.engine.config import load_config
-from app.engine.repository import VERSION
-from app.errors import ExportError
+from app.contracts.errors import ExportError
 from app.export.config_text import mnist_config, segment_config, sentiment_config
 from app.export.exporter import Origin, export_version
 from app.export.program import load_parameters
@@ -21,6 +19,8 @@ from app.export.publish import LAST_VERSION, next_version, staged_version, versi
 from app.export.recipe import Recipe, read_recipe
 from app.export.selftest import run_program
 from app.networks import build
+from app.repository.config import load_config
+from app.repository.layout import VERSION
 from tests.networks.conftest import FIXTURES
 from tests.networks.stopwatch import seconds
 

@@ -9,12 +9,12 @@ import pytest
 
 from app.cli import main
 from app.commands import pull
-from app.errors import ExportError
+from app.contracts.errors import ExportError
 from app.export.exporter import Origin
-from app.export.official import import_u2netp
 from app.export.onnx_check import check_against_onnx
 from app.export.recipe import read_recipe
-from app.export.release import U2NETP_RELEASE, Release, published_version
+from app.export.weights.official import import_u2netp
+from app.export.weights.release import U2NETP_RELEASE, Release, published_version
 from tests.export.file_server import Script, serving
 from tests.export.test_u2net_weights import random_arrays
 from tests.export.u2net_onnx import write_u2netp
@@ -102,7 +102,7 @@ def test_pull_command(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     script = Script(onnx_file.read_bytes(), cut_after=[1_000_000])
     with serving(script) as url:
-        monkeypatch.setattr("app.export.release.U2NETP_RELEASE", release_of(onnx_file, url))
+        monkeypatch.setattr("app.export.weights.release.U2NETP_RELEASE", release_of(onnx_file, url))
         arguments = ["pull", "u2netp", "--repository", str(tmp_path / "repository")]
         assert main(arguments) == 0
         assert main(arguments) == 0
@@ -118,7 +118,7 @@ def test_pull_without_network(
 ) -> None:
     """Without a network the command ends with one line and a failing exit code."""
     nowhere = Release("http://127.0.0.1:1/u2netp.onnx", 10, "", "")
-    monkeypatch.setattr("app.export.release.U2NETP_RELEASE", nowhere)
+    monkeypatch.setattr("app.export.weights.release.U2NETP_RELEASE", nowhere)
     places = ["--cache", str(tmp_path / "c"), "--repository", str(tmp_path / "r")]
     assert main(["pull", "u2netp", "--timeout", "3", *places]) == 1
     error = capsys.readouterr().err

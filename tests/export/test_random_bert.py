@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.repository import ModelRepository
-from app.export.random_bert import BERT_BASE_CHINESE, export_random_bert
+from app.export.weights.random_bert import BERT_BASE_CHINESE, export_random_bert
 from app.networks.bert import BertConfig
+from app.repository.layout import ModelRepository
 
 pytestmark = pytest.mark.paddle
 

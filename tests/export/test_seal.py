@@ -16,10 +16,10 @@ import pytest
 
 from app.backends.process import ProcessBackend
 from app.cli import main
-from app.engine.config import InstanceGroup
-from app.engine.manifest import read_manifest
-from app.engine.repository import ModelRepository
-from app.engine.tensors import TensorSpec
+from app.contracts.tensors import TensorSpec
+from app.repository.config import InstanceGroup
+from app.repository.layout import ModelRepository
+from app.repository.manifest import read_manifest
 from tests.e2e.process import running
 
 ROOT = Path(__file__).parents[2]

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engine.config import ModelConfig, Warmup
-from app.engine.ports import Predictor, PredictorSpec
-from app.engine.tensors import Tensors, TensorSpec
-from app.errors import BackendError, ExportError, RunRefused
+from app.contracts.errors import BackendError, ExportError, RunRefused
+from app.contracts.ports import Predictor, PredictorSpec
+from app.contracts.tensors import Tensors, TensorSpec
 from app.export.trial import run_trial
+from app.repository.config import ModelConfig, Warmup
 
 ROWS = TensorSpec("rows", "float32", (-1, 2))
 Behaviour = Callable[[Tensors], Tensors]

@@ -7,11 +7,11 @@ import onnx
 import pytest
 from safetensors.numpy import save_file
 
-from app.errors import ExportError
-from app.export.arrays import Arrays, read_arrays
-from app.export.onnx_weights import convolution_sources, read_u2net_onnx
+from app.contracts.errors import ExportError
 from app.export.recipe import read_recipe
-from app.export.u2net_weights import check_state, fold_batch_norm, mask_state
+from app.export.weights.arrays import Arrays, read_arrays
+from app.export.weights.onnx import convolution_sources, read_u2net_onnx
+from app.export.weights.u2net import check_state, fold_batch_norm, mask_state
 from app.networks.u2net import U2NET, U2NETP
 from tests.export.u2net_onnx import write_u2netp
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from app.export.arrays import Arrays
+from app.export.weights.arrays import Arrays
 from app.networks.u2net import U2NETP, Stage
 
 

@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.model import ServedModel
-from app.engine.pause import Pause
-from app.engine.registry import ModelRegistry
-from app.live.quiet import Quiet
-from app.live.spare import Spares
+from app.engine.registry.model import ServedModel
+from app.engine.registry.registry import ModelRegistry
+from app.live.idle_gate import IdleGate
+from app.live.shadow_predictor import ShadowPredictors
+from app.process.suspension import Suspension
 from tests.engine.fakes import FakeFactory, open_registry, write_double
 
 
 @pytest.fixture
-def pause() -> Pause:
-    return Pause()
+def suspension() -> Suspension:
+    return Suspension()
 
 
 @pytest.fixture
-def quiet(pause: Pause) -> Iterator[Quiet]:
-    quiet = Quiet(pause)
-    yield quiet
-    quiet.close()
+def idle_gate(suspension: Suspension) -> Iterator[IdleGate]:
+    idle_gate = IdleGate(suspension)
+    yield idle_gate
+    idle_gate.close()
 
 
 @pytest.fixture
@@ -34,8 +34,10 @@ def beside() -> FakeFactory:
 
 
 @pytest.fixture
-def spares(beside: FakeFactory, pause: Pause, quiet: Quiet) -> Spares:
-    return Spares(open_predictor=beside, pause=pause, quiet=quiet)
+def shadow_predictors(
+    beside: FakeFactory, suspension: Suspension, idle_gate: IdleGate
+) -> ShadowPredictors:
+    return ShadowPredictors(open_predictor=beside, suspension=suspension, idle_gate=idle_gate)
 
 
 @pytest.fixture

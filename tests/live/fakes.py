@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from app.engine.tensors import Tensors
+from app.contracts.tensors import Tensors
 from tests.engine.fakes import PATIENCE
 
 

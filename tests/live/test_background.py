@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from app.engine.model import ServedModel
-from app.engine.registry import ModelRegistry
-from app.engine.status import UNKNOWN_EFFECT
+from app.contracts.status import UNKNOWN_EFFECT
+from app.engine.registry.model import ServedModel
+from app.engine.registry.registry import ModelRegistry
 from app.live.background import Background
+from app.live.idle_gate import IdleGate
 from app.live.prover import Prover
-from app.live.quiet import Quiet
 from app.live.shadow import Shadow
-from app.live.spare import Spares
+from app.live.shadow_predictor import ShadowPredictors
 from tests.engine.fakes import FakeFactory, Gate, ManualClock, doubled, row, wait_until
 from tests.live.fakes import RecordingLive
 
@@ -28,22 +28,25 @@ def observer() -> RecordingLive:
 
 @pytest.fixture
 def build(
-    registry: ModelRegistry, spares: Spares, quiet: Quiet, observer: RecordingLive
+    registry: ModelRegistry,
+    shadow_predictors: ShadowPredictors,
+    idle_gate: IdleGate,
+    observer: RecordingLive,
 ) -> Iterator[Build]:
     built: list[Background] = []
 
     def build(**options: Any) -> Background:
         shadow = Shadow(
             registry,
-            spares,
+            shadow_predictors,
             fraction=1.0,
             groups=("spare",),
             max_predictors=1,
             observer=observer,
             agreement_of=lambda info: None,
         )
-        prover = Prover(registry, spares, which="all")
-        built.append(Background(quiet, shadow=shadow, prover=prover, **options))
+        prover = Prover(registry, shadow_predictors, which="all")
+        built.append(Background(idle_gate, shadow=shadow, prover=prover, **options))
         built[-1].start()
         return built[-1]
 

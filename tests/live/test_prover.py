@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from app.engine.model import ServedModel
-from app.engine.registry import ModelRegistry
-from app.engine.status import UNKNOWN_EFFECT, Effect
-from app.engine.tensors import Tensors
-from app.errors import BackendError
+from app.contracts.errors import BackendError
+from app.contracts.status import UNKNOWN_EFFECT, Effect
+from app.contracts.tensors import Tensors
+from app.engine.registry.model import ServedModel
+from app.engine.registry.registry import ModelRegistry
+from app.live.idle_gate import IdleGate
 from app.live.prover import NOTHING_TO_COMPARE, RETRY_SECONDS, Prover, Which
-from app.live.quiet import Quiet
-from app.live.spare import Spares
+from app.live.shadow_predictor import ShadowPredictors
 from tests.engine.fakes import PATIENCE, FakeFactory, ManualClock, doubled, row
 from tests.live.fakes import nudged
 
@@ -21,8 +21,10 @@ def effect(served: ServedModel, group: str = "spare") -> Effect:
     return next(each.effect for each in served.groups() if each.name == group)
 
 
-def prove_all(registry: ModelRegistry, spares: Spares, which: Which = "all") -> int:
-    prover = Prover(registry, spares, which=which)
+def prove_all(
+    registry: ModelRegistry, shadow_predictors: ShadowPredictors, which: Which = "all"
+) -> int:
+    prover = Prover(registry, shadow_predictors, which=which)
     count = 0
     while prover.prove_one():
         count += 1
@@ -30,7 +32,10 @@ def prove_all(registry: ModelRegistry, spares: Spares, which: Which = "all") -> 
 
 
 def test_other_outputs_prove_a_group(
-    registry: ModelRegistry, spares: Spares, beside: FakeFactory, served: ServedModel
+    registry: ModelRegistry,
+    shadow_predictors: ShadowPredictors,
+    beside: FakeFactory,
+    served: ServedModel,
 ) -> None:
     """Bit by bit, against a base that repeats itself."""
     runs = 0
@@ -43,7 +48,7 @@ def test_other_outputs_prove_a_group(
         return nudged(inputs) if own else doubled(inputs)
 
     beside.behaviour = by_turns
-    assert prove_all(registry, spares) == 2
+    assert prove_all(registry, shadow_predictors) == 2
     found = effect(served)
     assert found.effective is True
     assert "other outputs than main" in found.reason
@@ -51,37 +56,49 @@ def test_other_outputs_prove_a_group(
 
 
 def test_a_group_that_changes_nothing_is_ineffective(
-    registry: ModelRegistry, spares: Spares, beside: FakeFactory, served: ServedModel
+    registry: ModelRegistry,
+    shadow_predictors: ShadowPredictors,
+    beside: FakeFactory,
+    served: ServedModel,
 ) -> None:
     """The same bits in the same time: whatever its switches say."""
     beside.seconds = 1.0
-    prove_all(registry, spares)
+    prove_all(registry, shadow_predictors)
     found = effect(served)
     assert found.effective is False, found.reason
     assert "changes nothing" in found.reason
 
 
 def test_the_default_group_without_a_base_has_nothing_to_differ_from(
-    registry: ModelRegistry, spares: Spares, beside: FakeFactory, served: ServedModel
+    registry: ModelRegistry,
+    shadow_predictors: ShadowPredictors,
+    beside: FakeFactory,
+    served: ServedModel,
 ) -> None:
     """It is the base of the others; nothing is opened for it."""
-    assert prove_all(registry, spares, which="started") == 1
+    assert prove_all(registry, shadow_predictors, which="started") == 1
     assert effect(served, "main") == NOTHING_TO_COMPARE
     assert effect(served) == UNKNOWN_EFFECT
     assert not beside.specs
 
 
 def test_a_refused_group_says_why(
-    registry: ModelRegistry, spares: Spares, beside: FakeFactory, served: ServedModel
+    registry: ModelRegistry,
+    shadow_predictors: ShadowPredictors,
+    beside: FakeFactory,
+    served: ServedModel,
 ) -> None:
     """Such as bfloat16 on a processor without it."""
     beside.refuse = BackendError("this processor has no fast bfloat16")
-    prove_all(registry, spares)
+    prove_all(registry, shadow_predictors)
     assert effect(served) == Effect(None, "cannot start: this processor has no fast bfloat16")
 
 
 def test_a_group_whose_base_is_refused_is_not_judged(
-    registry: ModelRegistry, spares: Spares, beside: FakeFactory, served: ServedModel
+    registry: ModelRegistry,
+    shadow_predictors: ShadowPredictors,
+    beside: FakeFactory,
+    served: ServedModel,
 ) -> None:
     """Null with the reason, not false: nothing is known about the group."""
 
@@ -92,16 +109,16 @@ def test_a_group_whose_base_is_refused_is_not_judged(
             return super().__call__(spec)
 
     only = OnlyTheFirst()
-    prove_all(registry, replace(spares, open_predictor=only))
+    prove_all(registry, replace(shadow_predictors, open_predictor=only))
     assert effect(served) == Effect(None, "its base main cannot start: no room")
     assert only.opened[0].closed.is_set()
 
 
 def test_a_group_is_proven_once_it_is_started(
-    registry: ModelRegistry, spares: Spares, served: ServedModel
+    registry: ModelRegistry, shadow_predictors: ShadowPredictors, served: ServedModel
 ) -> None:
     """Nothing is opened for a group that nobody uses, unless all are to be proven."""
-    prover = Prover(registry, spares, which="started")
+    prover = Prover(registry, shadow_predictors, which="started")
     assert prover.prove_one()  # main
     assert not prover.prove_one()
     served.submit(row(1), deadline=time.monotonic() + PATIENCE, group="spare").result(PATIENCE)
@@ -111,7 +128,10 @@ def test_a_group_is_proven_once_it_is_started(
 
 
 def test_runs_that_fail_are_tried_again_later(
-    registry: ModelRegistry, spares: Spares, beside: FakeFactory, served: ServedModel
+    registry: ModelRegistry,
+    shadow_predictors: ShadowPredictors,
+    beside: FakeFactory,
+    served: ServedModel,
 ) -> None:
     """Not at once and not never."""
 
@@ -120,7 +140,7 @@ def test_runs_that_fail_are_tried_again_later(
 
     beside.behaviour = refuse
     clock = ManualClock()
-    prover = Prover(registry, spares, which="all", clock=clock)
+    prover = Prover(registry, shadow_predictors, which="all", clock=clock)
     while prover.prove_one():
         pass
     assert effect(served) == Effect(None, "its runs failed: out of memory")
@@ -132,23 +152,23 @@ def test_runs_that_fail_are_tried_again_later(
 
 def test_interrupted_pairs_do_not_count(
     registry: ModelRegistry,
-    spares: Spares,
+    shadow_predictors: ShadowPredictors,
     beside: FakeFactory,
     served: ServedModel,
-    quiet: Quiet,
+    idle_gate: IdleGate,
 ) -> None:
     """On a machine that is never idle for the length of a run, nothing is claimed."""
 
     def interrupted(inputs: Tensors) -> Tensors:
-        quiet.began()
-        quiet.ended()
+        idle_gate.began()
+        idle_gate.ended()
         return doubled(inputs)
 
     beside.behaviour = interrupted
-    prove_all(registry, spares)
+    prove_all(registry, shadow_predictors)
     assert effect(served) == Effect(None, "it has not run yet")
 
 
-def test_off_proves_nothing(registry: ModelRegistry, spares: Spares) -> None:
+def test_off_proves_nothing(registry: ModelRegistry, shadow_predictors: ShadowPredictors) -> None:
     """And asks nobody for what is served."""
-    assert prove_all(registry, spares, which="off") == 0
+    assert prove_all(registry, shadow_predictors, which="off") == 0

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.model import ServedModel
-from app.engine.registry import ModelRegistry
-from app.engine.tensors import TensorSpec
-from app.errors import BackendError, WorkerCrashed
-from app.live.quiet import Quiet
+from app.contracts.errors import BackendError, WorkerCrashed
+from app.contracts.tensors import TensorSpec
+from app.engine.registry.model import ServedModel
+from app.engine.registry.registry import ModelRegistry
+from app.live.idle_gate import IdleGate
 from app.live.shadow import Shadow
-from app.live.spare import Spares
+from app.live.shadow_predictor import ShadowPredictors
 from tests.engine.fakes import PATIENCE, FakeFactory, doubled, open_registry, row, write_double
 from tests.live.fakes import RecordingLive, nudged
 from tests.model_files import write_version
@@ -32,7 +32,9 @@ def observer() -> RecordingLive:
 
 
 @pytest.fixture
-def build(registry: ModelRegistry, spares: Spares, observer: RecordingLive) -> Iterator[Build]:
+def build(
+    registry: ModelRegistry, shadow_predictors: ShadowPredictors, observer: RecordingLive
+) -> Iterator[Build]:
     built: list[Shadow] = []
 
     def build(of: ModelRegistry = registry, **changes: Any) -> Shadow:
@@ -44,7 +46,7 @@ def build(registry: ModelRegistry, spares: Spares, observer: RecordingLive) -> I
             "agreement_of": lambda info: None,
             "draw": lambda: 0.0,
         }
-        built.append(Shadow(of, spares, **options | changes))
+        built.append(Shadow(of, shadow_predictors, **options | changes))
         return built[-1]
 
     yield build
@@ -113,13 +115,13 @@ def test_an_interrupted_run_is_not_timed(
     served: ServedModel,
     beside: FakeFactory,
     observer: RecordingLive,
-    quiet: Quiet,
+    idle_gate: IdleGate,
 ) -> None:
     """Its time would be that of the request that interrupted it."""
 
     def interrupted(inputs):  # type: ignore[no-untyped-def]
-        quiet.began()
-        quiet.ended()
+        idle_gate.began()
+        idle_gate.ended()
         return doubled(inputs)
 
     beside.behaviour = interrupted

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tests.quiet_paddle import paddle  # isort: skip - before anything that imports Paddle
 
-from app.engine.tensors import TensorSpec
+from app.contracts.tensors import TensorSpec
 from app.export.program import save_program
 from app.networks import build
 

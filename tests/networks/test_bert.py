@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from app.engine.tensors import TensorSpec
-from app.export.bert_weights import read_bert_directory
+from app.contracts.tensors import TensorSpec
 from app.export.program import load_parameters, save_program
+from app.export.weights.bert import read_bert_directory
 from app.networks import build
 from tests.networks.conftest import FIXTURES, Open
 from tests.networks.stopwatch import seconds
@@ -172,7 +172,7 @@ def test_configurations_that_are_not_plain_bert(
     tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     """A directory whose configuration we would compute wrongly is refused by name."""
-    from app.errors import ExportError
+    from app.contracts.errors import ExportError
 
     config = json.loads((TINY / "config.json").read_text("utf-8")) | change
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")

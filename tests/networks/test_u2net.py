@@ -7,8 +7,8 @@ import paddle
 import pytest
 from numpy.typing import NDArray
 
-from app.export.arrays import Arrays, read_arrays
-from app.export.u2net_weights import fold_batch_norm, mask_state
+from app.export.weights.arrays import Arrays, read_arrays
+from app.export.weights.u2net import fold_batch_norm, mask_state
 from app.networks import build
 from app.networks.u2net import U2NET, U2NETP, U2Net
 from tests.networks.conftest import Open

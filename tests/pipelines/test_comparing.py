@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from app.comparison.tasks import TaskComparison, task_comparison
-from app.engine.repository import ModelRepository
-from app.engine.tensors import Tensors
-from app.errors import ConfigError, ImageUnreadable
+from app.contracts.errors import ConfigError, ImageUnreadable
+from app.contracts.tensors import Tensors
 from app.pipelines import PIPELINES
+from app.repository.layout import ModelRepository
 
 MODELS = Path(__file__).parents[2] / "model_repo"
 

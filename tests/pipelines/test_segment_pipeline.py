@@ -18,9 +18,7 @@ from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
 from app.codecs.pool import ChildPool
 from app.codecs.service import Codecs
-from app.engine.ports import Prepared, ServedModelInfo
-from app.engine.tensors import Array, TensorSpec
-from app.errors import (
+from app.contracts.errors import (
     ConfigError,
     DeadlineExceeded,
     ImageUnreadable,
@@ -28,6 +26,8 @@ from app.errors import (
     OutputTooLarge,
     Overloaded,
 )
+from app.contracts.ports import Prepared, ServedModelInfo
+from app.contracts.tensors import Array, TensorSpec
 from app.pipelines.segment.pipeline import SegmentPipeline, open_pipeline
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from tests.codecs import pictures

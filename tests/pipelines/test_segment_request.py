@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import InvalidParameter
+from app.contracts.errors import InvalidParameter
 from app.pipelines.segment.accept import read_accept
 from app.pipelines.segment.colours import read_colour
 from app.pipelines.segment.request import SegmentRequest, read_options

@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from app.api.errors import install
-from app.api.large import LARGE_BYTES
+from app.api.offload import LARGE_BYTES
+from app.contracts.errors import ImageUnreadable, Overloaded
 from app.dataplane import Answer
-from app.errors import ImageUnreadable, Overloaded
 from app.pipelines.segment import endpoints
 from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
 from app.settings import Settings

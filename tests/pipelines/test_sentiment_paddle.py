@@ -16,9 +16,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from app.backends.process import ProcessBackend
-from app.engine.registry import ModelRegistry
-from app.engine.repository import ModelRepository
+from app.engine.registry.registry import ModelRegistry
 from app.main import PipelineBuilder, create_app
+from app.repository.layout import ModelRepository
 from app.settings import Settings
 from app.workers import Workers
 

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from app.engine.ports import Prepared
-from app.engine.tensors import Array, Tensors, TensorSpec, shape_key
-from app.errors import (
+from app.contracts.errors import (
     ConfigError,
     DeadlineExceeded,
     ModelOutputInvalid,
     Overloaded,
     TextEmpty,
 )
+from app.contracts.ports import Prepared
+from app.contracts.tensors import Array, Tensors, TensorSpec, shape_key
 from app.pipelines.sentiment.parameters import Parameters
 from app.pipelines.sentiment.pipeline import (
     SHORT_CHARACTERS,

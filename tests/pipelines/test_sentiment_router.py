@@ -14,8 +14,8 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from app.api.errors import install
+from app.contracts.errors import Overloaded
 from app.dataplane import Answer
-from app.errors import Overloaded
 from app.pipelines.sentiment import endpoints
 from app.pipelines.sentiment.pipeline import TextScores
 from app.pipelines.sentiment.scores import Score

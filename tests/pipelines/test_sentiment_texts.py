@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import InputError, InvalidParameter, TextEmpty, TextTooLong, TooManyInputs
+from app.contracts.errors import InputError, InvalidParameter, TextEmpty, TextTooLong, TooManyInputs
 from app.pipelines.sentiment.texts import TextLimits, check_texts
 from tests.networks.stopwatch import seconds
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.manifest import read_manifest
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
 from app.quality.cards import BEGIN, END, HEADING, compare_card, read_card, write_card
 from app.quality.ports import Findings, Table
 from app.quality.report import Report
+from app.repository.manifest import read_manifest
 
 REPOSITORY = Path(__file__).parents[2] / "model_repo"
 

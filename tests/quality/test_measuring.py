@@ -18,9 +18,9 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from app.cli import main
-from app.engine.ports import ServedModelInfo
-from app.engine.tensors import Tensors, TensorSpec
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
+from app.contracts.ports import ServedModelInfo
+from app.contracts.tensors import Tensors, TensorSpec
 from app.pipelines.segment import quality as segment_quality
 from app.pipelines.sentiment import quality as sentiment_quality
 from app.quality.bench import PredictorBench

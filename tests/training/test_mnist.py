@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
 from training.mnist.data import load_mnist
 
 pytestmark = [pytest.mark.paddle, pytest.mark.e2e]

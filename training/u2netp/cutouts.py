@@ -19,12 +19,12 @@ from app.codecs.decode import decode
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import Pixels
 from app.commands.repository import add_repository_option, open_repository, read_version
-from app.engine.ports import Predictor
-from app.engine.repository import ModelFiles
-from app.errors import PaddlepoolError
+from app.contracts.errors import PaddlepoolError
+from app.contracts.ports import Predictor
 from app.pipelines.segment import matte
 from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.parameters import read_parameters
+from app.repository.layout import ModelFiles
 from training.u2netp.cells import cell, write_sheet
 
 MODEL = "u2netp"

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from fastapi import APIRouter
 
-    from app.engine.ports import Pipeline, ServedModelInfo
-    from app.engine.tensors import Tensors
+    from app.contracts.ports import Pipeline, ServedModelInfo
+    from app.contracts.tensors import Tensors
     from app.pipelines.segment.comparing import MaskComparison
-    from app.pipelines.segment.judging import SegmentQuality
+    from app.pipelines.segment.quality import SegmentQuality
     from app.quality.ports import Source
     from app.workers import Workers
 
@@ -52,6 +52,6 @@ def agreement(info: ServedModelInfo) -> Callable[[Tensors, Tensors], float]:
 
 def quality(info: ServedModelInfo, source: Source) -> SegmentQuality:
     """What `paddlepool models verify --quality` measures; raises ConfigError without the data."""
-    from app.pipelines.segment.judging import SegmentQuality
+    from app.pipelines.segment.quality import SegmentQuality
 
     return SegmentQuality(info, source)

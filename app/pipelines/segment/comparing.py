@@ -7,9 +7,9 @@ from pathlib import Path
 
 from app.codecs.decode import decode
 from app.codecs.limits import PictureLimits
-from app.engine.ports import ServedModelInfo
-from app.engine.tensors import Tensors
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
+from app.contracts.ports import ServedModelInfo
+from app.contracts.tensors import Tensors
 from app.pipelines.segment import matte
 from app.pipelines.segment.masks import MaskAgreement
 from app.pipelines.segment.parameters import read_parameters

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.ports import ServedModelInfo
-from app.engine.tensors import Tensors
+from app.contracts.ports import ServedModelInfo
+from app.contracts.tensors import Tensors
 
 Floats = NDArray[np.float32]
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.engine.parameters import parse_parameters
-from app.engine.ports import ServedModelInfo
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
+from app.contracts.ports import ServedModelInfo
+from app.repository.parameters import parse_parameters
 
 Triple = tuple[float, float, float]
 Positive = Annotated[float, Field(gt=0)]

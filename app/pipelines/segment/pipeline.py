@@ -17,9 +17,9 @@ import numpy as np
 from app.codecs.call import Reply
 from app.codecs.picture import Picture
 from app.codecs.service import Codecs
-from app.engine.ports import Finished, Prepared, ServedModelInfo
-from app.engine.tensors import Tensors
-from app.errors import ImageUnreadable
+from app.contracts.errors import ImageUnreadable
+from app.contracts.ports import Finished, Prepared, ServedModelInfo
+from app.contracts.tensors import Tensors
 from app.pipelines.segment.parameters import Parameters, read_parameters
 from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.errors import InvalidParameter
+from app.contracts.errors import InvalidParameter
 from app.pipelines.segment.colours import Colour, read_colour
 
 OUTPUTS = ("cutout", "mask", "composite")

@@ -10,12 +10,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from app.api.large import beside_the_loop
+from app.api.offload import beside_the_loop
 from app.api.replies import answer_headers, split_model, timeout_seconds
 from app.api.services import ServicesDep
 from app.api.uploads import read_upload
+from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
-from app.errors import InvalidParameter
 from app.pipelines.segment.accept import read_accept
 from app.pipelines.segment.request import (
     FORMATS,

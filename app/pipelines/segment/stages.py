@@ -16,8 +16,8 @@ from app.codecs.decode import decode
 from app.codecs.encode import check_output, encode
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import Pixels, read_pixels, write_pixels
-from app.engine.tensors import Tensors
-from app.errors import ModelOutputInvalid
+from app.contracts.errors import ModelOutputInvalid
+from app.contracts.tensors import Tensors
 from app.pipelines.segment import matte
 from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.request import PREVIEW_PIXELS

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from fastapi import APIRouter
 
-    from app.engine.ports import Pipeline, ServedModelInfo
-    from app.engine.tensors import Tensors
+    from app.contracts.ports import Pipeline, ServedModelInfo
+    from app.contracts.tensors import Tensors
     from app.pipelines.sentiment.comparing import LabelComparison
-    from app.pipelines.sentiment.judging import SentimentQuality
+    from app.pipelines.sentiment.quality import SentimentQuality
     from app.quality.ports import Source
     from app.workers import Workers
 
@@ -52,6 +52,6 @@ def agreement(info: ServedModelInfo) -> Callable[[Tensors, Tensors], float]:
 
 def quality(info: ServedModelInfo, source: Source) -> SentimentQuality:
     """What `paddlepool models verify --quality` measures; raises ConfigError without the data."""
-    from app.pipelines.sentiment.judging import SentimentQuality
+    from app.pipelines.sentiment.quality import SentimentQuality
 
     return SentimentQuality(info, source)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.engine.ports import ServedModelInfo
-from app.engine.tensors import Tensors
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
+from app.contracts.ports import ServedModelInfo
+from app.contracts.tensors import Tensors
 from app.pipelines.sentiment.labels import label_agreement
 from app.pipelines.sentiment.parameters import read_parameters
 from app.pipelines.sentiment.texts import TextLimits, check_texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.engine.tensors import Tensors
+from app.contracts.tensors import Tensors
 
 
 def label_agreement(found: Tensors, expected: Tensors) -> float:

@@ -19,9 +19,9 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 from tokenizers import Tokenizer
 
-from app.engine.ports import Clock, Finished, Prepared, ServedModelInfo
-from app.engine.tensors import Array, Tensors
-from app.errors import DeadlineExceeded, ModelOutputInvalid, Overloaded
+from app.contracts.errors import DeadlineExceeded, ModelOutputInvalid, Overloaded
+from app.contracts.ports import Clock, Finished, Prepared, ServedModelInfo
+from app.contracts.tensors import Array, Tensors
 from app.pipelines.sentiment.parameters import Parameters, read_parameters
 from app.pipelines.sentiment.scores import Score, rank, softmax
 from app.pipelines.sentiment.tokens import Tokenised, open_tokenizer, tensors_of, tokenise

@@ -17,7 +17,7 @@ from app.api.replies import (
     timeout_seconds,
 )
 from app.api.services import ServicesDep
-from app.errors import InvalidParameter
+from app.contracts.errors import InvalidParameter
 from app.pipelines.sentiment.pipeline import TextScores
 from app.pipelines.sentiment.texts import TextLimits, check_texts
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.tensors import Array
-from app.errors import ModelOutputInvalid
+from app.contracts.errors import ModelOutputInvalid
+from app.contracts.tensors import Array
 
 
 class Score(NamedTuple):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.errors import InvalidParameter, TextEmpty, TextTooLong, TooManyInputs
+from app.contracts.errors import InvalidParameter, TextEmpty, TextTooLong, TooManyInputs
 
 # White space, control characters, and what Unicode calls default-ignorable (zero-width spaces and
 # joiners, BOM, bidi marks, fillers, variation selectors, tags), plus the blank braille pattern.

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from app.engine.tensors import Tensors
-from app.errors import ConfigError
+from app.contracts.errors import ConfigError
+from app.contracts.tensors import Tensors
 from app.pipelines.sentiment.texts import nothing_to_read
 
 

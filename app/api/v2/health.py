@@ -1,0 +1,55 @@
+"""Liveness and readiness, for the server and for each model; nothing here touches a model."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from app.api.problems import documented
+from app.api.services import Services, ServicesDep
+from app.api.v2.version_routes import add_by_version
+from app.contracts.errors import ModelNotReady
+
+
+def router() -> APIRouter:
+    """The health half of the Open Inference Protocol."""
+    routes = APIRouter(tags=["health"])
+    unready = documented(503, protocol=True)
+    routes.add_api_route("/v2/health/live", live, operation_id="serverLive")
+    routes.add_api_route("/v2/health/ready", ready, operation_id="serverReady", responses=unready)
+    missing = documented(404, 503, protocol=True)
+    add_by_version(
+        routes, "/ready", model_ready, version_ready, operation="Ready", responses=missing
+    )
+    return routes
+
+
+async def live() -> Response:
+    """200 while the process answers at all; says nothing of models."""
+    return JSONResponse({"live": True})
+
+
+async def ready(services: ServicesDep) -> Response:
+    """200 when every model of the repository answers and the server is not about to stop."""
+    if services.lifecycle.draining:
+        raise ModelNotReady("The server is stopping.")
+    if not services.registry.ready():
+        raise ModelNotReady("Not every model of the repository is ready; /info says why.")
+    return JSONResponse({"ready": True})
+
+
+async def model_ready(model: str, services: ServicesDep) -> Response:
+    """200 when the model answers requests."""
+    return _lease(services, model, None)
+
+
+async def version_ready(model: str, version: int, services: ServicesDep) -> Response:
+    """200 when this version of the model answers requests."""
+    return _lease(services, model, version)
+
+
+def _lease(services: Services, model: str, version: int | None) -> Response:
+    with services.registry.lease(model, version) as served:
+        if not served.ready():
+            raise ModelNotReady("The model's predictors are not running.")
+        return JSONResponse({"name": served.name, "ready": True})

@@ -1,0 +1,89 @@
+"""Metadata of the Open Inference Protocol: what the server is and what each model takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from app import __version__
+from app.api.problems import documented
+from app.api.services import Services, ServicesDep
+from app.api.v2.tensors import NAMES
+from app.api.v2.version_routes import add_by_version
+from app.contracts.tensors import TensorSpec
+
+PLATFORM = "paddle_inference"
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "schedule_policy", "statistics")
+CONTROL_EXTENSIONS = ("model_repository", "model_repository(unload_dependents)")
+
+
+class ServerMetadata(BaseModel):
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(BaseModel):
+    """`shape` has -1 where the size is free; the first axis is the batch."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(BaseModel):
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+def router() -> APIRouter:
+    """Server and model metadata."""
+    routes = APIRouter(tags=["v2"])
+    routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata")
+    unready = documented(404, 503, protocol=True)
+    add_by_version(
+        routes, "", model_metadata, version_metadata, operation="Metadata", responses=unready
+    )
+    return routes
+
+
+async def server_metadata(services: ServicesDep) -> ServerMetadata:
+    """Name, version and the protocol extensions that this server has switched on."""
+    control = CONTROL_EXTENSIONS if services.settings.admin_key is not None else ()
+    return ServerMetadata(
+        name="paddlepool", version=__version__, extensions=[*EXTENSIONS, *control]
+    )
+
+
+async def model_metadata(model: str, services: ServicesDep) -> ModelMetadata:
+    """Inputs and outputs of the version that answers when a request names none."""
+    return _metadata(services, model, None)
+
+
+async def version_metadata(model: str, version: int, services: ServicesDep) -> ModelMetadata:
+    """Inputs and outputs of one version."""
+    return _metadata(services, model, version)
+
+
+def _metadata(services: Services, model: str, version: int | None) -> ModelMetadata:
+    with services.registry.lease(model, version) as served:
+        return ModelMetadata(
+            name=served.name,
+            versions=[
+                str(each.version)
+                for each in reversed(services.registry.served())
+                if each.name == served.name and each.ready()
+            ],
+            platform=PLATFORM,
+            inputs=[TensorMetadata(**_tensor(spec)) for spec in served.inputs],
+            outputs=[TensorMetadata(**_tensor(spec)) for spec in served.outputs],
+        )
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": NAMES[spec.dtype], "shape": list(spec.shape)}

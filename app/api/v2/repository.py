@@ -1,0 +1,137 @@
+"""Model control: what is in the repository, load, unload.
+
+`app.api.middleware.keys` asks for the admin key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from app.api.problems import documented
+from app.api.services import ServicesDep
+from app.contracts.errors import InvalidParameter, ModelLoadFailed, OperatorError
+
+
+class IndexEntry(BaseModel):
+    """One version in the repository or in memory; `version` is empty where none is published."""
+
+    name: str
+    version: str
+    state: str = Field(description="LOADING, READY or UNAVAILABLE.")
+    reason: str = Field(description="Why it is not ready, or why its last load failed.")
+
+
+def router() -> APIRouter:
+    routes = APIRouter(tags=["model control"])
+    body = {"content": {"application/json": {"schema": {"type": "object"}}}}
+    for path, endpoint, operation, statuses in (
+        ("/v2/repository/index", index, "repositoryIndex", ()),
+        ("/v2/repository/models/{model}/load", load, "modelLoad", (404, 409)),
+        ("/v2/repository/models/{model}/unload", unload, "modelUnload", (404,)),
+    ):
+        routes.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            operation_id=operation,
+            responses=documented(403, *statuses, protocol=True),
+            openapi_extra={"requestBody": body},
+        )
+    return routes
+
+
+async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
+    """Every version with its state. With `{"ready": true}` only those that answer requests."""
+    asked = await _document(request, known=("ready",))
+    only_ready = asked.get("ready", False)
+    if not isinstance(only_ready, bool):
+        raise InvalidParameter("ready must be true or false")
+    loop = asyncio.get_running_loop()
+    found = await loop.run_in_executor(services.operations, services.registry.index)
+    return [
+        IndexEntry(
+            name=status.name,
+            version="" if status.version is None else str(status.version),
+            state=status.state,
+            reason=status.reason,
+        )
+        for status in found
+        if status.state == "READY" or not only_ready
+    ]
+
+
+async def load(model: str, request: Request, services: ServicesDep) -> Response:
+    """Load the model anew, by its version policy; answers when it serves or has failed.
+
+    What served before serves on until then, and after a failure.
+    """
+    asked = await _document(request, known=("parameters",))
+    if _parameters(asked):
+        raise InvalidParameter(
+            "a model is loaded as it is in the repository: its configuration and files cannot be "
+            "overridden, so parameters must be empty"
+        )
+    try:
+        await in_thread(partial(services.registry.load, model))
+    except OperatorError as error:
+        raise ModelLoadFailed(error.message) from error
+    return Response()
+
+
+async def unload(model: str, request: Request, services: ServicesDep) -> Response:
+    """Serve the model no longer; answers when its requests have ended."""
+    parameters = _parameters(await _document(request, known=("parameters",)))
+    # No model here depends on another, so either value of it means the same.
+    dependents = parameters.pop("unload_dependents", False)
+    if parameters or not isinstance(dependents, bool):
+        raise InvalidParameter("the only parameter is unload_dependents, true or false")
+    await in_thread(partial(services.registry.unload, model))
+    return Response()
+
+
+async def in_thread(work: Callable[[], None]) -> None:
+    """Run it in a thread of its own, to the end even when the client goes away.
+
+    Loads of one model wait for each other in the registry; an operator starts few.
+    """
+    done: Future[None] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name="model-control", daemon=True).start()
+    await asyncio.wrap_future(done)
+
+
+async def _document(request: Request, *, known: tuple[str, ...]) -> dict[str, Any]:
+    """The body's JSON object; nothing at all is an empty one, whatever its Content-Type."""
+    body = await request.body()
+    try:
+        asked = orjson.loads(body) if body else {}
+    except orjson.JSONDecodeError as error:
+        raise InvalidParameter(f"the body is not JSON from character {error.pos}") from None
+    if not isinstance(asked, dict) or set(asked) - set(known):
+        raise InvalidParameter(f"the body must be a JSON object that has only: {', '.join(known)}")
+    return asked
+
+
+def _parameters(asked: dict[str, Any]) -> dict[str, Any]:
+    parameters = asked.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise InvalidParameter("parameters must be a JSON object")
+    return parameters

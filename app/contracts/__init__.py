@@ -1,0 +1,1 @@
+"""What rooms say to each other: errors, tensors, ports, status. Imports nothing of ours."""

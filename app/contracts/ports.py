@@ -1,0 +1,180 @@
+"""What the engine asks of the outside: predictors, pipelines and observers, and their values."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from app.contracts.tensors import Tensors, TensorSpec
+
+Clock = Callable[[], float]
+"""Monotonic seconds. Deadlines everywhere in the engine are absolute values of this clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorSpec:
+    """All a backend needs to open one predictor; crosses the process boundary as JSON."""
+
+    directory: Path
+    program: str
+    params: str | None
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    backend: str
+    threads: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    network: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModelInfo:
+    """What a pipeline may know of the model version it is built for.
+
+    `directory` is the verified version directory (tokenizer.json and the like); `pipeline` and
+    `parameters` are those of config.toml. A job may have up to `max_rows` rows.
+    """
+
+    name: str
+    version: int
+    directory: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_rows: int = 1
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    pipeline: str | None = None
+
+
+class Ran(NamedTuple):
+    """A run's outputs, owned by the caller, and the seconds it took in the predictor's process."""
+
+    outputs: Tensors
+    seconds: float
+
+
+class Predictor(Protocol):
+    """One loaded model that runs one batch at a time; owned by one thread."""
+
+    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        """Run one batch; outputs are owned by the caller.
+
+        Raises DeadlineExceeded after `timeout` seconds (the predictor is then dead), WorkerCrashed
+        when its process died, RunRefused when the framework refused the batch.
+        """
+
+    def send(self, inputs: Tensors) -> None:
+        """Hand a batch over, while at most one other is under way; it runs when that has ended.
+
+        Raises WorkerCrashed when the process had died: the batch never began.
+        """
+
+    def arrives(self, seconds: float) -> bool:
+        """Whether the oldest batch under way comes to its end within so many seconds."""
+
+    def receive(self, *, timeout: float) -> Ran:
+        """What the oldest batch under way gave. Raises what run() does; the one behind it never
+        began when the predictor died."""
+
+    def failure(self) -> str | None:
+        """Why it can run no further batch ("crashed", "killed", "stopped"), or None. Cheap."""
+
+    def settle(self) -> None:
+        """Leave the suspension that it was opened with; it serves from now on."""
+
+    def resident_bytes(self) -> int: ...
+
+    def abort(self) -> None:
+        """End the process at once, from any thread: a run in progress raises WorkerCrashed."""
+
+    def close(self) -> None: ...
+
+
+class Suspended(Protocol):
+    """What a child process must know of a suspension it belongs to (app.process.suspension)."""
+
+    @property
+    def held(self) -> bool: ...
+
+    def add(self, process: subprocess.Popen[bytes]) -> None: ...
+
+    def discard(self, process: subprocess.Popen[bytes]) -> None: ...
+
+    def run_briefly(self, process: subprocess.Popen[bytes]) -> None: ...
+
+
+class PredictorFactory(Protocol):
+    """Opens a predictor in a child process; raises BackendError when the model cannot load.
+
+    With a `suspension` it stands still while that is held, from its start until it is settled, and
+    the thread that opened it must outlive it.
+    """
+
+    def __call__(
+        self, spec: PredictorSpec, *, suspension: Suspended | None = None
+    ) -> Predictor: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferResult:
+    """What one job gets back. `infer_seconds` is the run in the predictor's process, and
+    `queue_seconds` what came before it; `batch_rows` is the batch it shared."""
+
+    outputs: Tensors
+    model: str
+    version: int
+    group: str
+    queue_seconds: float
+    infer_seconds: float
+    batch_rows: int
+
+
+class EngineObserver(Protocol):
+    """Told of what happens in the engine; must not block or raise.
+
+    The reasons of `rejected` are reasons.REJECTIONS, those of `restarted` reasons.RESTARTS.
+    """
+
+    def batch_done(
+        self, *, model: str, version: int, group: str, rows: int, seconds: float
+    ) -> None: ...
+
+    def restarted(self, *, model: str, group: str, reason: str) -> None: ...
+
+    def rejected(self, *, model: str, reason: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request after decode and preprocess: the engine jobs to run, and what finish() needs.
+
+    `stages` are seconds by stage name. `release` frees what `state` holds and is called exactly
+    once, whatever happens.
+    """
+
+    jobs: tuple[Tensors, ...]
+    state: Any
+    stages: Mapping[str, float]
+    release: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A request after postprocess and encode; `value` is the task's own result type."""
+
+    value: Any
+    stages: Mapping[str, float]
+
+
+class Pipeline(Protocol):
+    """One task on one model version: turns a payload into engine jobs and outputs into a reply."""
+
+    def prepare(self, payload: Any, *, deadline: float) -> Future[Prepared]: ...
+
+    def finish(
+        self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
+    ) -> Future[Finished]: ...
+
+    def close(self) -> None: ...

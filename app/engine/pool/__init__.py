@@ -1,0 +1,1 @@
+"""Predictor processes at work: instances, groups, restarts."""

@@ -1,0 +1,38 @@
+"""How soon a lost predictor is replaced, and when a group that loses too many is not ready."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from app.contracts.ports import Clock
+
+WINDOW_SECONDS = 60.0
+MOST_LOSSES = 5
+DELAYS = (0.0, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
+"""Seconds to wait after the first, second, ... loss within the window. The last one repeats."""
+
+
+class RestartBackoff:
+    """Counts the losses of one group in the last minute; more than five are a crash loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._losses: deque[float] = deque(maxlen=len(DELAYS))
+
+    def record(self) -> float:
+        """Count a loss; returns the seconds to wait before the predictor is opened again."""
+        with self._lock:
+            self._losses.append(self._clock())
+            return DELAYS[self._recent() - 1]
+
+    def looping(self) -> bool:
+        with self._lock:
+            return self._recent() > MOST_LOSSES
+
+    def _recent(self) -> int:
+        oldest = self._clock() - WINDOW_SECONDS
+        while self._losses and self._losses[0] <= oldest:
+            self._losses.popleft()
+        return len(self._losses)

@@ -1,0 +1,116 @@
+"""What became of each attempt to load a version: the source of the repository index."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+
+from app.contracts.errors import PaddlepoolError
+from app.contracts.status import ModelStatus
+from app.engine.registry.model import ServedModel
+
+UNSEALED = "it has no manifest.json: `paddlepool models seal` writes it"
+
+Key = tuple[str, int | None]
+"""Name and version; None stands for the model as a whole, before its versions are chosen."""
+
+
+class LoadHistory:
+    """Thread-safe. Remembers for each version whether it is being loaded and why it last failed.
+
+    What keeps a model as a whole from being loaded is the reason of each of its versions.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loading: set[Key] = set()
+        self._failures: dict[Key, str] = {}
+        self._kept: dict[str, frozenset[int]] = {}
+
+    @contextlib.contextmanager
+    def attempt(self, name: str, version: int | None) -> Iterator[None]:
+        """LOADING inside; afterwards a failure keeps its reason, and success forgets it."""
+        key = (name, version)
+        with self._lock:
+            self._loading.add(key)
+        reason = ""
+        try:
+            yield
+        except PaddlepoolError as error:
+            reason = error.message
+            raise
+        except OSError as error:
+            reason = f"{error.strerror or 'the system refused'}: see the log"  # not the path
+            raise
+        except BaseException:
+            reason = "internal error, see the log"
+            raise
+        finally:
+            with self._lock:
+                self._loading.discard(key)
+                self._failures.pop(key, None)
+                if reason:
+                    self._failures[key] = reason
+
+    def knows(self, name: str, version: int | None) -> bool:
+        """Whether this version, or any where it is None, is being loaded or has failed to load."""
+        with self._lock:
+            known = {*self._loading, *self._failures}
+            as_a_whole = (name, None) in self._failures and version in self._kept.get(name, ())
+        return as_a_whole or any(key[0] == name and version in (None, key[1]) for key in known)
+
+    def keep(self, name: str, versions: Iterable[int]) -> None:
+        """These are the versions that matter now; why any other one failed is forgotten."""
+        kept = frozenset(versions)
+        with self._lock:
+            self._kept[name] = kept
+            for key in [key for key in self._failures if key[0] == name]:
+                if key[1] is not None and key[1] not in kept:
+                    del self._failures[key]
+
+    def forget(self, name: str) -> None:
+        """The model is gone or wanted no longer; why its versions failed matters to nobody."""
+        with self._lock:
+            self._kept.pop(name, None)
+            for key in [key for key in self._failures if key[0] == name]:
+                del self._failures[key]
+
+    def index(
+        self,
+        serving: Iterable[ServedModel],
+        published: Mapping[str, Iterable[int]],
+        unsealed: Mapping[str, Iterable[int]],
+    ) -> tuple[ModelStatus, ...]:
+        """One row for each version on disk or in memory, by name, newest version first; one
+        without a version for a model that has none."""
+        without: set[Key] = {(name, each) for name in unsealed for each in unsealed[name]}
+        with self._lock:
+            loading = set(self._loading)
+            failures = dict(self._failures)
+        served: dict[Key, ServedModel] = {(each.name, each.version): each for each in serving}
+        on_disk: set[Key] = {(name, each) for name in published for each in published[name]}
+        rows = {*served, *loading, *failures, *on_disk, *without}
+        numbered = {name for name, version in rows if version is not None}
+        # A fault of the whole model is newer than any of a version: none has been tried since.
+        reasons = {key: failures.get((key[0], None)) or failures.get(key) for key in rows}
+        reasons |= dict.fromkeys(without, UNSEALED)
+        return tuple(
+            _status(key, served.get(key), key in loading, reasons[key])
+            for key in sorted(rows, key=lambda key: (key[0], -(key[1] or 0)))
+            if key[1] is not None or key[0] not in numbered
+        )
+
+
+def _status(key: Key, model: ServedModel | None, loading: bool, failure: str | None) -> ModelStatus:
+    name, version = key
+    if model is None:
+        if loading:
+            return ModelStatus(name=name, version=version, state="LOADING", reason="")
+        reason = failure or "not loaded"
+        return ModelStatus(name=name, version=version, state="UNAVAILABLE", reason=reason)
+    if not model.ready():
+        reason = "its predictors are not running"
+        return ModelStatus(name=name, version=version, state="UNAVAILABLE", reason=reason)
+    reason = f"serves on; loading it again failed: {failure}" if failure else ""
+    return ModelStatus(name=name, version=version, state="READY", reason=reason)

@@ -1,0 +1,230 @@
+"""A served model version: checks what comes in, hands it to a group, and counts its leases."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from app.contracts.errors import InvalidParameter, InvalidTensor, PaddlepoolError
+from app.contracts.ports import InferResult, Pipeline, Predictor, PredictorFactory, ServedModelInfo
+from app.contracts.status import Effect, GroupStatus
+from app.contracts.tensors import Tensors, TensorSpec, shape_key
+from app.engine.pool.group import EngineContext, Group, wait_until_open
+from app.engine.pool.statistics import Snapshot, Statistics
+from app.engine.queue.job import Job
+from app.repository.layout import ModelFiles
+from app.repository.selftest import read_selftest
+from app.repository.warmup import warmup_inputs
+
+
+class ServedModel:
+    """Verified files with predictors behind them; **Invariant**: never changed once built.
+
+    A reload builds another one and swaps it in the registry; requests keep this one through
+    their leases, and it is closed when the last of them ends.
+    """
+
+    def __init__(self, files: ModelFiles, *, context: EngineContext) -> None:
+        """Raises ManifestError and ConfigError; no process is started yet."""
+        manifest = files.manifest
+        self.name = files.name
+        self.version = files.version
+        self.directory: Path = files.directory
+        self.info: ServedModelInfo = files.info()
+        self.config = files.config
+        self.manifest = manifest
+        self.inputs: tuple[TensorSpec, ...] = manifest.inputs
+        self.outputs: tuple[TensorSpec, ...] = manifest.outputs
+        self.pipeline: Pipeline | None = None
+        self._clock = context.clock
+        self.batched: bool = files.batched
+        self.max_rows: int = files.max_rows
+        batching = files.config.dynamic_batching.model_copy(
+            update={"max_batch_size": self.max_rows}
+        )
+        selftest = read_selftest(files.directory, manifest.inputs, manifest.outputs)
+        self.selftest_inputs: Tensors = selftest.inputs
+        warmups = warmup_inputs(files.config, manifest.inputs)
+        self._statistics = Statistics()
+        self._groups = {
+            group.name: Group(
+                group,
+                model=files.name,
+                version=files.version,
+                spec=files.spec(group),
+                batching=batching,
+                selftest=selftest.within(group.tolerance),
+                warmups=warmups,
+                statistics=self._statistics,
+                context=context,
+            )
+            for group in files.config.instance_group
+        }
+        self._leases = 0
+        self._lease_ended = threading.Condition()
+
+    def start(self, *, gently: bool = False) -> None:
+        """Open the groups that always run; blocks until each instance is tested and warm.
+
+        Gently where others are serving requests meanwhile: it takes longer then.
+        Raises ConfigError or BackendError when one refuses the model.
+        """
+        groups = [group for group in self._groups.values() if group.config.start == "always"]
+        wait_until_open([opened for group in groups for opened in group.start(gently=gently)])
+
+    def submit(
+        self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
+    ) -> Future[InferResult]:
+        """Check the tensors of one job and queue it; see submit_all()."""
+        [future] = self.submit_all([inputs], deadline=deadline, group=group, priority=priority)
+        return future
+
+    def submit_all(
+        self,
+        jobs: Sequence[Tensors],
+        *,
+        deadline: float,
+        group: str | None = None,
+        priority: int = 0,
+    ) -> list[Future[InferResult]]:
+        """Check the tensors of each job and queue all of them, or none.
+
+        `deadline` is absolute; `priority` 0 is normal, and a larger one is less urgent: such a job
+        waits until no other does, and is the first to be dropped. Raises InvalidParameter (group),
+        InvalidTensor, Overloaded, DeadlineExceeded and ModelNotReady at once. A future gives the
+        result or DeadlineExceeded, WorkerCrashed, BackendError, ModelOutputInvalid, Overloaded
+        (dropped); cancelling it takes its job out of the queue.
+        """
+        chosen = self._group(self.config.default_group if group is None else group)
+        now = self._clock()
+        queued = [
+            Job(
+                inputs=inputs,
+                rows=self._checked_rows(inputs),
+                key=shape_key(inputs),
+                priority=priority,
+                deadline=deadline,
+                enqueued=now,
+            )
+            for inputs in jobs
+        ]
+        try:
+            chosen.submit(*queued)
+        except PaddlepoolError:
+            for _ in queued:
+                self._statistics.failed(0.0)
+            raise
+        for job in queued:
+            job.future.add_done_callback(partial(self._ended, now))
+        return [job.future for job in queued]
+
+    @contextlib.contextmanager
+    def reserving(self, *, deadline: float, group: str | None = None) -> Iterator[None]:
+        """Hold a place in a group's queue while a request is prepared.
+
+        Raises InvalidParameter (group), Overloaded and ModelNotReady at once, before any work.
+        """
+        chosen = self._group(self.config.default_group if group is None else group)
+        with contextlib.ExitStack() as place:
+            try:
+                place.enter_context(chosen.reserving(deadline=deadline))
+            except PaddlepoolError:
+                self._statistics.failed(0.0)
+                raise
+            yield
+
+    def _ended(self, enqueued: float, future: Future[InferResult]) -> None:
+        """Count what failed; the group has counted what succeeded, with the times of its run."""
+        if future.cancelled() or future.exception() is not None:
+            self._statistics.failed(self._clock() - enqueued)
+
+    def statistics(self) -> Snapshot:
+        """What this version has done since it was loaded."""
+        return self._statistics.snapshot()
+
+    def open_shadow(self, group: str, open_predictor: PredictorFactory) -> Predictor:
+        """A tested predictor of a group's configuration, the caller's own to run and close.
+
+        Raises InvalidParameter, ConfigError, BackendError, WorkerCrashed, DeadlineExceeded.
+        """
+        return self._group(group).open_shadow(open_predictor)
+
+    def record_effect(self, group: str, effect: Effect) -> None:
+        """Keep what was found out about a group, for groups() to tell."""
+        self._group(group).effect = effect
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        return tuple(group.status() for group in self._groups.values())
+
+    def ready(self) -> bool:
+        """Whether the default group takes jobs."""
+        return self._groups[self.config.default_group].ready()
+
+    def acquire(self) -> None:
+        with self._lease_ended:
+            self._leases += 1
+
+    def release(self) -> None:
+        with self._lease_ended:
+            self._leases -= 1
+            self._lease_ended.notify_all()
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until no request holds this version; False when some still do after `timeout` s."""
+        with self._lease_ended:
+            return self._lease_ended.wait_for(lambda: self._leases == 0, timeout)
+
+    def close(self) -> None:
+        """End every predictor. What is still queued fails with ModelNotReady."""
+        for group in self._groups.values():
+            group.close()
+        if self.pipeline is not None:
+            self.pipeline.close()
+
+    def _group(self, name: str) -> Group:
+        try:
+            return self._groups[name]
+        except KeyError:
+            raise InvalidParameter(
+                f"the model has no such instance group, it has {', '.join(self._groups)}",
+                limit=", ".join(self._groups),
+            ) from None
+
+    def _checked_rows(self, inputs: Tensors) -> int:
+        """The rows of a job whose tensors fit this model. Raises InvalidTensor."""
+        expected = {spec.name for spec in self.inputs}
+        if set(inputs) != expected:
+            raise InvalidTensor(
+                f"the model takes the inputs {', '.join(sorted(expected))}; "
+                f"received {len(inputs)} of which {len(expected & set(inputs))} fit",
+                limit=len(expected),
+                received=len(inputs),
+            )
+        for spec in self.inputs:
+            array = inputs[spec.name]
+            if not spec.admits(array) or array.size == 0:
+                raise InvalidTensor(
+                    f"input {spec.name!r} must be {spec.dtype} {list(spec.shape)}, "
+                    f"received {array.dtype.name} {list(array.shape)}"
+                )
+            if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
+                raise InvalidTensor(f"input {spec.name!r} contains NaN or infinity")
+        if not self.batched:
+            return 1
+        sizes = {name: array.shape[0] for name, array in inputs.items()}
+        rows = int(next(iter(sizes.values())))
+        if len(set(sizes.values())) != 1:
+            raise InvalidTensor(f"inputs differ in their first axis: {sizes}")
+        if rows > self.max_rows:
+            raise InvalidTensor(
+                f"{rows} rows in one job, limit {self.max_rows} (max_batch_size)",
+                limit=self.max_rows,
+                received=rows,
+            )
+        return rows

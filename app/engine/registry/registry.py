@@ -1,0 +1,270 @@
+"""What is loaded now: the versions each model's policy asks for, swapped whole and drained.
+
+load ──► choose ──► read + verify ──► predictors open, self-test, warm up ──► swap ──► drain old
+            │             │                        │                                     │
+            └─────────────┴──── fails ─────────────┘                                   close
+                                  └──► what serves serves on; index() says why
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from app.contracts.errors import ManifestError, ModelNotFound, ModelNotReady, PaddlepoolError
+from app.contracts.ports import Clock, EngineObserver, Pipeline, PredictorFactory, ServedModelInfo
+from app.contracts.status import ModelStatus
+from app.engine.pool.group import EngineContext
+from app.engine.pool.on_demand import OnDemand
+from app.engine.pool.thread_budget import (
+    ThreadBudget,
+    available_cores,
+    refuse_absurd,
+    thread_budget,
+)
+from app.engine.pool.yielding import Yielding
+from app.engine.registry.load_history import UNSEALED, LoadHistory
+from app.engine.registry.model import ServedModel
+from app.engine.registry.served_versions import ServedVersions
+from app.repository.layout import ModelRepository
+
+BuildPipeline = Callable[[ServedModelInfo], Pipeline | None]
+
+log = logging.getLogger(__name__)
+
+
+class ModelRegistry:
+    """Thread-safe. `drain_timeout` in seconds bounds the wait for requests on an old version;
+    `max_resident_bytes` is the memory at which a predictor process is replaced by a fresh one, and
+    `max_on_demand` how many groups that start on demand may live at a time."""
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        *,
+        open_predictor: PredictorFactory,
+        build_pipeline: BuildPipeline,
+        observer: EngineObserver,
+        clock: Clock = time.monotonic,
+        cores: float | None = None,
+        drain_timeout: float = 35.0,
+        max_resident_bytes: int = 2 << 30,
+        max_on_demand: int = 3,
+    ) -> None:
+        self._repository = repository
+        self._cores = available_cores() if cores is None else cores
+        self._context = EngineContext(
+            open_predictor=open_predictor,
+            observer=observer,
+            clock=clock,
+            max_resident_bytes=max_resident_bytes,
+            yielding=Yielding(self._cores),
+            on_demand=OnDemand(max_on_demand),
+        )
+        self._build_pipeline = build_pipeline
+        self._drain_timeout = drain_timeout
+        self._lock = threading.Lock()
+        self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._wanted: set[str] = set()
+        self._starting = False
+        self._serving = ServedVersions()
+        self._history = LoadHistory()
+
+    def load(self, name: str, *, changed: Collection[int] | None = None) -> None:
+        """Serve the versions that the model's policy asks for; blocks.
+
+        Each takes its place as soon as it is ready; the version served before goes on until
+        then, and is drained and closed after it. With `changed`, other versions that are served
+        already stay as they are. Raises ModelNotFound, ConfigError, ManifestError or
+        BackendError where a version is unfit: what it was to replace is served on, and index()
+        gives the reason. At start an older version stands in without an error. Where it cannot be
+        known which versions are asked for, everything that is served stays as it is.
+        """
+        try:
+            self._repository.versions(name)  # an unknown name leaves no trace
+        except ModelNotFound:
+            self._history.forget(name)
+            raise
+        with self._loading[name]:
+            candidates, count = self._candidates(name)
+            held = self._serving.versions(name)
+            keep: set[int] = set()
+            looked_at: set[int] = set()
+            failures: list[PaddlepoolError] = []
+            for candidate in candidates:
+                if len(keep) == count:
+                    break
+                looked_at.add(candidate)
+                stands_in = bool(failures) or (changed is not None and candidate not in changed)
+                if not (candidate in held and stands_in):
+                    try:
+                        self._replace(self._build(name, candidate))
+                    except ModelNotReady:
+                        raise  # the registry was closed meanwhile
+                    except PaddlepoolError as error:
+                        failures.append(error)
+                        if candidate not in held:
+                            continue
+                keep.add(candidate)
+            self._history.keep(name, looked_at)
+            for model in self._serving.remove(name, keep=keep or held):
+                self._retire(model)
+            if keep:
+                # Not before: a model that is new must not make the server unready while it loads.
+                with self._lock:
+                    self._wanted.add(name)
+        if failures and (held or not keep):
+            raise failures[0]
+
+    def _candidates(self, name: str) -> tuple[tuple[int, ...], int]:
+        """The versions to try, newest first, and how many of them to serve."""
+        with self._history.attempt(name, None):
+            try:
+                published = self._repository.versions(name)
+                self._history.keep(name, published)
+                if not published:
+                    waiting = self._repository.unsealed(name)
+                    hint = f"; of version {waiting[0]}, {UNSEALED}" if waiting else ""
+                    raise ManifestError(f"{name}: no version with a manifest is published{hint}")
+                return self._repository.config(name).version_policy.choose(published)
+            except PaddlepoolError as error:
+                log.error("%s: nothing of it is loaded: %s", name, error.message)
+                raise
+
+    def _replace(self, model: ServedModel) -> None:
+        try:
+            old = self._serving.swap(model)
+        except ModelNotReady:
+            model.close()
+            raise
+        log.info("%s: version %d is served", model.name, model.version)
+        if old is not None:
+            self._retire(old)
+
+    def _build(self, name: str, version: int) -> ServedModel:
+        gently = bool(self._serving.all()) and not self._starting
+        with self._history.attempt(name, version):
+            try:
+                files = self._repository.read(name, version, gently=gently)
+                refuse_absurd(name, files.config, cores=self._cores)
+                model = ServedModel(files, context=self._context)
+                try:
+                    model.pipeline = self._build_pipeline(model.info)
+                    model.start(gently=gently)
+                except BaseException:
+                    model.close()
+                    raise
+            except PaddlepoolError as error:
+                log.error("%s: version %d is not served: %s", name, version, error.message)
+                raise
+        return model
+
+    def _retire(self, model: ServedModel) -> None:
+        if not model.drain(self._drain_timeout):
+            log.warning(
+                "%s: version %d is closed although requests still hold it",
+                model.name,
+                model.version,
+            )
+        model.close()
+
+    def load_all(self) -> None:
+        """Load every model of the repository, several at a time, as fast as it goes; blocks.
+
+        A bad model stays UNAVAILABLE with its reason. Raises ConfigError only when the repository
+        itself cannot be read.
+        """
+        names = self._repository.names()
+        with self._lock:
+            self._wanted.update(names)
+        self._starting = True
+        try:
+            with ThreadPoolExecutor(max(1, len(names)), thread_name_prefix="load") as loaders:
+                list(loaders.map(self._try_load, names))
+        finally:
+            self._starting = False
+        if warning := self.budget().warning:
+            log.warning("%s", warning)
+
+    def _try_load(self, name: str) -> None:
+        try:
+            self.load(name)
+        except PaddlepoolError:
+            pass  # logged by then, and index() has the reason
+        except Exception:
+            log.exception("%s: cannot be loaded", name)
+
+    def unload(self, name: str) -> None:
+        """Serve the model no longer; blocks until its requests have ended.
+
+        A model that could not be loaded is forgotten. Raises ModelNotFound.
+        """
+        if name not in self._wanted and not self._history.knows(name, None):
+            raise ModelNotFound("no model of this name is served")
+        with self._loading[name]:
+            with self._lock:
+                self._wanted.discard(name)
+            for model in self._serving.remove(name):
+                self._retire(model)
+            self._history.forget(name)
+            log.info("%s: unloaded", name)
+
+    @contextlib.contextmanager
+    def lease(self, name: str, version: int | None = None) -> Iterator[ServedModel]:
+        """Hold one version for the length of a request, the newest ready one unless named.
+
+        Raises ModelNotFound, ModelNotReady.
+        """
+        model = self._serving.acquire(name, version)
+        if model is None:
+            raise self._not_served(name, version)
+        try:
+            yield model
+        finally:
+            model.release()
+
+    def _not_served(self, name: str, version: int | None) -> PaddlepoolError:
+        if self._history.knows(name, version) or (version is None and name in self._wanted):
+            return ModelNotReady("the model is in the repository but not ready")
+        return ModelNotFound("no model of this name and version is served")
+
+    def served(self) -> tuple[ServedModel, ...]:
+        """What is served now, by name, newest version first; requests take a lease instead."""
+        return self._serving.all()
+
+    def index(self) -> tuple[ModelStatus, ...]:
+        """Every model and version of the repository or in memory, newest version first."""
+        published: dict[str, tuple[int, ...]] = {}
+        unsealed: dict[str, tuple[int, ...]] = {}
+        with contextlib.suppress(PaddlepoolError):
+            for name in self._repository.names():
+                with contextlib.suppress(PaddlepoolError, OSError):  # this one cannot be read
+                    published[name] = self._repository.versions(name)
+                    unsealed[name] = self._repository.unsealed(name)
+        return self._history.index(self.served(), published, unsealed)
+
+    def ready(self, name: str | None = None) -> bool:
+        """Whether this model, or every model that should be served, takes jobs."""
+        with self._lock:
+            wanted = [name] if name is not None else sorted(self._wanted)
+        return bool(wanted) and all(self._serving.ready(each) for each in wanted)
+
+    def wanted(self) -> tuple[str, ...]:
+        """Models that should be served: loaded, or tried, and not unloaded since."""
+        with self._lock:
+            return tuple(sorted(self._wanted))
+
+    def budget(self) -> ThreadBudget:
+        """The threads of everything served now against the cores."""
+        return thread_budget((model.config for model in self.served()), cores=self._cores)
+
+    def close(self) -> None:
+        """End every predictor at once; what is still queued fails, and nothing loads any more."""
+        models = self._serving.close()
+        with ThreadPoolExecutor(max(1, len(models)), thread_name_prefix="close") as closers:
+            list(closers.map(ServedModel.close, models))

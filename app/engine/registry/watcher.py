@@ -1,0 +1,120 @@
+"""Looks through the model repository now and then, and has the registry load what has changed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.contracts.errors import ModelNotFound, PaddlepoolError
+from app.engine.registry.registry import ModelRegistry
+from app.repository.layout import ModelRepository
+from app.repository.manifest import MANIFEST
+
+Stamp = tuple[int, int, int] | None
+"""Inode, size and time of a file's last change; None where there is none."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one model looked like on disk: its config.toml and each version's manifest."""
+
+    config: Stamp = None
+    versions: Mapping[int, Stamp] = field(default_factory=dict)
+
+
+class RepositoryWatcher:
+    """Acts on each change once, whether it loads or fails: what failed is tried again only when it
+    changes again. It reads no file, only names and times: the registry verifies every byte.
+
+    **Invariant**: what was there when the watcher was built counts as seen.
+    """
+
+    def __init__(self, repository: ModelRepository, registry: ModelRegistry) -> None:
+        """Raises ConfigError when the repository cannot be read."""
+        self._repository = repository
+        self._registry = registry
+        self._seen: Mapping[str, _Seen] = {}
+        self._seen = self._look()
+
+    def run(self, *, every: float, until: threading.Event) -> None:
+        """Poll each `every` seconds until the event is set; blocks."""
+        while not until.wait(every):
+            try:
+                self.poll()
+            except PaddlepoolError as error:
+                log.warning("the repository is left as it is: %s", error.message)
+            except Exception:
+                log.exception("the repository cannot be polled")
+
+    def poll(self) -> None:
+        """Load what is new or changed and retire what is gone; blocks until that is done.
+
+        A model that the system does not let us read stays as it is, and is looked at again by the
+        next poll. Raises ConfigError when the repository itself cannot be read: nothing is retired
+        then.
+        """
+        before, now = self._seen, self._look()
+        self._seen = dict(now)
+        for name in sorted(before.keys() | now.keys()):
+            old, new = before.get(name, _Seen()), now.get(name, _Seen())
+            if old == new:
+                continue
+            try:
+                if new.versions:
+                    self._load(name, old, new)
+                elif old.versions or name not in now:
+                    self._registry.unload(name)
+            except PaddlepoolError:
+                pass  # logged by then, and index() has the reason; or gone, or unloaded, meanwhile
+            except OSError as error:
+                self._seen[name] = old
+                _leave(name, error)
+            except Exception:
+                log.exception("%s: the change cannot be acted on", name)
+
+    def _load(self, name: str, old: _Seen, new: _Seen) -> None:
+        changed = {
+            version
+            for version in new.versions
+            if old.versions.get(version) != new.versions[version]
+        }
+        self._registry.load(name, changed=changed if old.config == new.config else new.versions)
+
+    def _look(self) -> dict[str, _Seen]:
+        found = {}
+        for name in self._repository.names():
+            directory = self._repository.root / name
+            try:
+                found[name] = _Seen(
+                    _stamp(directory / "config.toml"),
+                    {
+                        version: _stamp(directory / str(version) / MANIFEST)
+                        for version in self._repository.versions(name)
+                    },
+                )
+            except (ModelNotFound, FileNotFoundError):
+                continue  # removed a moment ago
+            except OSError as error:
+                if name in self._seen:
+                    found[name] = self._seen[name]
+                _leave(name, error)
+        return found
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _leave(name: str, error: OSError) -> None:
+    # The whole error, with its path: what is wrong is the system's matter and not the model's.
+    log.warning("%s is left as it is for now: %s", name, error)

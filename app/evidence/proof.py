@@ -1,0 +1,145 @@
+"""Whether a configuration does anything: decided by outputs and times against its base group.
+
+Paddle's switches report "enabled" and change nothing (`enable_openvino_engine`, int8 on a float
+program), so no getter is asked. A group is *effective* when its outputs or its times differ from
+those of its base (the whole interval of the ratio beyond 5 %); *ineffective* when its outputs are
+the same bits and its times differ by no more than the interleaved runs explain; *unproven* while
+the runs are too few or too noisy to tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.contracts.tensors import Tensors
+
+Effect = Literal["effective", "ineffective", "unproven"]
+
+MIN_PAIRS = 8
+"""Below this many pairs no order of their signs is unlikely enough: 2 / 2**8 is 0.8 %."""
+
+MINIMAL_EFFECT = 1.05
+"""A smaller ratio of times is no reason to choose a configuration, whatever its significance."""
+
+MINIMAL_SECONDS = 0.00025
+"""Two processes of one configuration differ by a part of the way there and back, for good."""
+
+HIDDEN_EFFECT = 1.25
+"""While so large an effect could hide in the noise, nothing is called ineffective."""
+
+CONFIDENCE = 0.99
+RESAMPLES = 2000
+SEED = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Interleaved runs of a group and its base on the same inputs: pair i ran back to back.
+
+    `bitwise_equal` says that every output was equal to the base's bit by bit; `repeatable` that the
+    base's own outputs were equal from run to run, without which different bits prove nothing.
+    """
+
+    base: str
+    seconds: Sequence[float]
+    base_seconds: Sequence[float]
+    bitwise_equal: bool
+    repeatable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`ratio` is the group's time over its base's; `low` to `high` is its 99 % interval."""
+
+    effect: Effect
+    reason: str
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def effective(self) -> bool | None:
+        """None while unproven."""
+        return {"effective": True, "ineffective": False}.get(self.effect)
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """The verdict on one group. Raises ValueError when its times are not in pairs."""
+    pairs = len(evidence.seconds)
+    if pairs != len(evidence.base_seconds):
+        raise ValueError(f"{pairs} times of the group, {len(evidence.base_seconds)} of its base")
+    if pairs == 0:
+        return Verdict(
+            effect="unproven", reason="it has not run yet", ratio=math.nan, low=0.0, high=math.inf
+        )
+    ratio, low, high = ratio_interval(evidence.seconds, evidence.base_seconds)
+    effect, reason = _decide(evidence, ratio, low, high)
+    return Verdict(effect=effect, reason=reason, ratio=ratio, low=low, high=high)
+
+
+def _decide(evidence: Evidence, ratio: float, low: float, high: float) -> tuple[Effect, str]:
+    base, pairs = evidence.base, len(evidence.seconds)
+    takes = f"{ratio:.2f} times the time of {base} ({low:.2f} to {high:.2f}, {pairs} pairs)"
+    if not evidence.bitwise_equal and evidence.repeatable:
+        return "effective", f"other outputs than {base}; {takes}"
+    same = (
+        f"the same bits as {base}" if evidence.bitwise_equal else f"{base} varies from run to run"
+    )
+    if pairs < MIN_PAIRS:
+        return "unproven", f"{same}, and {pairs} of the {MIN_PAIRS} pairs of runs it takes"
+    gap = abs(float(np.median(evidence.seconds)) - float(np.median(evidence.base_seconds)))
+    small = max(ratio, 1 / ratio) < MINIMAL_EFFECT or gap < MINIMAL_SECONDS
+    if not small and (high < 1 / MINIMAL_EFFECT or low > MINIMAL_EFFECT):
+        return "effective", f"{same}, {takes}"
+    if low < 1 / HIDDEN_EFFECT or high > HIDDEN_EFFECT:
+        return "unproven", f"{same}, and the runs are too noisy to tell: {takes}"
+    if evidence.bitwise_equal and (small or low <= 1.0 <= high):
+        return "ineffective", f"changes nothing: {same}, {takes}"
+    return "unproven", f"{same}, {takes}"
+
+
+def ratio_interval(
+    seconds: Sequence[float], base_seconds: Sequence[float]
+) -> tuple[float, float, float]:
+    """Median ratio of paired times, and its 99 % bootstrap interval (the same on every call).
+
+    Of logarithms, so that twice as fast and twice as slow weigh the same; of pairs, so that what
+    else the machine does cancels out.
+    """
+    logs: NDArray[np.float64] = np.log(np.asarray(seconds, np.float64)) - np.log(
+        np.asarray(base_seconds, np.float64)
+    )
+    picks = np.random.default_rng(SEED).integers(0, len(logs), (RESAMPLES, len(logs)))
+    medians = np.median(logs[picks], axis=1)
+    tail = (1.0 - CONFIDENCE) / 2
+    low, high = np.quantile(medians, (tail, 1.0 - tail))
+    return float(np.exp(np.median(logs))), float(np.exp(low)), float(np.exp(high))
+
+
+def bitwise_equal(found: Tensors, expected: Tensors) -> bool:
+    """Whether two sets of outputs are equal bit by bit."""
+    return found.keys() == expected.keys() and all(
+        found[name].dtype == expected[name].dtype
+        and found[name].shape == expected[name].shape
+        and found[name].tobytes() == expected[name].tobytes()
+        for name in expected
+    )
+
+
+def max_abs_drift(found: Tensors, expected: Tensors) -> float:
+    """Largest absolute difference over all outputs; infinite where shapes differ or one is NaN."""
+    worst = 0.0
+    for name, reference in expected.items():
+        array = found.get(name)
+        if array is None or array.shape != reference.shape:
+            return math.inf
+        difference = np.abs(array.astype(np.float64) - reference.astype(np.float64))
+        largest = float(difference.max(initial=0.0))
+        worst = max(worst, math.inf if math.isnan(largest) else largest)
+    return worst

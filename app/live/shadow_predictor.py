@@ -1,0 +1,79 @@
+"""A predictor beside the service: runs in idle moments, and knows when a run was interrupted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.contracts.errors import PaddlepoolError
+from app.contracts.ports import Predictor, PredictorFactory
+from app.contracts.tensors import Tensors, shape_key
+from app.engine.queue.job import ShapeKey
+from app.engine.registry.model import ServedModel
+from app.live.idle_gate import IdleGate
+from app.process.suspension import Suspension
+
+RUN_SECONDS = 120.0
+"""Of the process's own running: the time it stands still does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One run's outputs; `seconds` is None when requests interrupted it."""
+
+    outputs: Tensors
+    seconds: float | None
+
+
+class ShadowPredictor:
+    """Owned by one thread. A shape is run once untimed before it is timed."""
+
+    def __init__(
+        self, predictor: Predictor, *, suspension: Suspension, idle_gate: IdleGate
+    ) -> None:
+        self._predictor = predictor
+        self._suspension = suspension
+        self._idle_gate = idle_gate
+        self._warm: set[ShapeKey] = set()
+
+    def run(self, inputs: Tensors) -> Timed:
+        """Wait for an idle moment and run. Raises Closed, BackendError, WorkerCrashed."""
+        try:
+            key = shape_key(inputs)
+            if key not in self._warm:
+                self._idle_gate.wait()
+                self._predictor.run(inputs, timeout=RUN_SECONDS)
+                self._warm.add(key)
+            self._idle_gate.wait()
+            holds = self._suspension.holds
+            self._predictor.send(inputs)
+            ran = self._predictor.receive(timeout=RUN_SECONDS)
+        except PaddlepoolError:
+            self._idle_gate.check()
+            raise
+        interrupted = self._suspension.held or self._suspension.holds != holds
+        return Timed(ran.outputs, None if interrupted else ran.seconds)
+
+    def resident_bytes(self) -> int:
+        return self._predictor.resident_bytes()
+
+    def close(self) -> None:
+        self._predictor.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowPredictors:
+    """`open_predictor` must open processes that belong to the suspension."""
+
+    open_predictor: PredictorFactory
+    suspension: Suspension
+    idle_gate: IdleGate
+
+    def open(self, served: ServedModel, group: str) -> ShadowPredictor:
+        """Waits for an idle moment. Raises Closed, and as ServedModel.open_shadow does."""
+        self.idle_gate.wait()
+        try:
+            predictor = served.open_shadow(group, self.open_predictor)
+        except PaddlepoolError:
+            self.idle_gate.check()
+            raise
+        return ShadowPredictor(predictor, suspension=self.suspension, idle_gate=self.idle_gate)

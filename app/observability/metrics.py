@@ -1,0 +1,219 @@
+"""The Prometheus families of the server: one value, built once and passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from app.contracts.reasons import (
+    CODEC_RESTARTS,
+    REJECTIONS,
+    RESTARTS,
+    SHADOW_OUTCOMES,
+    STAGES,
+)
+from app.observability.gauges import Gauges, ModelGauges
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+UNMATCHED, UNKNOWN, OTHER = "unmatched", "unknown", "OTHER"
+
+
+def geometric(first: float, last: float, steps: int) -> tuple[float, ...]:
+    """Bucket bounds from `first` to `last`, each the same factor above the one before."""
+    factor = (last / first) ** (1 / steps)
+    return tuple(float(f"{first * factor**step:.4g}") for step in range(steps + 1))
+
+
+SECONDS = geometric(0.001, 10.0, 32)  # factor 1.33: a quantile read from it is right to 15 %
+DRIFT = (0.0, *geometric(1e-8, 10.0, 27))  # three steps a decade; the first is "the same bits"
+AGREEMENT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
+ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+
+
+class Metrics:
+    """Observer of the engine, the data plane and the HTTP layer.
+
+    **Invariant**: labels come from closed sets. Routes and models are made known with
+    `expect_route` and `expect_model`, reasons are declared by whoever gives them; whatever else
+    comes is counted as `unmatched`, `unknown` or `OTHER`, so that nothing adds a time series.
+    """
+
+    def __init__(self, *, build: Mapping[str, str]) -> None:
+        # A second series for each counter, which only OpenMetrics has a use for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no type here
+        self.registry = CollectorRegistry()
+        self._routes: set[str] = set()
+        self._models: set[str] = set()
+        self._request = self._histogram(
+            "paddlepool_request_duration_seconds",
+            "Time from a request's headers to the end of its reply.",
+            ("route", "method", "status"),
+        )
+        self._stage = self._histogram(
+            "paddlepool_stage_duration_seconds",
+            "Time of each stage of an answered request.",
+            ("model", "predictor", "stage"),
+        )
+        self._infer = self._histogram(
+            "paddlepool_predictor_infer_seconds",
+            "Time of one predictor run.",
+            ("model", "version", "predictor", "batch_size"),
+        )
+        self._rows = Histogram(
+            "paddlepool_batch_rows",
+            "Rows in one predictor run.",
+            ("model", "predictor"),
+            buckets=ROWS,
+            registry=self.registry,
+        )
+        self._drift = Histogram(
+            "paddlepool_predictor_output_drift",
+            "Largest absolute difference of a shadowed request's outputs from the default group's.",
+            ("model", "predictor"),
+            buckets=DRIFT,
+            registry=self.registry,
+        )
+        self._agreement = Histogram(
+            "paddlepool_predictor_output_agreement",
+            "How far a shadowed request's outputs mean the same as the default group's, 0 to 1.",
+            ("model", "predictor"),
+            buckets=AGREEMENT,
+            registry=self.registry,
+        )
+        self._shadowed = Counter(
+            "paddlepool_shadow_requests_total",
+            "Sampled requests by what became of their replay.",
+            ("model", "outcome"),
+            registry=self.registry,
+        )
+        self._padding = Counter(
+            "paddlepool_padding_tokens_total",
+            "Tokens of padding that texts were given to fill their length bucket.",
+            ("model", "predictor"),
+            registry=self.registry,
+        )
+        self._rejected = Counter(
+            "paddlepool_requests_rejected_total",
+            "Requests refused or dropped by the engine.",
+            ("model", "reason"),
+            registry=self.registry,
+        )
+        self._restarts = Counter(
+            "paddlepool_predictor_restarts_total",
+            "Predictor processes that were replaced.",
+            ("model", "predictor", "reason"),
+            registry=self.registry,
+        )
+        self._codec_restarts = Counter(
+            "paddlepool_codec_restarts_total",
+            "Processes that open and write pictures that were replaced.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self._gauges = Gauges(build)
+        self.registry.register(self._gauges)
+        ProcessCollector(registry=self.registry)
+        for method in (*METHODS, OTHER):
+            for status in ("404", "405"):
+                self._request.labels(UNMATCHED, method, status)
+        for reason in (*REJECTIONS, UNKNOWN):
+            self._rejected.labels(UNKNOWN, reason)
+        for reason in (*CODEC_RESTARTS, UNKNOWN):
+            self._codec_restarts.labels(reason)
+
+    def _histogram(self, name: str, text: str, labels: tuple[str, ...]) -> Histogram:
+        return Histogram(name, text, labels, buckets=SECONDS, registry=self.registry)
+
+    def watch(self, read: Callable[[], Iterable[ModelGauges]]) -> None:
+        """Have the gauges read from the engine at each scrape."""
+        self._gauges.read = read
+
+    def watch_codecs(self, count: Callable[[], int]) -> None:
+        """Have the number of live codec processes read at each scrape."""
+        self._gauges.codec_processes = count
+
+    def expect_route(self, route: str, methods: Iterable[str], statuses: Iterable[int]) -> None:
+        """Make a route template a label, with the statuses its operation documents."""
+        self._routes.add(route)
+        for method in methods:
+            for status in statuses:
+                self._request.labels(route, _method(method), str(status))
+
+    def expect_model(self, model: str, groups: Iterable[str]) -> None:
+        """Make a model and its instance groups labels."""
+        self._models.add(model)
+        for reason in (*REJECTIONS, UNKNOWN):
+            self._rejected.labels(model, reason)
+        for outcome in (*SHADOW_OUTCOMES, UNKNOWN):
+            self._shadowed.labels(model, outcome)
+        for group in groups:
+            self._drift.labels(model, group)
+            self._agreement.labels(model, group)
+            self._rows.labels(model, group)
+            self._padding.labels(model, group)
+            for stage in STAGES:
+                self._stage.labels(model, group, stage)
+            for reason in (*RESTARTS, UNKNOWN):
+                self._restarts.labels(model, group, reason)
+
+    def request_done(self, *, route: str | None, method: str, status: int, seconds: float) -> None:
+        """One HTTP reply; `route` is the template that matched, None where none did."""
+        known = route if route in self._routes and status != 405 else UNMATCHED
+        self._request.labels(known, _method(method), str(status)).observe(seconds)
+
+    def stages_done(self, *, model: str, group: str, stages: Mapping[str, float]) -> None:
+        for stage, seconds in stages.items():
+            self._stage.labels(self._model(model), group, stage).observe(seconds)
+
+    def batch_done(
+        self, *, model: str, version: int, group: str, rows: int, seconds: float
+    ) -> None:
+        self._infer.labels(self._model(model), str(version), group, str(rows)).observe(seconds)
+        self._rows.labels(self._model(model), group).observe(rows)
+
+    def restarted(self, *, model: str, group: str, reason: str) -> None:
+        self._restarts.labels(self._model(model), group, _declared(reason, RESTARTS)).inc()
+
+    def codec_restarted(self, reason: str) -> None:
+        self._codec_restarts.labels(_declared(reason, CODEC_RESTARTS)).inc()
+
+    def rejected(self, *, model: str, reason: str) -> None:
+        self._rejected.labels(self._model(model), _declared(reason, REJECTIONS)).inc()
+
+    def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
+        """One replay against the default group's answer."""
+        self._drift.labels(self._model(model), group).observe(drift)
+        if agreement is not None:
+            self._agreement.labels(self._model(model), group).observe(agreement)
+
+    def shadowed(self, *, model: str, outcome: str) -> None:
+        self._shadowed.labels(self._model(model), _declared(outcome, SHADOW_OUTCOMES)).inc()
+
+    def padded(self, *, model: str, group: str, tokens: int) -> None:
+        """Tokens of padding a request's texts were given to fill their buckets."""
+        self._padding.labels(self._model(model), group).inc(tokens)
+
+    def _model(self, model: str) -> str:
+        return model if model in self._models else UNKNOWN
+
+    def render(self) -> bytes:
+        """The exposition text, version 0.0.4."""
+        return generate_latest(self.registry)
+
+
+def _method(method: str) -> str:
+    return method if method in METHODS else OTHER
+
+
+def _declared(word: str, declared: Collection[str]) -> str:
+    """An observer must not raise, so a word that nobody declared is counted where all can see it:
+    under `unknown`."""
+    return word if word in declared else UNKNOWN

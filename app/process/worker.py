@@ -1,0 +1,147 @@
+"""The child's side of `app.process.child`: import a target, answer calls, end with the parent."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from app.contracts.errors import PaddlepoolError
+from app.contracts.tensors import Tensors
+from app.process.shared_arrays import SharedArrays
+
+HEADER_BYTES = 128 << 10
+MAX_DESCRIPTORS = 8
+SLOTS = 2
+"""Calls that may be under way at a time: one runs, and the next lies ready when it ends."""
+
+PR_SET_PDEATHSIG = 1
+
+Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
+
+
+def main(arguments: Sequence[str]) -> None:
+    wire_fd, lifeline, *blocks = map(int, arguments[: 2 + 2 * SLOTS])
+    if arguments[2 + 2 * SLOTS :]:
+        _end_with_starting_thread()
+    # The terminal's Ctrl-C and Ctrl-Z reach the whole process group; only the parent decides to
+    # stop, and a stopped child would be taken for a dead one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    threading.Thread(target=_exit_with_parent, args=(lifeline,), daemon=True).start()
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("500")  # out of memory ends a child, never the API process
+    wire = socket.socket(fileno=wire_fd)
+    slots = [(SharedArrays(blocks[2 * n]), SharedArrays(blocks[2 * n + 1])) for n in range(SLOTS)]
+    handler: Handler | None = None
+    while True:
+        try:
+            header, descriptors, _, _ = socket.recv_fds(wire, HEADER_BYTES, MAX_DESCRIPTORS)
+        except ConnectionResetError:
+            return
+        if not header:
+            return
+        message = json.loads(header)
+        requests, replies = slots[message["slot"]]
+        began = time.perf_counter()
+        try:
+            if handler is None:
+                ready, handler = _open(message["meta"])
+                seconds = time.perf_counter() - began
+                answer: dict[str, Any] = {"meta": ready, "arrays": [], "seconds": seconds}
+            else:
+                arrays = requests.read(message["arrays"])
+                meta, results = handler(message["meta"], arrays, descriptors)
+                seconds = time.perf_counter() - began
+                answer = {"meta": meta, "arrays": replies.write(results), "seconds": seconds}
+                del arrays, results
+        except PaddlepoolError as error:
+            answer = {"error": _describe(error)}
+        except Exception as failure:
+            _log(failure, opening=handler is None)
+            answer = {"error": {"kind": "BackendError", "message": "the backend raised an error"}}
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        try:
+            wire.send(json.dumps(answer).encode())
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the parent has gone; there is nobody to tell
+
+
+def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Import the target and build its handler, then apply the limits.
+
+    Imports need more room than calls, and a lost child must be replaced soon: it gives way to
+    others only once it is open, unless it is to be gentle.
+    """
+    if opening["gentle"]:
+        _give_way(int(opening["nice"]))
+    module, _, function = str(opening["target"]).partition(":")
+    ready, handler = getattr(importlib.import_module(module), function)(opening["init"])
+    if not opening["gentle"]:
+        _give_way(int(opening["nice"]))
+    if space := opening["address_space"]:
+        resource.setrlimit(resource.RLIMIT_AS, (space, space))
+    return ready, handler
+
+
+def _give_way(nice: int) -> None:
+    """Lower the priority of every thread: Linux counts niceness for each one of them."""
+    priority = os.getpriority(os.PRIO_PROCESS, 0) + nice
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, int(task.name), priority)
+
+
+def _log(error: BaseException, *, opening: bool) -> None:
+    """One line of the server's log. Its text may quote what a client sent, except while opening."""
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "level": "error",
+        "logger": "paddlepool.child",
+        "event": "opening failed" if opening else "a call failed",
+        "error": type(error).__name__,
+        "where": [f"{frame.name}:{frame.lineno}" for frame in frames],
+    }
+    if opening:
+        line["text"] = str(error)
+    print(json.dumps(line), file=sys.stderr, flush=True)
+
+
+def _describe(error: PaddlepoolError) -> dict[str, Any]:
+    return {
+        "kind": type(error).__name__,
+        "message": error.message,
+        "limit": error.limit,
+        "received": error.received,
+    }
+
+
+def _end_with_starting_thread() -> None:
+    """For a child that may be stopped: while it is, it could not read the end of its lifeline."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _exit_with_parent(lifeline: int) -> None:
+    """Block until the parent's end of the pipe closes; a busy native call cannot outlive it."""
+    os.read(lifeline, 1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""What is on disk: directories, configuration, manifests, self-tests."""

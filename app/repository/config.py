@@ -1,0 +1,158 @@
+"""config.toml of one model: what its pipeline, batching and instance groups are."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from app.contracts.errors import ConfigError
+
+MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DynamicBatching(_Table):
+    """How jobs of equal shape share a run. `max_queue_size` counts jobs per instance.
+
+    `max_batch_size` 0 says that the first axis is not a batch: a request may have any size in it,
+    and runs alone.
+    """
+
+    max_batch_size: int = Field(default=1, ge=0, le=1024)
+    max_queue_delay_ms: float = Field(default=0.0, ge=0.0, le=1000.0)
+    max_queue_size: int = Field(default=16, ge=1, le=10_000)
+
+
+class InstanceGroup(_Table):
+    """One predictor configuration: `count` processes of `threads` threads each.
+
+    `base` names the group that this one must differ from, in outputs or in time, to be called
+    effective; without it that is the default group. `tolerance` replaces the self-test's own for
+    a group that computes in a lower precision.
+    """
+
+    name: GroupName
+    backend: str
+    count: int = Field(default=1, ge=1, le=64)
+    threads: int = Field(default=1, ge=1, le=256)
+    start: Literal["always", "on_demand"] = "always"
+    base: GroupName | None = None
+    tolerance: float | None = Field(default=None, gt=0, lt=math.inf)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Warmup(_Table):
+    """One shape to run before READY, by input name, with the batch axis."""
+
+    shapes: dict[str, tuple[int, ...]]
+
+
+class VersionPolicy(_Table):
+    """Which published versions are served: the `count` latest, all, or the `versions` listed."""
+
+    kind: Literal["latest", "all", "specific"] = "latest"
+    count: int = Field(default=1, ge=1, le=64)
+    versions: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _fields_fit_the_kind(self) -> VersionPolicy:
+        if (self.kind == "specific") != bool(self.versions):
+            raise ValueError("versions must be listed with kind = 'specific', and only with it")
+        if self.kind != "latest" and "count" in self.model_fields_set:
+            raise ValueError("count belongs to kind = 'latest'")
+        return self
+
+    def choose(self, published: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """The versions to try, newest first, and how many of them to serve.
+
+        `published` is newest first. More are named than are served where an older version may
+        stand in for a newer one that is unfit.
+        """
+        if self.kind == "specific":
+            listed = tuple(sorted(set(self.versions), reverse=True))
+            return listed, len(listed)
+        return tuple(published), self.count if self.kind == "latest" else len(published)
+
+
+class ModelConfig(_Table):
+    """The whole of config.toml. `parameters` is read by the pipeline alone.
+
+    `default` says that this model answers its task when a request names none.
+    """
+
+    pipeline: str | None = None
+    default: bool = False
+    default_group: GroupName = "onednn"
+    version_policy: VersionPolicy = VersionPolicy()
+    dynamic_batching: DynamicBatching = DynamicBatching()
+    instance_group: tuple[InstanceGroup, ...] = (
+        InstanceGroup(name="onednn", backend="paddle_inference", options={"onednn": True}),
+    )
+    warmup: tuple[Warmup, ...] = ()
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _groups_agree(self) -> ModelConfig:
+        names = [group.name for group in self.instance_group]
+        if len(set(names)) != len(names):
+            raise ValueError(f"instance group names repeat: {names}")
+        if self.default and self.pipeline is None:
+            raise ValueError("default = true needs a pipeline: it is a task's default model")
+        if self.default_group not in names:
+            raise ValueError(f"default_group {self.default_group!r} is not one of {names}")
+        if self.group(self.default_group).start != "always":
+            raise ValueError(f"default_group {self.default_group!r} must have start = 'always'")
+        for group in self.instance_group:
+            if group.base is not None and group.base not in names:
+                raise ValueError(f"base {group.base!r} of {group.name!r} is not one of {names}")
+            if group.base == group.name:
+                raise ValueError(f"group {group.name!r} cannot be its own base")
+        return self
+
+    def group(self, name: str) -> InstanceGroup:
+        return next(group for group in self.instance_group if group.name == name)
+
+    def base_of(self, name: str) -> str | None:
+        """The group that `name` is proven against; None for a default group that names none."""
+        base = self.group(name).base or self.default_group
+        return None if base == name else base
+
+
+def load_config(path: Path) -> ModelConfig:
+    """Read config.toml; a missing file means the defaults.
+
+    Raises ConfigError naming each fault, and OSError where the system does not let us read it.
+    """
+    label = f"{path.parent.name}/{path.name}"
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError as error:
+        if path.is_symlink():  # somebody meant something else than the defaults
+            raise ConfigError(f"{label} is a link to a file that is not there") from error
+        return ModelConfig()
+    try:
+        return ModelConfig.model_validate(tomllib.loads(text.decode("utf-8")))
+    except ValidationError as error:
+        raise ConfigError(f"{label}: {faults_of(error)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{label} is not TOML: nested too deep") from error
+    except ValueError as error:  # of the encoding, of TOML, or of a number that is too long
+        raise ConfigError(f"{label} is not TOML: {error}") from error
+
+
+def faults_of(error: ValidationError, *within: str) -> str:
+    """One line that names each wrong key, below the table `within`, and what is wrong with it."""
+    return "; ".join(
+        f"{'.'.join(map(str, (*within, *fault['loc']))) or 'file'}: {fault['msg']}"
+        for fault in error.errors()
+    )

@@ -1,0 +1,219 @@
+"""Body caps to the byte, compressed bodies, keys and origins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import APIRouter, Request
+
+from app.api.application import EXPOSED
+from app.api.v2.tensors import BINARY_HEADER
+from app.settings import Settings
+from tests.api.fakes import Client, assert_problem, make_app
+
+JSON = {"Content-Type": "application/json"}
+APP = Path(__file__).parents[3] / "app"
+
+
+def reading_router() -> APIRouter:
+    """Answers with the size of the body; /own declares its own cap."""
+    router = APIRouter()
+
+    async def size(request: Request) -> int:
+        return len(await request.body())
+
+    router.add_api_route("/segment", size, methods=["POST"])
+    router.add_api_route("/other", size, methods=["POST"])
+    router.add_api_route("/own", size, methods=["POST"], max_body_size=100)
+    router.add_api_route("/v2/models/{model}/infer", size, methods=["POST"])
+    return router
+
+
+def streamed(size: int) -> Iterator[bytes]:
+    for start in range(0, size, 60_000):
+        yield b"x" * min(60_000, size - start)
+
+
+class AsyncBody:
+    """A body without a length, as httpx wants it."""
+
+    def __init__(self, size: int) -> None:
+        self._parts = streamed(size)
+
+    def __aiter__(self) -> AsyncBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for part in self._parts:
+            return part
+        raise StopAsyncIteration
+
+
+CAPS = {
+    "/segment": 12 * 1024 * 1024,
+    "/other": 16 * 1024,
+    "/own": 100,
+    "/v2/models/m1/infer": 64 * 1024 * 1024,
+}
+
+
+@pytest.mark.parametrize("path", ["/segment", "/other", "/own"])
+@pytest.mark.parametrize("announced", [True, False], ids=["length", "chunked"])
+def test_a_body_may_have_exactly_its_cap(path: str, announced: bool) -> None:
+    """One byte less and the cap itself pass, one more is 413 with both numbers."""
+    client, cap = Client(make_app(reading_router())), CAPS[path]
+    for size in (cap - 1, cap):
+        body = b"x" * size if announced else AsyncBody(size)
+        response = client.post(path, content=body)
+        assert (response.status_code, response.json()) == (200, size)
+    body = b"x" * (cap + 1) if announced else AsyncBody(cap + 1)
+    problem = assert_problem(client.post(path, content=body), 413, "file_too_large")
+    assert problem["limit"] == cap
+    assert problem["received"] == (cap + 1 if announced else f"more than {cap}")
+
+
+def test_tensors_have_a_cap_of_their_own() -> None:
+    """64 MiB, in the shape of their protocol."""
+    client, cap = Client(make_app(reading_router())), CAPS["/v2/models/m1/infer"]
+    headers = {"Content-Length": str(cap + 1)}
+    response = client.post("/v2/models/m1/infer", content=b"x", headers=headers)
+    assert response.status_code == 413
+    assert str(cap) in response.json()["error"]
+
+
+def test_caps_are_settings() -> None:
+    """And a form is counted like any other body."""
+    settings = Settings(segment_max_bytes=1_000, sentiment_max_bytes=10)
+    client = Client(make_app(reading_router(), settings=settings))
+    assert_problem(client.post("/segment", content=b"x" * 1_001), 413, "file_too_large")
+    assert_problem(client.post("/segment", files={"file": b"x" * 1_000}), 413, "file_too_large")
+    assert_problem(client.post("/sentiment", json={"text": "12345"}), 413, "file_too_large")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, identity", "x"])
+def test_a_compressed_body_is_415(client: Client, encoding: str) -> None:
+    """Nothing is inflated, whatever it may hold."""
+    headers = JSON | {"Content-Encoding": encoding}
+    response = client.post("/sentiment", content=b"\x1f\x8b", headers=headers)
+    assert_problem(response, 415, "unsupported_encoding")
+
+
+def test_identity_is_no_compression(client: Client) -> None:
+    """It may be said."""
+    headers = {"Content-Encoding": "identity"}
+    assert client.post("/sentiment", json={"text": "x"}, headers=headers).status_code == 200
+
+
+KEYED = Settings(api_keys=("first", "secönd"), admin_key="admin")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Bearer first"},
+        {"Authorization": "bearer first"},
+        {"X-Api-Key": "first"},
+        {"X-Api-Key": "secönd".encode()},
+    ],
+    ids=["bearer", "lower-case", "x-api-key", "second"],
+)
+def test_either_key_opens_in_either_header(headers: dict[str, str]) -> None:
+    """So that a key can be replaced without a gap."""
+    client = Client(make_app(settings=KEYED))
+    assert client.get("/info", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer firs"},
+        {"Authorization": "Bearer firstt"},
+        {"Authorization": "Basic first"},
+        {"Authorization": "first"},
+        {"X-Api-Key": ""},
+        {"X-Api-Key": "admin"},
+        {"X-Api-Key": b"\xff"},
+    ],
+)
+def test_nothing_else_opens(headers: dict[str, str]) -> None:
+    """401 that never repeats what was tried, for paths with and without a route."""
+    client = Client(make_app(settings=KEYED))
+    for path in ("/info", "/nothing"):
+        response = client.get(path, headers=headers)
+        assert_problem(response, 401, "unauthorized")
+        assert "firs" not in response.text
+    assert client.get("/v2", headers=headers).status_code == 401
+
+
+def test_health_and_metrics_are_open_unless_set() -> None:
+    """A probe has no key; what is the same everywhere needs none."""
+    client = Client(make_app(settings=KEYED))
+    always = ["/", "/demo/demo.js", "/demo/demo.css", "/demo/icon.svg"]
+    always += ["/docs", "/docs/docs.js", "/openapi.json"]
+    health = ["/v2/health/live", "/v2/health/ready", "/v2/models/m1/ready"]
+    for path in (*always, *health, "/metrics"):
+        assert client.get(path).status_code == 200, path
+    closed = KEYED.model_copy(update={"health_needs_key": True, "metrics_needs_key": True})
+    client = Client(make_app(settings=closed))
+    for path in (*health, "/metrics"):
+        assert client.get(path).status_code == 401, path
+    for path in always:
+        assert client.get(path).status_code == 200, path
+
+
+def test_model_control_needs_the_admin_key_alone() -> None:
+    """Off without one; an ordinary key does not open it."""
+    path = "/v2/repository/index"
+    assert Client(make_app()).post(path).status_code == 403
+    client = Client(make_app(settings=KEYED))
+    assert client.post(path).status_code == 401
+    assert client.post(path, headers={"X-Api-Key": "first"}).status_code == 401
+    opened = client.post(path, headers={"X-Api-Key": "admin"})
+    assert opened.status_code != 401
+
+
+def test_no_origin_is_allowed_by_default(client: Client) -> None:
+    """Another site's page cannot read a reply."""
+    response = client.get("/info", headers={"Origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in response.headers
+
+
+def test_listed_origins_are_allowed_and_no_other() -> None:
+    """Also on errors, so that a page can read why."""
+    client = Client(make_app(settings=Settings(cors_origins=("https://a.example",))))
+    ours, other = {"Origin": "https://a.example"}, {"Origin": "https://b.example"}
+    for path in ("/info", "/nothing"):
+        response = client.get(path, headers=ours)
+        assert response.headers["access-control-allow-origin"] == "https://a.example"
+        assert "access-control-allow-credentials" not in response.headers
+        assert "access-control-allow-origin" not in client.get(path, headers=other).headers
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-api-key"}
+    assert client.send("OPTIONS", "/sentiment", headers=ours | asked).status_code == 200
+    assert client.send("OPTIONS", "/sentiment", headers=other | asked).status_code == 400
+
+
+def test_pages_of_listed_origins_read_every_header_of_a_reply() -> None:
+    """A browser hides what is not named: the foreground's box, the time to come back after."""
+    client = Client(make_app(settings=Settings(cors_origins=("https://a.example",))))
+    response = client.get("/info", headers={"Origin": "https://a.example"})
+    exposed = set(response.headers["access-control-expose-headers"].split(", "))
+    assert exposed == set(EXPOSED)
+    own = r'"(X-[A-Za-z-]+|Server-Timing|Retry-After|Content-Disposition|Inference-[A-Za-z-]+)"'
+    sources = [*(APP / "api").rglob("*.py"), *(APP / "pipelines").rglob("*.py")]
+    named = {name for path in sources for name in re.findall(own, path.read_text("utf-8"))}
+    assert exposed == named - {"X-Api-Key", "X-Content-Type-Options"}
+
+
+def test_pages_of_listed_origins_may_send_raw_tensors() -> None:
+    """The header with the length of the JSON before them is asked for like a key's."""
+    client = Client(make_app(settings=Settings(cors_origins=("https://a.example",))))
+    asked = {
+        "Origin": "https://a.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": f"x-api-key, {BINARY_HEADER.lower()}",
+    }
+    assert client.send("OPTIONS", "/v2/models/m1/infer", headers=asked).status_code == 200

@@ -1,0 +1,182 @@
+"""Liveness, readiness, metadata and /info, over a registry of fakes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.contracts.status import Effect, GroupStatus, ModelStatus
+from app.settings import Settings
+from tests.api.fakes import (
+    GROUP,
+    Client,
+    FakeModel,
+    FakeRegistry,
+    assert_problem,
+    make_app,
+    make_services,
+)
+
+BROKEN = ModelStatus(name="m2", version=3, state="UNAVAILABLE", reason="m2/3: broken")
+
+
+def client_of(registry: FakeRegistry) -> Client:
+    return Client(make_app(registry=registry))
+
+
+@pytest.mark.parametrize(
+    "registry",
+    [
+        FakeRegistry(),
+        FakeRegistry(failed=[BROKEN]),
+        FakeRegistry(models=[FakeModel(is_ready=False)]),
+    ],
+    ids=["ready", "broken", "dead"],
+)
+def test_liveness_does_not_depend_on_models(registry: FakeRegistry) -> None:
+    """200 whatever they do."""
+    response = client_of(registry).get("/v2/health/live")
+    assert (response.status_code, response.json()) == (200, {"live": True})
+
+
+def test_readiness_needs_every_model() -> None:
+    """One that is broken or whose predictors are down is enough for 503 with Retry-After."""
+    assert client_of(FakeRegistry()).get("/v2/health/ready").status_code == 200
+    for registry in (
+        FakeRegistry(failed=[BROKEN]),
+        FakeRegistry(models=[FakeModel(is_ready=False)]),
+    ):
+        response = client_of(registry).get("/v2/health/ready")
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "2"
+
+
+def test_a_draining_server_is_live_and_not_ready() -> None:
+    """So that balancers turn away while it still answers."""
+    services = make_services()
+    client = Client(make_app(services=services))
+    services.lifecycle.drain()
+    assert client.get("/v2/health/ready").status_code == 503
+    assert client.get("/v2/health/live").status_code == 200
+    assert client.get("/info").json()["ready"] is False
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v2/models/m1/ready", 200),
+        ("/v2/models/m1/versions/1/ready", 200),
+        ("/v2/models/m1/versions/2/ready", 404),
+        ("/v2/models/m2/ready", 404),
+        ("/v2/models/M1/ready", 404),
+        ("/v2/models/..%2Fm1/ready", 404),
+        ("/v2/models/m1/versions/one/ready", 422),
+    ],
+)
+def test_each_model_has_its_readiness(path: str, status: int) -> None:
+    """Names are looked up among the loaded models and nowhere else."""
+    assert client_of(FakeRegistry()).get(path).status_code == status
+
+
+def test_a_model_without_predictors_is_not_ready() -> None:
+    """503 although it is loaded."""
+    registry = FakeRegistry(models=[FakeModel(is_ready=False)])
+    assert client_of(registry).get("/v2/models/m1/ready").status_code == 503
+
+
+def test_metadata_is_the_protocol_s() -> None:
+    """Names, types and shapes as the manifest has them."""
+    registry = FakeRegistry(models=[FakeModel(version=2), FakeModel(version=1)])
+    client = client_of(registry)
+    expected = {
+        "name": "m1",
+        "versions": ["1", "2"],
+        "platform": "paddle_inference",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
+    }
+    assert client.get("/v2/models/m1").json() == expected
+    assert client.get("/v2/models/m1/versions/1").json() == expected
+    server = client.get("/v2").json()
+    assert server["name"] == "paddlepool"
+
+
+def test_info_tells_what_is_served_and_from_where() -> None:
+    """Version, fingerprints, provenance, labels, predictors; and why something is not served."""
+    info = client_of(FakeRegistry(failed=[BROKEN])).get("/info").json()
+    assert info["ready"] is False
+    assert info["default_models"] == {"echo": "m1"}
+    served, broken = info["models"]
+    assert (served["name"], served["version"], served["state"]) == ("m1", 1, "READY")
+    assert served["task"] == "echo"
+    assert served["files"] == {"inference.json": "a" * 64, "inference.pdiparams": "b" * 64}
+    assert len(served["sha256"]) == 64
+    assert served["weights"] == {"origin": "random", "preview": True, "licence": "Apache-2.0"}
+    assert (served["labels"], served["labels_zh"]) == (["sad", "happy"], ["悲伤", "快乐"])
+    [group] = served["predictors"]
+    assert group == {
+        "name": "one",
+        "backend": "fake",
+        "threads": 1,
+        "count": 2,
+        "live": 2,
+        "started": True,
+        "default": True,
+        "ready": True,
+        "effective": None,
+        "proof": "not measured yet",
+        "reason": "not measured yet",
+        "queue_limit": 32,
+    }
+    assert (broken["state"], broken["reason"]) == ("UNAVAILABLE", "m2/3: broken")
+    assert info["thread_budget"] == {"cores": 4.0, "threads": 2, "warning": None}
+
+
+COLD = replace(GROUP, started=False, ready=False, reason="not started")
+NOTHING, REFUSED = Effect(False, "changes nothing"), Effect(None, "cannot start: no GPU")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (replace(GROUP, effect=Effect(True, "other outputs")), None),
+        (replace(GROUP, effect=NOTHING), "changes nothing"),
+        (COLD, "not started"),
+        (replace(COLD, effect=REFUSED), "cannot start: no GPU"),
+        (replace(COLD, effect=Effect(True, "other outputs")), "not started"),
+        (replace(GROUP, ready=False, reason="restarting", effect=NOTHING), "restarting"),
+    ],
+    ids=["effective", "ineffective", "cold", "cold and refused", "cold and proven", "restarting"],
+)
+def test_info_tells_why_a_predictor_is_of_no_use(status: GroupStatus, reason: str | None) -> None:
+    """First why it does not answer, then why it is not known to do anything."""
+    registry = FakeRegistry(models=[FakeModel(group=status)])
+    [model] = client_of(registry).get("/info").json()["models"]
+    [group] = model["predictors"]
+    assert group["reason"] == reason
+    assert (group["effective"], group["proof"]) == (status.effect.effective, status.effect.reason)
+
+
+def test_info_tells_the_limits_that_are_in_force() -> None:
+    """A client reads them instead of guessing."""
+    settings = Settings(text_max_characters=77, segment_max_bytes=1234)
+    limits = Client(make_app(settings=settings)).get("/info").json()["limits"]
+    assert limits["text_max_characters"] == 77
+    assert limits["segment_max_bytes"] == 1234
+    assert limits["image_max_pixels"] == 50_000_000
+
+
+def test_metrics_are_prometheus_text() -> None:
+    """With the version in the content type."""
+    response = client_of(FakeRegistry()).get("/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "# TYPE paddlepool_request_duration_seconds histogram" in response.text
+
+
+def test_an_unknown_model_s_error_does_not_repeat_its_name() -> None:
+    """Whatever it was."""
+    response = client_of(FakeRegistry()).get("/v2/models/secret-name")
+    assert response.status_code == 404
+    assert "secret-name" not in response.text
+    assert_problem(client_of(FakeRegistry()).get("/secret"), 404, "not_found")

@@ -1,0 +1,327 @@
+"""POST /v2/models/{model}/infer over HTTP: what is answered, and what is refused before it runs."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.contracts.errors import RunRefused
+from app.engine.registry.registry import ModelRegistry
+from app.settings import Settings
+from tests.api.fakes import Client, RecordingExecutor, make_app, make_services
+from tests.engine.fakes import FakeFactory, open_registry, write_double
+
+INFER = "/v2/models/double/infer"
+HEADER = "Inference-Header-Content-Length"
+
+
+@pytest.fixture(scope="module")
+def factory() -> FakeFactory:
+    return FakeFactory()
+
+
+@pytest.fixture(scope="module")
+def registry(
+    tmp_path_factory: pytest.TempPathFactory, factory: FakeFactory
+) -> Iterator[ModelRegistry]:
+    """`double` (y = 2 x, at most 4 rows), both versions served."""
+    root = tmp_path_factory.mktemp("repository")
+    config = write_double(root, 1, 2) / "config.toml"
+    config.write_text(config.read_text("utf-8") + '[version_policy]\nkind = "all"\n', "utf-8")
+    registry = open_registry(root, factory)
+    registry.load_all()
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def client(registry: ModelRegistry) -> Client:
+    return Client(make_app(registry=registry))  # type: ignore[arg-type]
+
+
+def tensor(**changes: Any) -> dict[str, Any]:
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.5]} | changes
+    return {name: value for name, value in entry.items() if value is not None}
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return {"inputs": [tensor(**changes)]}
+
+
+def binary(header: Any, raw: bytes, length: str | None = None) -> dict[str, Any]:
+    """Options of a request whose tensors follow the JSON."""
+    text = json.dumps(header).encode()
+    headers = {
+        HEADER: str(len(text)) if length is None else length,
+        "Content-Type": "application/octet-stream",
+    }
+    return {"content": text + raw, "headers": headers}
+
+
+def refused(response: httpx.Response, status: int = 400) -> str:
+    """The protocol's one shape of an error; returns its message."""
+    assert response.status_code == status, response.text[:300]
+    assert response.headers["content-type"] == "application/json"
+    assert set(response.json()) == {"error"}
+    return str(response.json()["error"])
+
+
+def test_json_in_and_out(client: Client) -> None:
+    """Name, version, id and every output come back; the headers say who answered."""
+    response = client.post(INFER, json=document() | {"id": "a-7"})
+    assert response.json() == {
+        "model_name": "double",
+        "model_version": "2",
+        "id": "a-7",
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [2.0, 5.0]}],
+    }
+    assert response.headers["x-model"] == "double@2"
+    assert response.headers["x-predictor"] == "main"
+    assert response.headers["server-timing"].startswith("queue;dur=")
+
+
+def test_binary_in_and_out(client: Client) -> None:
+    """Raw tensors after the JSON in both directions, with the length of the JSON in a header."""
+    header = {
+        "inputs": [tensor(data=None, parameters={"binary_data_size": 8})],
+        "parameters": {"binary_data_output": True},
+    }
+    response = client.post(INFER, **binary(header, struct.pack("<2f", 1, 2.5)))
+    length = int(response.headers[HEADER])
+    listed = json.loads(response.content[:length])["outputs"]
+    assert listed[0]["parameters"] == {"binary_data_size": 8}
+    assert struct.unpack("<2f", response.content[length:]) == (2.0, 5.0)
+
+
+def test_what_the_framework_refuses_is_the_clients_to_mend(
+    client: Client, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shapes that do not go together, an index out of range: 400 with the shapes, not 500."""
+
+    def refuse(inputs: Any) -> Any:
+        raise RunRefused("the framework cannot run the model on these tensors")
+
+    monkeypatch.setattr(factory, "behaviour", refuse)
+    assert "x [1, 2]" in refused(client.post(INFER, json=document()))
+
+
+def test_each_served_version_answers_by_its_number(client: Client) -> None:
+    """The highest unless one is named; a version that is not there is 404."""
+    for version in (1, 2):
+        path = f"/v2/models/double/versions/{version}"
+        response = client.post(f"{path}/infer", json=document())
+        assert response.json()["model_version"] == str(version)
+        assert client.get(f"{path}/ready").status_code == 200
+    assert client.get("/v2/models/double").json()["versions"] == ["1", "2"]
+    refused(client.post("/v2/models/double/versions/3/infer", json=document()), 404)
+    refused(client.post("/v2/models/other/infer", json=document()), 404)
+
+
+def test_parameters_choose_predictor_timeout_and_priority(client: Client) -> None:
+    """`timeout` is in microseconds, as Triton has it."""
+    parameters = {"predictor": "spare", "timeout": 5_000_000, "priority": 2}
+    response = client.post(INFER, json=document() | {"parameters": parameters})
+    assert response.headers["x-predictor"] == "spare"
+
+
+def test_large_json_is_read_beside_the_event_loop(registry: ModelRegistry) -> None:
+    """What it takes would keep every other request waiting; refusals are the same from there."""
+    operations = RecordingExecutor()
+    services = make_services(registry=registry, operations=operations)  # type: ignore[arg-type]
+    client = Client(make_app(services=services))
+    for columns, apart in ((1_000, 0), (100_000, 1)):
+        data = [0.5] * columns
+        answer = client.post(INFER, json=document(shape=[1, columns], data=data))
+        assert answer.json()["outputs"][0]["data"] == [1.0] * columns
+        assert operations.runs == apart
+    refused(client.post(INFER, json=document(shape=[1, 7], data=[0.5] * 100_000)))
+    assert operations.runs == 2
+
+
+REFUSED_TENSORS: dict[str, Any] = {
+    "wrong name": document(name="y"),
+    "wrong datatype": document(datatype="INT32", data=[1, 2]),
+    "another axis": document(shape=[1, 2, 1]),
+    "a huge size": document(shape=[2**62, 2]),
+    "sizes whose product is huge": document(shape=[2**31, 2**31]),
+    "no rows": document(shape=[0, 2], data=[]),
+    "too few numbers": document(shape=[3, 2]),
+    "ragged": document(shape=[2, 2], data=[[1, 2], [3]]),
+    "too deep": document(data=[[[1.0, 2.5]]]),
+    "strings": document(data=["1", "2"]),
+    "infinite": document(data=[1e39, 1.0]),
+    "more rows than a batch": document(shape=[5, 1], data=[1, 2, 3, 4, 5]),
+    "no inputs": {"inputs": []},
+    "unknown output": document() | {"outputs": [{"name": "z"}]},
+    "classification": document()
+    | {"outputs": [{"name": "y", "parameters": {"classification": 2}}]},
+    "unknown parameter": document() | {"parameters": {"sequence_id": 7}},
+    "timeout too long": document() | {"parameters": {"timeout": 10**12}},
+    "predictor not a string": document() | {"parameters": {"predictor": 3}},
+    "not an object": [document()],
+}
+
+
+@pytest.mark.parametrize("request_document", REFUSED_TENSORS.values(), ids=REFUSED_TENSORS)
+def test_an_unfit_request_is_400_and_never_reaches_a_predictor(
+    client: Client, registry: ModelRegistry, request_document: Any
+) -> None:
+    """A clear word, no run, and the next request is answered."""
+    before = [served.statistics().executions for served in registry.served()]
+    assert refused(client.post(INFER, json=request_document))
+    assert [served.statistics().executions for served in registry.served()] == before
+    assert client.post(INFER, json=document()).status_code == 200
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf], ids=str)
+def test_what_is_not_a_finite_number_is_refused(client: Client, number: float) -> None:
+    """JSON cannot say it; raw bytes can."""
+    header = document(data=None, parameters={"binary_data_size": 8})
+    raw = np.array([1, number], "<f4").tobytes()
+    assert "NaN or infinity" in refused(client.post(INFER, **binary(header, raw)))
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e400"])
+def test_a_number_that_json_has_not_is_refused(client: Client, number: str) -> None:
+    """Python's own parser would take the first two."""
+    body = json.dumps(document()).replace("2.5", number)
+    refused(client.post(INFER, content=body))
+
+
+SIZED = {"data": None, "parameters": {"binary_data_size": 8}}
+REFUSED_BYTES: dict[str, dict[str, Any]] = {
+    "fewer bytes than declared": binary(document(**SIZED), b"\0" * 7),
+    "more bytes than declared": binary(document(**SIZED), b"\0" * 9),
+    "a size of 2^62": binary(
+        document(shape=[1, 2**60], data=None, parameters={"binary_data_size": 2**62}), b"\0" * 8
+    ),
+    "a negative size": binary(document(data=None, parameters={"binary_data_size": -8}), b"\0" * 8),
+    "a size that is text": binary(document(data=None, parameters={"binary_data_size": "8"}), b"0"),
+    "a JSON part past the end": binary(document(**SIZED), b"\0" * 8, length="999999999999"),
+    "a negative JSON part": binary(document(**SIZED), b"\0" * 8, length="-1"),
+    "a JSON part that is a word": binary(document(**SIZED), b"\0" * 8, length="all"),
+    "a JSON part of 40 digits": binary(document(**SIZED), b"\0" * 8, length="9" * 40),
+    "a JSON part cut short": binary(document(**SIZED), b"\0" * 8, length="10"),
+}
+
+
+@pytest.mark.parametrize("options", REFUSED_BYTES.values(), ids=REFUSED_BYTES)
+def test_bytes_that_do_not_add_up_are_400(client: Client, options: dict[str, Any]) -> None:
+    """Sizes are compared with what came before anything of that size is allocated."""
+    assert refused(client.post(INFER, **options))
+
+
+def test_an_unknown_predictor_names_those_there_are(client: Client) -> None:
+    """422, as on every endpoint."""
+    body = document() | {"parameters": {"predictor": "gpu9"}}
+    assert "main, spare" in refused(client.post(INFER, json=body), 422)
+
+
+def test_the_json_part_has_a_cap_of_its_own(registry: ModelRegistry) -> None:
+    """Parsing holds the event loop, so JSON is capped below what raw tensors may take."""
+    settings = Settings(infer_json_max_bytes=100, infer_max_bytes=1000)
+    client = Client(make_app(settings=settings, registry=registry))  # type: ignore[arg-type]
+    padded = json.dumps(document()) + " " * 100
+    message = refused(client.post(INFER, content=padded), 413)
+    assert "limit is 100" in message
+    assert HEADER in message
+    raw = np.ones((4, 50), "<f4").tobytes()
+    header = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [4, 50]}]}
+    header["inputs"][0]["parameters"] = {"binary_data_size": 800}  # type: ignore[assignment]
+    assert refused(client.post(INFER, **binary(header, raw)), 413)
+    small = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [4, 50], "data": [1]}]}
+    assert "1000" in refused(client.post(INFER, **binary(small, bytes(1000))), 413)
+
+
+def test_statistics_count_rows_runs_and_failures(tmp_path: Any) -> None:
+    """In Triton's form: what perf_analyzer subtracts before and after."""
+    write_double(tmp_path)
+    registry = open_registry(tmp_path, FakeFactory())
+    try:
+        registry.load_all()
+        client = Client(make_app(registry=registry))  # type: ignore[arg-type]
+        for rows in (1, 3, 3):
+            client.post(INFER, json=document(shape=[rows, 1], data=[1.0] * rows))
+        client.post(INFER, json=document(shape=[9, 1], data=[1.0] * 9))
+        one = client.get("/v2/models/double/stats").json()
+        assert one == client.get("/v2/models/double/versions/1/stats").json()
+        assert one == client.get("/v2/models/stats").json()
+        [counted] = one["model_stats"]
+    finally:
+        registry.close()
+    assert (counted["name"], counted["version"]) == ("double", "1")
+    assert (counted["inference_count"], counted["execution_count"]) == (7, 3)
+    counts = {name: entry["count"] for name, entry in counted["inference_stats"].items()}
+    assert counts == {
+        "success": 3,
+        "fail": 0,
+        "queue": 3,
+        "compute_input": 3,
+        "compute_infer": 3,
+        "compute_output": 3,
+    }
+    parts = counted["inference_stats"]
+    assert parts["success"]["ns"] >= parts["compute_infer"]["ns"] > 0
+    sizes = {
+        entry["batch_size"]: entry["compute_infer"]["count"] for entry in counted["batch_stats"]
+    }
+    assert sizes == {1: 1, 3: 2}
+    assert counted["last_inference"] > 1_600_000_000_000
+
+
+def test_configuration_is_what_tools_of_the_field_read(client: Client) -> None:
+    """Triton's names; dims without the batch axis."""
+    assert client.get("/v2/models/double/config").json() == {
+        "name": "double",
+        "platform": "paddle_inference",
+        "backend": "paddle",
+        "version_policy": {"all": {}},
+        "max_batch_size": 4,
+        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "instance_group": [
+            {"name": "main", "kind": "KIND_CPU", "count": 1},
+            {"name": "spare", "kind": "KIND_CPU", "count": 1},
+        ],
+        "default_model_filename": "inference.json",
+        "parameters": {"default_group": {"string_value": "main"}},
+        "dynamic_batching": {"preferred_batch_size": [4], "max_queue_delay_microseconds": 0},
+    }
+    refused(client.get("/v2/models/double/versions/7/config"), 404)
+    refused(client.get("/v2/models/nobody/stats"), 404)
+
+
+def test_extensions_are_those_that_work(client: Client) -> None:
+    """Model control is one of them only with an admin key."""
+    named = client.get("/v2").json()["extensions"]
+    assert named == ["binary_tensor_data", "model_configuration", "schedule_policy", "statistics"]
+    controlled = Client(make_app(settings=Settings(admin_key="k")))  # type: ignore[arg-type]
+    assert "model_repository" in controlled.get("/v2").json()["extensions"]
+
+
+@given(data=st.data())
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_mangled_requests_are_answered_or_refused(client: Client, data: st.DataObject) -> None:
+    """Bytes changed, cut out or put in anywhere: never a 5xx, never another shape of error."""
+    header = {"inputs": [tensor(data=None, parameters={"binary_data_size": 8})]}
+    options = binary(header, struct.pack("<2f", 1, 2.5))
+    body = bytearray(options["content"])
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(body)))
+        end = data.draw(st.integers(start, min(len(body), start + 8)))
+        body[start:end] = data.draw(st.binary(max_size=8))
+    length = data.draw(st.one_of(st.just(options["headers"][HEADER]), st.integers(0, 200).map(str)))
+    response = client.post(INFER, content=bytes(body), headers={HEADER: length})
+    if response.status_code != 200:
+        assert response.status_code in {400, 422}
+        assert refused(response, response.status_code)

@@ -1,0 +1,142 @@
+"""Model control over HTTP: index, load and unload behind the admin key."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.engine.registry.registry import ModelRegistry
+from app.settings import Settings
+from tests.api.fakes import Client, make_app
+from tests.engine.fakes import PATIENCE, FakeFactory, Gate, open_registry, write_double
+from tests.model_files import write_version
+
+KEY = {"X-Api-Key": "admin"}
+INDEX = "/v2/repository/index"
+LOAD = "/v2/repository/models/double/load"
+UNLOAD = "/v2/repository/models/double/unload"
+
+
+@pytest.fixture
+def factory() -> FakeFactory:
+    return FakeFactory()
+
+
+@pytest.fixture
+def registry(tmp_path: Path, factory: FakeFactory) -> Iterator[ModelRegistry]:
+    write_double(tmp_path, 1)
+    registry = open_registry(tmp_path, factory)
+    registry.load_all()
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def client(registry: ModelRegistry) -> Client:
+    settings = Settings(admin_key="admin")  # type: ignore[arg-type]
+    return Client(make_app(settings=settings, registry=registry))  # type: ignore[arg-type]
+
+
+def post(client: Client, path: str, document: Any = None) -> httpx.Response:
+    options = {} if document is None else {"json": document}
+    return client.post(path, headers=KEY, **options)
+
+
+def index(client: Client, document: Any = None) -> list[tuple[str, str]]:
+    return [(each["version"], each["state"]) for each in post(client, INDEX, document).json()]
+
+
+@pytest.mark.parametrize("path", [INDEX, LOAD, UNLOAD])
+def test_control_is_off_without_an_admin_key(registry: ModelRegistry, path: str) -> None:
+    """403 whatever key is sent; with one, 401 until it is the right one."""
+    off = Client(make_app(registry=registry))  # type: ignore[arg-type]
+    assert off.post(path, headers=KEY).status_code == 403
+    settings = Settings(admin_key="other", api_keys=("admin",))  # type: ignore[arg-type]
+    on = Client(make_app(settings=settings, registry=registry))  # type: ignore[arg-type]
+    assert on.post(path).status_code == 401
+    assert on.post(path, headers=KEY).status_code == 401
+
+
+def test_a_new_version_goes_live_by_load(tmp_path: Path, client: Client) -> None:
+    """The index shows it before and after; with `ready` only what answers."""
+    write_version(tmp_path / "double" / "2")
+    assert index(client) == [("2", "UNAVAILABLE"), ("1", "READY")]
+    assert index(client, {"ready": True}) == [("1", "READY")]
+    response = post(client, LOAD)
+    assert (response.status_code, response.content) == (200, b"")
+    assert index(client) == [("2", "READY"), ("1", "UNAVAILABLE")]
+
+
+def test_a_damaged_version_is_409_with_its_reason(tmp_path: Path, client: Client) -> None:
+    """The old one serves on, and the index has the same words."""
+    (write_version(tmp_path / "double" / "2") / "inference.json").write_bytes(b"")
+    response = post(client, LOAD, {})
+    assert response.status_code == 409
+    assert response.json()["error"].startswith("double/2: inference.json has 0 bytes")
+    [newest, old] = post(client, INDEX).json()
+    assert newest["reason"] == response.json()["error"]
+    assert (old["version"], old["state"]) == ("1", "READY")
+
+
+def test_unload_and_load_again(client: Client) -> None:
+    """What tritonclient sends with unload is understood; what is unloaded is 404."""
+    assert post(client, UNLOAD, {"parameters": {"unload_dependents": False}}).status_code == 200
+    assert index(client) == [("1", "UNAVAILABLE")]
+    assert client.get("/v2/models/double").status_code == 404
+    assert post(client, UNLOAD).status_code == 404
+    assert post(client, LOAD).status_code == 200
+    assert client.get("/v2/models/double/ready").status_code == 200
+
+
+@pytest.mark.parametrize("model", ["nobody", "..", "a%2Fb", "DOUBLE"])
+def test_an_unknown_model_is_404(client: Client, model: str) -> None:
+    """Names are compared with what is in the repository."""
+    for action in ("load", "unload"):
+        assert post(client, f"/v2/repository/models/{model}/{action}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        (INDEX, b"{"),
+        (INDEX, b"[]"),
+        (INDEX, b'{"ready": "yes"}'),
+        (INDEX, b'{"state": true}'),
+        (LOAD, b'{"parameters": {"config": "{}"}}'),
+        (LOAD, b'{"parameters": {"file:1/model": "AAAA"}}'),
+        (LOAD, b'{"parameters": []}'),
+        (LOAD, b'{"version": 1}'),
+        (UNLOAD, b'{"parameters": {"unload_dependents": "no"}}'),
+        (UNLOAD, b'{"parameters": {"other": 1}}'),
+        (UNLOAD, b"\xff"),
+    ],
+)
+def test_a_request_that_is_not_understood_is_422(
+    client: Client, registry: ModelRegistry, path: str, content: bytes
+) -> None:
+    """Nothing is loaded or unloaded by it: files and configuration come from the repository."""
+    response = client.post(path, headers=KEY, content=content)
+    assert response.status_code == 422
+    assert set(response.json()) == {"error"}
+    assert registry.ready("double")
+
+
+def test_a_load_holds_up_nobody(
+    tmp_path: Path, registry: ModelRegistry, factory: FakeFactory, client: Client
+) -> None:
+    """It has a thread of its own: scrapes, metadata and requests are answered meanwhile."""
+    write_version(tmp_path / "double" / "2")
+    factory.selftest = gate = Gate()
+    loading = threading.Thread(target=post, args=(client, LOAD))
+    loading.start()
+    gate.wait_entered()
+    assert index(client) == [("2", "LOADING"), ("1", "READY")]
+    assert client.get("/v2/models/double").status_code == 200
+    gate.open()
+    loading.join(PATIENCE)
+    assert index(client) == [("2", "READY"), ("1", "UNAVAILABLE")]

@@ -1,0 +1,234 @@
+"""Tensors on the wire: what is read, what is refused, and that both forms mean the same."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from app.api.v2.tensors import DATATYPES, MAX_LISTS, InferRequest, parse_request, write_response
+from app.contracts.errors import InvalidTensor
+from app.contracts.tensors import TensorSpec
+
+IMAGE = TensorSpec("image", "float32", (-1, 4))
+LOGITS = TensorSpec("logits", "float32", (-1, 2))
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    entry = {"name": "image", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]} | changes
+    return {"inputs": [{key: value for key, value in entry.items() if value is not None}]}
+
+
+def parse(request: Any, raw: bytes = b"", *, binary: bool = False) -> InferRequest:
+    header = json.dumps(request).encode()
+    length = len(header) if binary or raw else None
+    return parse_request(header + raw, header_length=length, inputs=[IMAGE], outputs=[LOGITS])
+
+
+@pytest.mark.parametrize("data", [[1, 2, 3, 4], [[1, 2, 3, 4]]], ids=["flat", "nested"])
+def test_flat_and_nested_data_are_the_same_tensor(data: list[Any]) -> None:
+    """The protocol allows both; each is row-major."""
+    expected = np.array([[1, 2, 3, 4]], np.float32)
+    np.testing.assert_array_equal(parse(document(data=data)).inputs["image"], expected)
+
+
+def test_binary_data_is_the_same_tensor() -> None:
+    """Raw little-endian bytes after the JSON, of the declared size."""
+    raw = struct.pack("<4f", 1, 2, 3, 4)
+    request = document(data=None, parameters={"binary_data_size": 16})
+    expected = np.array([[1, 2, 3, 4]], np.float32)
+    np.testing.assert_array_equal(parse(request, raw).inputs["image"], expected)
+
+
+REFUSED: dict[str, tuple[Any, bytes]] = {
+    "not an object": ([], b""),
+    "no inputs": ({}, b""),
+    "inputs not a list": ({"inputs": {}}, b""),
+    "an empty list of inputs": ({"inputs": []}, b""),
+    "unknown name": (document(name="picture"), b""),
+    "name not a string": (document(name=["image"]), b""),
+    "the same input twice": ({"inputs": document()["inputs"] * 2}, b""),
+    "wrong datatype": (document(datatype="FP64"), b""),
+    "made-up datatype": (document(datatype="X" * 1000), b""),
+    "no datatype": (document(datatype=None), b""),
+    "no shape": (document(shape=None), b""),
+    "negative size": (document(shape=[-1, 4]), b""),
+    "zero rows": (document(shape=[0, 4], data=[]), b""),
+    "huge size": (document(shape=[2**62, 4]), b""),
+    "float size": (document(shape=[1.0, 4]), b""),
+    "boolean size": (document(shape=[True, 4]), b""),
+    "wrong fixed axis": (document(shape=[4, 1]), b""),
+    "too many axes": (document(shape=[1] * 5000), b""),
+    "too few numbers": (document(data=[1, 2, 3]), b""),
+    "too many numbers": (document(data=[1, 2, 3, 4, 5]), b""),
+    "ragged": (document(shape=[2, 4], data=[[1, 2, 3, 4], [5]]), b""),
+    "wrongly nested": (document(data=[[[1, 2, 3, 4]]]), b""),
+    "shared memory": (document(data=None, parameters={"shared_memory_region": "r"}), b""),
+    "strings": (document(data=["1", "2", "3", "4"]), b""),
+    "nulls": (document(data=[None] * 4), b""),
+    "booleans": (document(data=[True, False, True, True]), b""),
+    "a boolean among numbers": (document(data=[1, 2, 3, True]), b""),
+    "a string among numbers": (document(data=[1, 2, 3, "4"]), b""),
+    "a null among numbers": (document(data=[1, 2, 3, None]), b""),
+    "a list among numbers": (document(data=[1, 2, 3, [4]]), b""),
+    "a number among lists": (document(shape=[2, 4], data=[[1, 2, 3, 4], 5]), b""),
+    "an empty list": (document(data=[]), b""),
+    "an object in a list": (document(data=[{"a": 1, "b": 2, "c": 3, "d": 4}]), b""),
+    "a word of four letters": (document(data=["abcd"]), b""),
+    "data is a number": (document(data=1), b""),
+    "data is an object": (document(data={}), b""),
+    "no data": (document(data=None), b""),
+    "both forms": (document(parameters={"binary_data_size": 16}), b"\0" * 16),
+    "binary size too small": (document(data=None, parameters={"binary_data_size": 12}), b"\0" * 12),
+    "binary size negative": (document(data=None, parameters={"binary_data_size": -16}), b"\0" * 16),
+    "binary size a float": (document(data=None, parameters={"binary_data_size": 16.0}), b"\0" * 16),
+    "binary size huge": (document(data=None, parameters={"binary_data_size": 2**62}), b"\0" * 16),
+    "bytes are missing": (document(data=None, parameters={"binary_data_size": 16}), b"\0" * 8),
+    "bytes left over": (document(data=None, parameters={"binary_data_size": 16}), b"\0" * 17),
+    "bytes without a tensor": (document(), b"\0"),
+    "huge declared shape, few bytes": (
+        document(data=None, shape=[2**62, 4], parameters={"binary_data_size": 2**62 * 16}),
+        b"\0" * 16,
+    ),
+    "id is a number": (document() | {"id": 7}, b""),
+    "id too long": (document() | {"id": "x" * 257}, b""),
+    "parameters not an object": (document() | {"parameters": []}, b""),
+    "unknown output": (document() | {"outputs": [{"name": "scores"}]}, b""),
+    "output twice": (document() | {"outputs": [{"name": "logits"}] * 2}, b""),
+    "output name a list": (document() | {"outputs": [{"name": ["logits"]}]}, b""),
+    "unknown output parameter": (
+        document() | {"outputs": [{"name": "logits", "parameters": {"classification": 3}}]},
+        b"",
+    ),
+    "binary_data not a flag": (
+        document() | {"outputs": [{"name": "logits", "parameters": {"binary_data": 1}}]},
+        b"",
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_", "raw"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_does_not_fit_is_refused(request_: Any, raw: bytes) -> None:
+    """Every disagreement is an InvalidTensor, with a message short enough for a person."""
+    with pytest.raises(InvalidTensor) as refused:
+        parse(request_, raw)
+    assert len(refused.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ["x" * 20_000] + ["y"] * 999,
+        [["x" * 20_000] + ["y"] * 3] + [["y"] * 4] * 249,
+        [[["x" * 20_000], ["y"], ["y"], ["y"]]] + [[["y"]] * 4] * 249,
+    ],
+    ids=["flat", "nested", "too deep"],
+)
+def test_what_is_no_number_makes_no_array(data: list[Any]) -> None:
+    """One long string in a list made NumPy keep as much room for each of the others."""
+    body = json.dumps(document(shape=[250, 4], data=data)).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidTensor):
+            parse_request(body, header_length=None, inputs=[IMAGE], outputs=[LOGITS])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * len(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"\xff\xfe", b'{"inputs": [NaN]}', b'{"inputs": 1e400}', b"[" * 100_000],
+    ids=["empty", "cut off", "not UTF-8", "NaN", "1e400", "deep"],
+)
+def test_what_is_not_json_is_refused(body: bytes) -> None:
+    """JSON has no NaN and no infinity, and does not nest a hundred thousand deep."""
+    with pytest.raises(InvalidTensor):
+        parse_request(body, header_length=None, inputs=[IMAGE], outputs=[LOGITS])
+
+
+@pytest.mark.parametrize("brackets", [b"[]", b"{}"], ids=["lists", "objects"])
+def test_more_lists_than_the_limit_are_not_read(brackets: bytes) -> None:
+    """They would take thirty times the body's memory, and the interpreter for half a second."""
+    body = b"[" + b",".join([brackets] * MAX_LISTS) + b"]"
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidTensor, match=f"{MAX_LISTS + 1} lists") as refused:
+            parse_request(body, header_length=None, inputs=[IMAGE], outputs=[LOGITS])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(body) + 100_000
+    assert (refused.value.limit, refused.value.received) == (MAX_LISTS, MAX_LISTS + 1)
+
+
+@pytest.mark.parametrize("length", [-1, 10_000], ids=["negative", "beyond the body"])
+def test_a_header_length_outside_the_body_is_refused(length: int) -> None:
+    """The JSON's declared length must lie in the body."""
+    with pytest.raises(InvalidTensor, match="Content-Length"):
+        parse_request(b"{}", header_length=length, inputs=[IMAGE], outputs=[LOGITS])
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [("UINT8", [256]), ("UINT8", [-1]), ("INT64", [2**63]), ("INT32", [0.5])],
+    ids=["too large", "negative", "beyond 64 bits", "a fraction"],
+)
+def test_integers_that_do_not_fit_are_refused(datatype: str, data: list[float]) -> None:
+    """Nothing wraps around and nothing is rounded in silence."""
+    body = {"inputs": [{"name": "x", "datatype": datatype, "shape": [1], "data": data}]}
+    spec = TensorSpec("x", DATATYPES[datatype], (-1,))
+    with pytest.raises(InvalidTensor):
+        parse_request(json.dumps(body).encode(), header_length=None, inputs=[spec], outputs=[])
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+@pytest.mark.parametrize(("datatype", "dtype"), DATATYPES.items(), ids=DATATYPES.keys())
+@given(st.data())
+def test_what_is_written_is_read_back(
+    datatype: str, dtype: str, binary: bool, data: st.DataObject
+) -> None:
+    """Every datatype survives the way out and the way in, as JSON and as bytes."""
+    shapes = hnp.array_shapes(min_dims=1, max_dims=3, max_side=4)
+    finite = {"allow_nan": False, "allow_infinity": False} if "float" in dtype else None
+    array = data.draw(hnp.arrays(dtype, shapes, elements=finite))
+    spec = TensorSpec("x", dtype, (-1,) * array.ndim)
+    request = InferRequest(
+        inputs={}, outputs=("x",), binary=frozenset({"x"} if binary else ()), id="7"
+    )
+    body, length = write_response({"x": array}, request, model="m", version=1)
+    header, raw = (body, b"") if length is None else (body[:length], body[length:])
+    answer = json.loads(header)
+    assert answer["id"] == "7"
+    [entry] = answer["outputs"]
+    assert entry["datatype"] == datatype
+    if binary:
+        entry["parameters"] = {"binary_data_size": entry["parameters"]["binary_data_size"]}
+    back = json.dumps({"inputs": [entry]}).encode()
+    parsed = parse_request(
+        back + raw, header_length=len(back) if raw else None, inputs=[spec], outputs=[]
+    )
+    np.testing.assert_array_equal(parsed.inputs["x"], array)
+
+
+def test_outputs_and_their_form_are_the_clients_choice() -> None:
+    """No list means all; binary_data_output is the default of each output's binary_data."""
+    assert parse(document()).outputs == ("logits",)
+    assert parse(document()).binary == frozenset()
+    assert parse(document() | {"parameters": {"binary_data_output": True}}).binary == {"logits"}
+    chosen = {"name": "logits", "parameters": {"binary_data": False}}
+    both = {"parameters": {"binary_data_output": True}, "outputs": [chosen]}
+    assert parse(document() | both).binary == frozenset()
+
+
+def test_other_parameters_are_handed_on() -> None:
+    """The caller decides on predictor, timeout and priority."""
+    assert parse(document() | {"parameters": {"priority": 1}}).parameters == {"priority": 1}

@@ -1,0 +1,155 @@
+"""Which waiting jobs may run next."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.contracts.tensors import shape_key
+from app.engine.queue.job import Job
+from app.engine.queue.service_time import ServiceTime
+from app.engine.queue.shape_queues import ShapeQueues
+
+
+def job(*, width: int = 1, rows: int = 1, priority: int = 0, enqueued: float = 0.0) -> Job:
+    inputs = {"x": np.zeros((rows, width), np.float32)}
+    return Job(
+        inputs=inputs,
+        rows=rows,
+        key=shape_key(inputs),
+        priority=priority,
+        deadline=math.inf,
+        enqueued=enqueued,
+    )
+
+
+def filled(*jobs: Job, max_rows: int = 4, max_delay: float = 0.0) -> ShapeQueues:
+    queues = ShapeQueues(max_rows=max_rows, max_delay=max_delay)
+    for each in jobs:
+        queues.add(each)
+    return queues
+
+
+def test_equal_shapes_share_a_batch_up_to_its_rows() -> None:
+    """Five jobs of one row and batches of four: the four oldest go together."""
+    jobs = [job() for _ in range(5)]
+    assert filled(*jobs).next_batch(0.0) == (jobs[:4], 0.0)
+
+
+def test_other_shapes_are_left_out() -> None:
+    """Between two jobs of one shape a job of another shape waits for the next batch."""
+    first, other, second = job(width=1), job(width=2), job(width=1)
+    assert filled(first, other, second).next_batch(0.0)[0] == [first, second]
+
+
+def test_a_job_that_does_not_fit_is_not_overtaken_by_a_smaller_one() -> None:
+    """3 + 2 rows do not fit into four: the batch goes with 3, though a job of 1 row waits."""
+    large, medium, small = job(rows=3), job(rows=2), job(rows=1)
+    assert filled(large, medium, small).next_batch(0.0)[0] == [large]
+
+
+def test_a_lane_waits_its_delay_for_company() -> None:
+    """Before the delay is over there is no batch; the answer says when to ask again."""
+    waiting = job(enqueued=10.0)
+    queues = filled(waiting, max_delay=0.5)
+    assert queues.next_batch(10.4) == ([], 10.5)
+    assert queues.next_batch(10.5)[0] == [waiting]
+
+
+def test_a_full_batch_waits_for_nobody() -> None:
+    """Four rows go at once although the delay has not passed."""
+    jobs = [job(enqueued=10.0) for _ in range(4)]
+    assert filled(*jobs, max_delay=0.5).next_batch(10.0)[0] == jobs
+
+
+def test_a_full_lane_does_not_wait_behind_an_older_one() -> None:
+    """A queue that is full runs while the older head of another one still waits its delay."""
+    older = job(width=2, enqueued=9.9)
+    full = [job(width=1, enqueued=10.0) for _ in range(4)]
+    assert filled(older, *full, max_delay=0.5).next_batch(10.0)[0] == full
+
+
+def test_low_priority_waits_while_a_normal_job_waits_its_delay() -> None:
+    """A ready job of low priority does not slip in front of a normal one that is not ready yet."""
+    low, normal = job(priority=1, enqueued=0.0), job(priority=0, enqueued=10.0)
+    queues = filled(low, normal, max_delay=0.5)
+    assert queues.next_batch(10.0) == ([], 10.5)
+    queues.remove(normal)
+    assert queues.next_batch(10.0)[0] == [low]
+
+
+def test_low_priority_never_fills_a_normal_batch() -> None:
+    """A batch of normal jobs is not made longer by one of low priority, equal shape or not."""
+    normal, low = job(priority=0), job(priority=1)
+    assert filled(low, normal).next_batch(0.0)[0] == [normal]
+
+
+def test_the_youngest_of_the_least_urgent_is_shed_first() -> None:
+    """Shedding takes the largest priority number, then the latest arrival; never an equal."""
+    jobs = [job(priority=1), job(priority=2, width=1), job(priority=2, width=2), job(priority=0)]
+    queues = filled(*jobs)
+    assert queues.least_urgent(0) is jobs[2]
+    assert queues.least_urgent(2) is None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "expected"),
+    [
+        pytest.param([], 0.0, id="nobody"),
+        pytest.param([job()] * 3, 0.0, id="room in the last run"),
+        pytest.param([job()] * 4, 1.0, id="one full run"),
+        pytest.param([job()] * 9, 2.0, id="two full runs and room in the third"),
+        pytest.param([job(width=2)], 5.0, id="a slower shape"),
+        pytest.param([job(priority=1)] * 9, 0.0, id="less urgent jobs do not count"),
+    ],
+)
+def test_the_wait_counts_the_runs_before_a_job(waiting: list[Job], expected: float) -> None:
+    """Runs, not jobs, make up the wait, each with the usual seconds of its own shape."""
+    times = ServiceTime()
+    times.record(job(width=1).key, 1.0)
+    times.record(job(width=2).key, 5.0)
+    assert filled(*waiting).seconds_before(job(), times) == expected
+
+
+JOBS = st.builds(
+    job,
+    width=st.integers(1, 3),
+    rows=st.integers(1, 4),
+    priority=st.integers(0, 2),
+)
+
+
+@given(st.lists(st.one_of(JOBS, st.just("take"), st.integers(0, 20)), max_size=60))
+def test_no_job_is_lost_doubled_or_overtaken(steps: list[Job | str | int]) -> None:
+    """Whatever is added, taken and removed: batches are of one shape and priority, within the
+    rows, oldest first, never less urgent than what waits, and every job leaves exactly once."""
+    queues = ShapeQueues(max_rows=4, max_delay=0.0)
+    waiting: list[Job] = []
+    for step in steps:
+        if isinstance(step, Job):
+            queues.add(step)
+            waiting.append(step)
+        elif isinstance(step, int):
+            if step < len(waiting):
+                assert queues.remove(waiting[step])
+                assert not queues.remove(waiting.pop(step))
+        else:
+            batch, _ = queues.next_batch(0.0)
+            assert bool(batch) == bool(waiting)
+            for taken in batch:
+                assert queues.remove(taken)
+            if batch:
+                urgent = min(each.priority for each in waiting)
+                head = next(each for each in waiting if each.priority == urgent)
+                peers = [
+                    each for each in waiting if (each.priority, each.key) == (urgent, head.key)
+                ]
+                assert batch == peers[: len(batch)]
+                assert sum(each.rows for each in batch) <= 4
+            waiting = [each for each in waiting if each not in batch]
+        assert len(queues) == len(waiting)
+        assert set(queues) == set(waiting)

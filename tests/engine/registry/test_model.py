@@ -1,0 +1,519 @@
+"""A served model: what it admits, how its instances fail, and what a failure costs the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.contracts.errors import (
+    BackendError,
+    DeadlineExceeded,
+    InvalidParameter,
+    InvalidTensor,
+    ModelNotReady,
+    ModelOutputInvalid,
+    WorkerCrashed,
+)
+from app.contracts.ports import InferResult
+from app.contracts.tensors import Tensors, TensorSpec
+from app.engine.pool.group import EngineContext
+from app.engine.registry.model import ServedModel
+from app.repository.layout import ModelRepository
+from tests.engine.fakes import (
+    PATIENCE,
+    Crash,
+    FakeFactory,
+    Gate,
+    RecordingObserver,
+    doubled,
+    row,
+    wait_until,
+    write_double,
+)
+from tests.model_files import PAIRS, write_version
+
+Serve = Callable[..., ServedModel]
+
+
+@pytest.fixture
+def observer() -> RecordingObserver:
+    return RecordingObserver()
+
+
+@pytest.fixture
+def factory() -> FakeFactory:
+    return FakeFactory()
+
+
+@pytest.fixture
+def serve(tmp_path: Path, factory: FakeFactory, observer: RecordingObserver) -> Iterator[Serve]:
+    """Builds and starts model `double` on fake predictors; closes it after the test."""
+    served: list[ServedModel] = []
+
+    def build(
+        *, max_resident_bytes: int = 1 << 30, start: bool = True, **config: int
+    ) -> ServedModel:
+        write_double(tmp_path, **config)
+        context = EngineContext(
+            open_predictor=factory,
+            observer=observer,
+            clock=time.monotonic,
+            max_resident_bytes=max_resident_bytes,
+        )
+        served.append(ServedModel(ModelRepository(tmp_path).read("double", 1), context=context))
+        if start:
+            served[-1].start()
+        return served[-1]
+
+    yield build
+    factory.let_go()
+    for model in served:
+        model.close()
+
+
+def soon() -> float:
+    return time.monotonic() + PATIENCE
+
+
+def failing(on: float, error: Exception) -> Callable[[Tensors], Tensors]:
+    """Doubles its input, except that it raises when `on` is among the values."""
+
+    def behave(inputs: Tensors) -> Tensors:
+        if (inputs["x"] == on).any():
+            raise error
+        return doubled(inputs)
+
+    return behave
+
+
+def test_a_job_gets_its_result(serve: Serve, observer: RecordingObserver) -> None:
+    """The result names model, version and group, and the batch is reported once."""
+    model = serve()
+    result = model.submit(row(1, 2, 3), deadline=soon()).result(timeout=PATIENCE)
+    assert result.outputs["y"].tolist() == [[2, 4, 6]]
+    assert (result.model, result.version, result.group, result.batch_rows) == (
+        "double",
+        1,
+        "main",
+        1,
+    )
+    assert [batch["rows"] for batch in observer.batches] == [1]
+
+
+def test_each_job_of_a_batch_gets_its_own_rows(serve: Serve, factory: FakeFactory) -> None:
+    """Three jobs of 1, 2 and 1 rows run together and are told apart again."""
+    factory.behaviour = gate = Gate()
+    model = serve(batch=4)
+    first = model.submit(row(0), deadline=soon())
+    gate.wait_entered()
+    jobs = [np.full((rows, 1), value, np.float32) for rows, value in ((1, 1), (2, 2), (1, 3))]
+    futures = [model.submit({"x": job}, deadline=soon()) for job in jobs]
+    gate.open()
+    results = [future.result(timeout=PATIENCE) for future in futures]
+    assert [result.outputs["y"].ravel().tolist() for result in results] == [[2], [4, 4], [6]]
+    assert {result.batch_rows for result in results} == {4}
+    assert first.result(timeout=PATIENCE).batch_rows == 1
+
+
+def test_several_jobs_are_queued_together(serve: Serve, factory: FakeFactory) -> None:
+    """An idle predictor runs them in as few batches as hold them; one unfit job stops them all."""
+    model = serve(batch=4)
+    futures = model.submit_all([row(value) for value in range(6)], deadline=soon())
+    results = [future.result(timeout=PATIENCE) for future in futures]
+    assert [result.outputs["y"].item() for result in results] == [0, 2, 4, 6, 8, 10]
+    assert [result.batch_rows for result in results] == [4, 4, 4, 4, 2, 2]
+    factory.behaviour = gate = Gate()
+    with pytest.raises(InvalidTensor, match="received float64"):
+        model.submit_all([row(1), {"x": np.ones((1, 1))}], deadline=soon())
+    assert gate.seen == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        pytest.param({}, "takes the inputs x; received 0", id="missing"),
+        pytest.param({"z": np.zeros((1, 1), np.float32)}, "received 1 of which 0", id="unknown"),
+        pytest.param({"x": np.zeros((1, 1), np.float64)}, "received float64", id="dtype"),
+        pytest.param({"x": np.zeros((1, 1, 1), np.float32)}, r"\[1, 1, 1\]", id="rank"),
+        pytest.param({"x": np.zeros((0, 1), np.float32)}, r"received .* \[0, 1\]", id="no rows"),
+        pytest.param({"x": np.zeros((1, 0), np.float32)}, r"received float32 \[1, 0\]", id="empty"),
+        pytest.param({"x": np.zeros((5, 1), np.float32)}, "5 rows in one job, limit 4", id="many"),
+        pytest.param({"x": np.full((1, 1), np.nan, np.float32)}, "contains NaN", id="NaN"),
+    ],
+)  # fmt: skip
+def test_unfit_tensors_are_refused_before_the_queue(
+    serve: Serve, factory: FakeFactory, inputs: Tensors, message: str
+) -> None:
+    """The message says what was expected and received, and no predictor sees the tensors."""
+    model = serve()
+    factory.behaviour = gate = Gate()
+    with pytest.raises(InvalidTensor, match=message):
+        model.submit(inputs, deadline=soon())
+    assert gate.seen == []
+
+
+def test_an_unknown_group_is_refused(serve: Serve) -> None:
+    """The message lists the groups there are."""
+    with pytest.raises(InvalidParameter, match="it has main, spare"):
+        serve().submit(row(1), deadline=soon(), group="nonsense")
+
+
+def test_a_fixed_first_axis_is_not_a_batch(tmp_path: Path) -> None:
+    """A model whose first axis is fixed at 2 takes whole tensors of 2, each in a run of its own."""
+    specs = (TensorSpec("x", "float32", (2, 1)),), (TensorSpec("y", "float32", (2, 1)),)
+    x = np.ones((2, 1), np.float32)
+    write_double(tmp_path)
+    write_version(tmp_path / "double" / "2", specs=specs, inputs={"x": x}, outputs={"y": 2 * x})
+    context = EngineContext(
+        open_predictor=FakeFactory(),
+        observer=RecordingObserver(),
+        clock=time.monotonic,
+        max_resident_bytes=1 << 30,
+    )
+    model = ServedModel(ModelRepository(tmp_path).read("double", 2), context=context)
+    model.start()
+    futures = [model.submit({"x": x * k}, deadline=soon()) for k in range(5)]
+    assert {future.result(timeout=PATIENCE).batch_rows for future in futures} == {1}
+    with pytest.raises(InvalidTensor, match=r"must be float32 \[2, 1\]"):
+        model.submit({"x": np.ones((1, 1), np.float32)}, deadline=soon())
+    model.close()
+
+
+def test_a_crash_costs_the_batch_it_happened_in(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """The job in the dead predictor fails; the next one is served by a new predictor."""
+    factory.behaviour = failing(13, Crash("gone"))
+    model = serve(batch=1)
+    with pytest.raises(WorkerCrashed):
+        model.submit(row(13), deadline=soon()).result(timeout=PATIENCE)
+    assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE).outputs["y"] == 2
+    assert observer.restarts == ["crashed"]
+    assert len(factory.opened) == 2
+    assert factory.opened[0].closed.is_set()
+
+
+def test_a_crash_fails_every_job_of_its_batch(serve: Serve, factory: FakeFactory) -> None:
+    """Which job brought the process down cannot be known, so none is run again."""
+    gate = Gate(failing(13, Crash("gone")))
+    factory.behaviour = gate
+    model = serve(batch=4)
+    blocker = model.submit(row(0), deadline=soon())
+    gate.wait_entered()
+    doomed = [model.submit(row(value), deadline=soon()) for value in (1, 13)]
+    outside = model.submit(row(1, 2), deadline=soon())
+    gate.open()
+    assert blocker.result(timeout=PATIENCE)
+    assert all(isinstance(job.exception(timeout=PATIENCE), WorkerCrashed) for job in doomed)
+    assert outside.result(timeout=PATIENCE).outputs["y"].tolist() == [[2, 4]]
+    assert len(gate.seen) == 3
+
+
+def test_what_the_framework_refuses_fails_alone(serve: Serve, factory: FakeFactory) -> None:
+    """A batch that raises is run again job by job: neighbours of the guilty one get results."""
+    gate = Gate(failing(13, BackendError("bad value")))
+    factory.behaviour = gate
+    model = serve(batch=4)
+    model.submit(row(0), deadline=soon())
+    gate.wait_entered()
+    good, bad, fine = (model.submit(row(value), deadline=soon()) for value in (1, 13, 3))
+    gate.open()
+    assert good.result(timeout=PATIENCE).outputs["y"] == 2
+    assert fine.result(timeout=PATIENCE).outputs["y"] == 6
+    assert isinstance(bad.exception(timeout=PATIENCE), BackendError)
+    assert len(factory.opened) == 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "-inf"])
+def test_a_value_that_is_no_number_fails_its_job_alone(
+    serve: Serve, factory: FakeFactory, value: float
+) -> None:
+    """NaN and infinity never reach a reply; the other rows of the batch do."""
+
+    def spoil(inputs: Tensors) -> Tensors:
+        x = inputs["x"]
+        return {"y": np.where(x == 13, np.float32(value), 2 * x)}  # type: ignore[operator]
+
+    factory.behaviour = gate = Gate(spoil)
+    model = serve(batch=4)
+    model.submit(row(0), deadline=soon())
+    gate.wait_entered()
+    good, bad = model.submit(row(1), deadline=soon()), model.submit(row(13), deadline=soon())
+    gate.open()
+    assert good.result(timeout=PATIENCE).outputs["y"] == 2
+    assert isinstance(bad.exception(timeout=PATIENCE), ModelOutputInvalid)
+
+
+def test_outputs_that_do_not_fit_the_batch_are_an_error(serve: Serve, factory: FakeFactory) -> None:
+    """A model that loses rows cannot be split; no job gets another one's numbers."""
+    factory.behaviour = gate = Gate(
+        lambda inputs: {"y": inputs["x"][: max(1, len(inputs["x"]) - 1)]}
+    )
+    model = serve(batch=4)
+    model.submit(row(0), deadline=soon())
+    gate.wait_entered()
+    futures = [model.submit(row(value), deadline=soon()) for value in (5, 7)]
+    gate.open()
+    assert [future.result(timeout=PATIENCE).outputs["y"].tolist() for future in futures] == [
+        [[5]],
+        [[7]],
+    ]
+
+
+def test_a_run_past_its_deadline_ends_the_predictor(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """The run is given until two seconds after the deadline; then the predictor is replaced."""
+    late = DeadlineExceeded("too slow")
+    late.kills = "timeout"  # type: ignore[attr-defined]
+    factory.behaviour = failing(13, late)
+    model = serve(batch=1)
+    began = time.monotonic()
+    future = model.submit(row(13), deadline=began + 5.0)
+    assert isinstance(future.exception(timeout=PATIENCE), DeadlineExceeded)
+    took = time.monotonic() - began
+    assert 7.0 - took <= factory.opened[0].timeouts[0] <= 7.0
+    observer.wait_for(lambda: observer.restarts == ["timeout"])
+
+
+def test_a_result_that_comes_too_late_is_a_failure_and_nothing_else(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """Its client heard of the deadline: the run counts as one, the request not as answered."""
+    model = serve()
+    factory.behaviour = gate = Gate()
+    late = model.submit(row(1), deadline=time.monotonic() + 1.0)
+    gate.wait_entered()
+    assert isinstance(late.exception(timeout=PATIENCE), DeadlineExceeded)
+    gate.open()
+    observer.wait_for(lambda: len(observer.batches) == 1)
+    assert model.submit(row(2), deadline=soon()).result(timeout=PATIENCE).outputs["y"].tolist() == [
+        [4]
+    ]
+    found = model.statistics()
+    assert (found.executions, found.success.count, found.failure.count) == (2, 1, 1)
+
+
+def test_a_predictor_that_was_stopped_is_replaced_although_it_runs_again(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked twice; in between somebody may have continued it."""
+    model = serve()
+    answers = iter(["stopped"])
+    monkeypatch.setattr(factory.opened[0], "failure", lambda: next(answers, None))
+    observer.wait_for(lambda: observer.restarts == ["stopped"])
+    assert model.submit(row(2), deadline=soon()).result(timeout=PATIENCE).outputs["y"].tolist() == [
+        [4]
+    ]
+
+
+def test_a_system_without_threads_left_costs_no_instance(
+    serve: Serve, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A predictor above its memory cap serves on where its successor cannot be opened."""
+    model = serve()
+    start = threading.Thread.start
+    refused = threading.Event()
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.endswith("successor"):
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    factory.opened[0].resident = 1 << 40
+    for value in range(3):
+        result = model.submit(row(value), deadline=soon()).result(timeout=PATIENCE)
+        assert result.outputs["y"] == 2 * value
+    assert refused.is_set()
+    assert len(factory.opened) == 1
+
+
+def test_a_predictor_that_died_in_its_sleep_costs_no_request(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """It is replaced before any job, or at the latest when the next job arrives."""
+    model = serve()
+    factory.opened[0].dead = "killed"
+    assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE).outputs["y"] == 2
+    assert observer.restarts == ["killed"]
+
+
+def test_an_idle_death_is_noticed_without_a_request(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """Nobody need ask: the instance looks after its predictor while it waits."""
+    serve()
+    factory.opened[0].dead = "stopped"
+    observer.wait_for(lambda: observer.restarts == ["stopped"])
+    factory.wait_attempts(2)
+
+
+def test_a_crash_loop_takes_the_group_out_and_slow_attempts_go_on(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """After the sixth loss within a minute the model is not ready and refuses jobs."""
+    model = serve()
+    factory.refuse = BackendError("no more")
+    factory.opened[0].dead = "crashed"
+    observer.wait_for(lambda: len(observer.restarts) == 6)
+    assert observer.restarts == ["crashed", *["failed"] * 5]
+    wait_until(lambda: model.groups()[0].reason == "its predictors keep crashing")
+    assert not model.ready()
+    with pytest.raises(ModelNotReady, match="keep crashing"):
+        model.submit(row(1), deadline=soon())
+
+
+def test_a_large_predictor_is_replaced_without_losing_a_request(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """The successor is opened while the old predictor serves on, and takes over between runs."""
+    model = serve(max_resident_bytes=100 << 20)
+    opening = threading.Event()
+    factory.selftest = lambda inputs: opening.wait(PATIENCE) and doubled(inputs)  # type: ignore[assignment, return-value]
+    factory.opened[0].resident = 200 << 20
+    for _ in range(20):
+        assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE)
+    factory.wait_attempts(2)
+    assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE)
+    assert observer.restarts == []
+    opening.set()
+    while not observer.restarts:
+        assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE)
+    assert observer.restarts == ["memory"]
+    assert factory.opened[0].closed.wait(PATIENCE)
+    assert len(factory.opened) == 2
+
+
+def test_a_predictor_that_is_large_from_the_start_is_not_replaced_for_ever(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """A cap below the model's own size counts as half as much again as that size."""
+    model = serve(max_resident_bytes=1)
+    for _ in range(5):
+        model.submit(row(1), deadline=soon()).result(timeout=PATIENCE)
+    assert (len(factory.opened), observer.restarts) == (1, [])
+
+
+def test_a_group_on_demand_starts_with_its_first_job(serve: Serve, factory: FakeFactory) -> None:
+    """Until then it has no predictor; the first job waits for it."""
+    model = serve()
+    assert [group.started for group in model.groups()] == [True, False]
+    result = model.submit(row(1), deadline=soon(), group="spare").result(timeout=PATIENCE)
+    assert (result.group, len(factory.opened)) == ("spare", 2)
+    assert [group.ready for group in model.groups()] == [True, True]
+
+
+def test_a_group_that_cannot_start_fails_its_jobs(serve: Serve, factory: FakeFactory) -> None:
+    """The waiting job and every later one hear that the group is not ready; the others serve on."""
+    model = serve()
+    factory.refuse = BackendError("no")
+    waiting = model.submit(row(1), deadline=soon(), group="spare")
+    assert isinstance(waiting.exception(timeout=PATIENCE), ModelNotReady)
+    with pytest.raises(ModelNotReady, match="cannot start"):
+        model.submit(row(1), deadline=soon(), group="spare")
+    assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE)
+
+
+def test_a_job_whose_time_is_over_is_not_run_again(serve: Serve, factory: FakeFactory) -> None:
+    """Of a refused batch only jobs that somebody still waits for get a run of their own."""
+    late: list[Future[InferResult]] = []
+
+    def refuse_the_batch(inputs: Tensors) -> Tensors:
+        if (inputs["x"] == 13).any():
+            if len(inputs["x"]) == 1:
+                assert isinstance(late[0].exception(timeout=PATIENCE), DeadlineExceeded)
+            raise BackendError("bad value")
+        return doubled(inputs)
+
+    factory.behaviour = gate = Gate(refuse_the_batch)
+    model = serve(batch=4)
+    model.submit(row(0), deadline=soon())
+    gate.wait_entered()
+    bad = model.submit(row(13), deadline=soon())
+    # Time enough to be taken together with the bad one.
+    late.append(model.submit(row(5), deadline=time.monotonic() + 1.5))
+    gate.open()
+    assert isinstance(bad.exception(timeout=PATIENCE), BackendError)
+    model.close()
+    assert [np.asarray(inputs["x"]).ravel().tolist() for inputs in gate.seen] == [
+        [0],
+        [13, 5],
+        [13],
+    ]
+
+
+def test_a_wrong_self_test_keeps_a_model_from_starting(serve: Serve, factory: FakeFactory) -> None:
+    """Loaded is not proven: a predictor with other numbers is refused and closed."""
+    factory.selftest = lambda inputs: {"y": inputs["x"] * np.float32(2.01)}  # type: ignore[dict-item]
+    model = serve(start=False)
+    with pytest.raises(BackendError, match=r"'y' differs by 0\.01 from the expected values"):
+        model.start()
+    assert factory.opened[0].closed.wait(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda inputs: {"y": inputs["x"] * np.float32(np.nan)}, id="NaN"),
+        pytest.param(lambda inputs: {"y": inputs["x"][:1]}, id="shape"),
+        pytest.param(lambda inputs: {}, id="missing"),
+    ],
+)
+def test_a_self_test_catches(
+    serve: Serve, factory: FakeFactory, wrong: Callable[..., Tensors]
+) -> None:
+    """NaN compares false with everything, so the comparison is written to fail on it."""
+    factory.selftest = wrong
+    with pytest.raises(BackendError, match="self-test"):
+        serve(start=False).start()
+
+
+def test_cancelled_jobs_cost_no_run(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """Of 100 jobs 90 are cancelled while they wait: no more than the other 10 ever run."""
+    factory.behaviour = gate = Gate()
+    model = serve(batch=1, queue=100)
+    futures = [model.submit(row(number), deadline=soon()) for number in range(100)]
+    gate.wait_entered()
+    cancelled = [future.cancel() for future in futures[10:]]
+    gate.open()
+    for future in futures[:10]:
+        future.result(timeout=PATIENCE)
+    assert cancelled == [True] * 90
+    assert [float(np.asarray(inputs["x"]).item()) for inputs in gate.seen] == list(range(10))
+    assert observer.rejections == {"cancelled": 90}
+
+
+def test_closing_breaks_off_a_run_that_does_not_end(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """Nobody holds a lease by then, so the process is ended; that is no restart."""
+    hanging = threading.Event()
+
+    def hang(inputs: Tensors) -> Tensors:
+        hanging.set()
+        assert factory.opened[0].aborted.wait(PATIENCE)
+        raise WorkerCrashed("ended")
+
+    factory.behaviour = hang
+    model = serve()
+    future = model.submit(row(1), deadline=soon())
+    assert hanging.wait(PATIENCE)
+    model.close()
+    assert isinstance(future.exception(timeout=PATIENCE), WorkerCrashed)
+    assert (observer.restarts, len(factory.opened)) == ([], 1)
+    assert factory.opened[0].closed.is_set()
+
+
+def test_the_specs_of_the_pairs_are_batched() -> None:
+    """The fakes' model has a free first axis on both sides; the tests above rest on it."""
+    assert all(spec.shape[0] == -1 for side in PAIRS for spec in side)

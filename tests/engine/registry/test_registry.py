@@ -1,0 +1,650 @@
+"""Loading, swapping, leasing and unloading of model versions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.contracts.errors import (
+    BackendError,
+    ConfigError,
+    ManifestError,
+    ModelNotFound,
+    ModelNotReady,
+    PaddlepoolError,
+)
+from app.contracts.ports import ServedModelInfo
+from app.contracts.tensors import Tensors
+from app.engine.registry.model import ServedModel
+from app.engine.registry.registry import ModelRegistry
+from app.engine.registry.watcher import RepositoryWatcher
+from app.repository.layout import ModelRepository
+from tests.engine.fakes import (
+    DOUBLE,
+    PATIENCE,
+    FakeFactory,
+    Gate,
+    RecordingObserver,
+    doubled,
+    open_registry,
+    row,
+    wait_until,
+    write_double,
+)
+from tests.model_files import write_config, write_manifest, write_version
+
+Open = Callable[..., ModelRegistry]
+
+
+@pytest.fixture
+def factory() -> FakeFactory:
+    return FakeFactory()
+
+
+@pytest.fixture
+def open_one(tmp_path: Path, factory: FakeFactory) -> Iterator[Open]:
+    opened: list[ModelRegistry] = []
+
+    def build(**options: Any) -> ModelRegistry:
+        opened.append(open_registry(tmp_path, factory, **options))
+        return opened[-1]
+
+    yield build
+    for registry in opened:
+        registry.close()
+
+
+def ask(registry: ModelRegistry) -> int:
+    """One request; returns the version that answered it."""
+    with registry.lease("double") as model:
+        future = model.submit(row(1), deadline=time.monotonic() + PATIENCE)
+        result = future.result(timeout=PATIENCE)
+    assert result.outputs["y"].tolist() == [[2]]
+    return result.version
+
+
+def states(registry: ModelRegistry) -> dict[tuple[str, int | None], tuple[str, str]]:
+    return {(each.name, each.version): (each.state, each.reason) for each in registry.index()}
+
+
+def refuse_version(factory: FakeFactory, version: int) -> None:
+    """Have the self-test of one version's predictors fail."""
+
+    def selftest(inputs: Tensors) -> Tensors:
+        wrong = factory.specs[-1].directory.name == str(version)
+        return {"y": inputs["x"]} if wrong else doubled(inputs)
+
+    factory.selftest = selftest
+
+
+def test_the_newest_version_is_served(tmp_path: Path, open_one: Open) -> None:
+    """Of versions 1, 2 and 10 the number counts, not the spelling."""
+    write_double(tmp_path, 1, 2, 10)
+    registry = open_one()
+    registry.load("double")
+    assert ask(registry) == 10
+    assert states(registry) == {
+        ("double", 10): ("READY", ""),
+        ("double", 2): ("UNAVAILABLE", "not loaded"),
+        ("double", 1): ("UNAVAILABLE", "not loaded"),
+    }
+
+
+def test_a_request_keeps_its_version_through_a_reload(tmp_path: Path, open_one: Open) -> None:
+    """A lease taken before the swap answers with the old version, one taken after with the new."""
+    write_double(tmp_path, 1)
+    registry = open_one()
+    registry.load("double")
+    with ThreadPoolExecutor(1) as thread, registry.lease("double") as held:
+        write_version(tmp_path / "double" / "2")
+        loading = thread.submit(registry.load, "double")
+        while ask(registry) == 1:
+            pass
+        assert not loading.done()
+        result = held.submit(row(1), deadline=time.monotonic() + PATIENCE)
+        assert result.result(timeout=PATIENCE).version == 1
+    assert ask(registry) == 2
+
+
+def test_the_old_version_is_closed_when_its_last_lease_ends(
+    tmp_path: Path, open_one: Open, factory: FakeFactory
+) -> None:
+    """Not before, and load() returns only then."""
+    write_double(tmp_path, 1)
+    registry = open_one()
+    registry.load("double")
+    with ThreadPoolExecutor(1) as thread, registry.lease("double"):
+        loading = thread.submit(registry.load, "double")
+        while len(factory.opened) < 2:
+            pass
+        assert not factory.opened[0].closed.is_set()
+    loading.result(timeout=PATIENCE)
+    assert factory.opened[0].closed.is_set()
+    assert not factory.opened[1].closed.is_set()
+
+
+def test_no_request_is_lost_across_thirty_reloads(tmp_path: Path, open_one: Open) -> None:
+    """500 requests by 8 clients while the model is reloaded 30 times back to back: all answered."""
+    config = write_double(tmp_path, 1, 2, count=2, queue=64) / "config.toml"
+    text = config.read_text("utf-8")
+    registry = open_one()
+    registry.load("double")
+    reloaded = threading.Event()
+    answers: list[int] = []
+
+    def client(_: int) -> None:
+        while len(answers) < 500 or not reloaded.is_set():
+            answers.append(ask(registry))
+
+    with ThreadPoolExecutor(8) as clients:
+        running = [clients.submit(client, number) for number in range(8)]
+        try:
+            for turn in range(30):
+                policy = f'[version_policy]\nkind = "specific"\nversions = [{1 + turn % 2}]\n'
+                config.write_text(text + policy, "utf-8")
+                registry.load("double")
+        finally:
+            reloaded.set()
+        for each in running:
+            each.result(timeout=PATIENCE)
+    assert len(answers) >= 500
+    assert set(answers) == {1, 2}
+
+
+def test_a_failing_new_version_leaves_the_old_one_serving(
+    tmp_path: Path, open_one: Open, factory: FakeFactory
+) -> None:
+    """Version 2 does not pass its self-test: version 1 answers, the index says why."""
+    write_double(tmp_path, 1)
+    registry = open_one()
+    registry.load("double")
+    write_version(tmp_path / "double" / "2")
+    refuse_version(factory, 2)
+    with pytest.raises(BackendError):
+        registry.load("double")
+    assert ask(registry) == 1
+    assert registry.ready()
+    found = states(registry)
+    assert found["double", 1] == ("READY", "")
+    assert found["double", 2][0] == "UNAVAILABLE"
+    assert "self-test" in found["double", 2][1]
+    assert factory.opened[1].closed.wait(PATIENCE)
+
+
+def test_at_start_an_older_version_stands_in_for_a_damaged_one(
+    tmp_path: Path, open_one: Open
+) -> None:
+    """Nothing is served yet, so the newest version that is fit goes into service."""
+    write_double(tmp_path, 1, 2)
+    with (tmp_path / "double" / "2" / "inference.pdiparams").open("ab") as file:
+        file.write(b"tail")
+    registry = open_one()
+    registry.load_all()
+    assert ask(registry) == 1
+    assert "inference.pdiparams" in states(registry)["double", 2][1]
+
+
+def test_a_repaired_version_loses_its_reason(tmp_path: Path, open_one: Open) -> None:
+    """What failed once and now loads is READY without a reason."""
+    model = write_double(tmp_path, 1)
+    manifest = (model / "1" / "manifest.json").read_text("utf-8")
+    (model / "1" / "manifest.json").write_text("{}", "utf-8")
+    registry = open_one()
+    with pytest.raises(ManifestError):
+        registry.load("double")
+    assert states(registry)["double", 1][0] == "UNAVAILABLE"
+    (model / "1" / "manifest.json").write_text(manifest, "utf-8")
+    registry.load("double")
+    assert states(registry) == {("double", 1): ("READY", "")}
+
+
+def test_a_bad_model_does_not_keep_the_others_from_loading(tmp_path: Path, open_one: Open) -> None:
+    """load_all() never raises for one model; the server is not ready until it is mended."""
+    write_double(tmp_path)
+    write_config(tmp_path / "broken", "nonsense = 1")
+    write_version(tmp_path / "broken" / "1")
+    write_config(tmp_path / "empty", "")
+    registry = open_one()
+    registry.load_all()
+    assert ask(registry) == 1
+    found = states(registry)
+    assert found["broken", 1] == (
+        "UNAVAILABLE",
+        "broken/config.toml: nonsense: Extra inputs are not permitted",
+    )
+    assert found["empty", None] == ("UNAVAILABLE", "empty: no version with a manifest is published")
+    assert (registry.ready(), registry.ready("double"), registry.ready("broken")) == (
+        False,
+        True,
+        False,
+    )
+
+
+def test_nothing_loaded_is_not_ready(open_one: Open) -> None:
+    """An empty repository must not look healthy."""
+    registry = open_one()
+    registry.load_all()
+    assert not registry.ready()
+
+
+def test_a_repository_that_is_not_there_is_a_configuration_error(
+    tmp_path: Path, factory: FakeFactory
+) -> None:
+    """Start fails fast instead of serving nothing."""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        open_registry(tmp_path / "absent", factory).load_all()
+
+
+def test_unload_drains(tmp_path: Path, open_one: Open, factory: FakeFactory) -> None:
+    """A request that holds the model is answered; new ones hear that it is not there."""
+    write_double(tmp_path)
+    factory.behaviour = gate = Gate()
+    registry = open_one()
+    registry.load("double")
+    with ThreadPoolExecutor(2) as threads:
+        request = threads.submit(ask, registry)
+        gate.wait_entered()
+        unloading = threads.submit(registry.unload, "double")
+        while registry.served():
+            pass
+        with pytest.raises(ModelNotFound), registry.lease("double"):
+            pass
+        assert not unloading.done()
+        gate.open()
+        assert request.result(timeout=PATIENCE) == 1
+        unloading.result(timeout=PATIENCE)
+    assert factory.opened[0].closed.is_set()
+    assert states(registry) == {("double", 1): ("UNAVAILABLE", "not loaded")}
+    with pytest.raises(ModelNotFound):
+        registry.unload("double")
+
+
+def test_a_model_that_loads_is_not_ready_yet(
+    tmp_path: Path, open_one: Open, factory: FakeFactory
+) -> None:
+    """While its self-test runs it is LOADING, and a lease says so."""
+    write_double(tmp_path)
+    gate = Gate()
+    factory.selftest = gate
+    registry = open_one()
+    with ThreadPoolExecutor(1) as thread:
+        loading = thread.submit(registry.load, "double")
+        gate.wait_entered()
+        assert states(registry) == {("double", 1): ("LOADING", "")}
+        assert not registry.ready()
+        with pytest.raises(ModelNotReady), registry.lease("double"):
+            pass
+        gate.open()
+        loading.result(timeout=PATIENCE)
+    assert ask(registry) == 1
+
+
+@pytest.mark.parametrize("polled", [False, True], ids=["request", "poll"])
+def test_a_model_that_failed_and_is_removed_is_forgotten(
+    tmp_path: Path, open_one: Open, polled: bool
+) -> None:
+    """By the next load of it, or look through the repository; nothing of it served."""
+    write_double(tmp_path)
+    registry = open_one()
+    registry.load_all()
+    watcher = RepositoryWatcher(ModelRepository(tmp_path), registry)
+    write_config(tmp_path / "more", "nonsense = 1")
+    write_version(tmp_path / "more" / "1")
+
+    def look() -> None:
+        if polled:
+            watcher.poll()
+            return
+        with pytest.raises(PaddlepoolError):
+            registry.load("more")
+
+    look()
+    assert states(registry)["more", 1][0] == "UNAVAILABLE"
+    with pytest.raises(ModelNotReady), registry.lease("more"):
+        pass
+    shutil.rmtree(tmp_path / "more")
+    look()
+    assert states(registry) == {("double", 1): ("READY", "")}
+    with pytest.raises(ModelNotFound), registry.lease("more"):
+        pass
+    assert registry.ready()
+
+
+def test_a_model_that_failed_can_be_unloaded(tmp_path: Path, open_one: Open) -> None:
+    """It is not served, but whoever wants it no longer need not hear of it again."""
+    write_config(tmp_path / "more", "nonsense = 1")
+    write_version(tmp_path / "more" / "1")
+    registry = open_one()
+    with pytest.raises(ConfigError):
+        registry.load("more")
+    registry.unload("more")
+    assert states(registry) == {("more", 1): ("UNAVAILABLE", "not loaded")}
+    with pytest.raises(ModelNotFound):
+        registry.unload("more")
+
+
+def test_a_model_whose_versions_are_gone_serves_on_until_it_is_unloaded(
+    tmp_path: Path, open_one: Open
+) -> None:
+    """A load that finds no version changes nothing; the index has one row, with the reason."""
+    model = write_double(tmp_path)
+    registry = open_one()
+    registry.load("double")
+    shutil.rmtree(model / "1")
+    with pytest.raises(ManifestError):
+        registry.load("double")
+    assert ask(registry) == 1
+    [(version, (state, reason))] = states(registry).items()
+    assert (version, state) == (("double", 1), "READY")
+    assert reason.endswith("double: no version with a manifest is published")
+
+
+@pytest.mark.parametrize("name", ["absent", "../double", "", "double\n", "DOUBLE", "double/1", "."])
+def test_an_unknown_name_is_not_found(tmp_path: Path, open_one: Open, name: str) -> None:
+    """Names are compared with what is loaded and never joined to a path unchecked."""
+    write_double(tmp_path)
+    registry = open_one()
+    registry.load_all()
+    with pytest.raises(ModelNotFound), registry.lease(name):
+        pass
+    with pytest.raises(ModelNotFound):
+        registry.load(name)
+    assert registry.ready()
+    assert set(states(registry)) == {("double", 1)}
+
+
+def test_a_pipeline_that_refuses_keeps_the_model_out(
+    tmp_path: Path, open_one: Open, factory: FakeFactory
+) -> None:
+    """Its ConfigError is the reason, and no process was started for it."""
+
+    def refuse(info: ServedModelInfo) -> None:
+        raise ConfigError(f"{info.name}: labels are missing")
+
+    write_double(tmp_path)
+    registry = open_one(build_pipeline=refuse)
+    with pytest.raises(ConfigError):
+        registry.load("double")
+    assert states(registry) == {("double", 1): ("UNAVAILABLE", "double: labels are missing")}
+    assert factory.opened == []
+
+
+def test_the_thread_budget_counts_what_always_runs(tmp_path: Path, open_one: Open) -> None:
+    """Three instances of one thread on two cores are one too many; spare starts on demand."""
+    write_double(tmp_path, count=3)
+    registry = open_one(cores=2.0)
+    registry.load_all()
+    budget = registry.budget()
+    assert (budget.threads, budget.cores) == (3, 2.0)
+    assert budget.warning is not None
+    assert "3 threads on 2 cores" in budget.warning
+
+
+def test_an_absurd_number_of_threads_is_refused(
+    tmp_path: Path, open_one: Open, factory: FakeFactory
+) -> None:
+    """65 single-thread instances would need 65 processes on two cores: that is a mistake."""
+    write_double(tmp_path, count=64)
+    config = tmp_path / "double" / "config.toml"
+    config.write_text(config.read_text("utf-8").replace("count = 64", "count = 33\nthreads = 2"))
+    registry = open_one(cores=2.0)
+    with pytest.raises(ConfigError, match="66 threads on 2 cores, limit 64"):
+        registry.load("double")
+    assert factory.opened == []
+
+
+def test_nothing_is_left_behind_by_a_load_that_close_overtakes(
+    tmp_path: Path, open_one: Open, factory: FakeFactory
+) -> None:
+    """A model that becomes ready after close() is closed again and not served."""
+    write_double(tmp_path)
+    factory.selftest = gate = Gate()
+    registry = open_one()
+    with ThreadPoolExecutor(1) as thread:
+        loading = thread.submit(registry.load, "double")
+        gate.wait_entered()
+        registry.close()
+        gate.open()
+        assert isinstance(loading.exception(timeout=PATIENCE), ModelNotReady)
+    assert registry.served() == ()
+    assert factory.opened[0].closed.is_set()
+
+
+def _flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+
+
+def _truncate(path: Path, share: float) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+
+
+def _edit(version: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = version / "manifest.json"
+    manifest = json.loads(path.read_text("utf-8"))
+    change(manifest)
+    path.write_text(json.dumps(manifest), "utf-8")
+
+
+def _rename_entry(version: Path, new: str) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["files"][new] = manifest["files"].pop("inference.pdiparams")
+        manifest["params"] = new
+
+    _edit(version, change)
+
+
+def _link(version: Path) -> None:
+    params = version / "inference.pdiparams"
+    target = version.parent.parent / "elsewhere.bin"
+    params.rename(target)
+    params.symlink_to(target)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "params missing": lambda v: (v / "inference.pdiparams").unlink(),
+    "params cut at 99 %": lambda v: _truncate(v / "inference.pdiparams", 0.99),
+    "params cut at 50 %": lambda v: _truncate(v / "inference.pdiparams", 0.5),
+    "params empty": lambda v: _truncate(v / "inference.pdiparams", 0),
+    "params flipped": lambda v: _flip(v / "inference.pdiparams", 100),
+    "params with a tail": lambda v: (v / "inference.pdiparams").write_bytes(
+        (v / "inference.pdiparams").read_bytes() + b"x"
+    ),
+    "params a link": _link,
+    "params a directory": lambda v: (
+        (v / "inference.pdiparams").unlink(),
+        (v / "inference.pdiparams").mkdir(),
+    ),
+    "program missing": lambda v: (v / "inference.json").unlink(),
+    "program flipped": lambda v: _flip(v / "inference.json", 3),
+    "program empty": lambda v: _truncate(v / "inference.json", 0),
+    "self-test missing": lambda v: (v / "selftest.npz").unlink(),
+    "self-test flipped": lambda v: _flip(v / "selftest.npz", 40),
+    "self-test unlisted": lambda v: (
+        (v / "selftest.npz").unlink(),
+        _edit(v, lambda m: m["files"].pop("selftest.npz")),
+    ),
+    "manifest empty": lambda v: _truncate(v / "manifest.json", 0),
+    "manifest cut": lambda v: _truncate(v / "manifest.json", 0.9),
+    "manifest not UTF-8": lambda v: _flip(v / "manifest.json", 5),
+    "manifest not an object": lambda v: (v / "manifest.json").write_text("[]", "utf-8"),
+    "manifest a link": lambda v: (
+        (v / "manifest.json").rename(v.parent.parent / "m.json"),
+        (v / "manifest.json").symlink_to(v.parent.parent / "m.json"),
+    ),
+    "manifest without params": lambda v: _edit(v, lambda m: m["files"].pop("inference.pdiparams")),
+    "manifest with a wrong hash": lambda v: _edit(
+        v, lambda m: m["files"]["inference.json"].update(sha256="0" * 64)
+    ),
+    "manifest with a wrong size": lambda v: _edit(
+        v, lambda m: m["files"]["inference.json"].update(bytes=1)
+    ),
+    "manifest with ../": lambda v: _rename_entry(v, "../1/inference.pdiparams"),
+    "manifest with an absolute name": lambda v: _rename_entry(v, "/etc/passwd"),
+    "manifest of another format": lambda v: _edit(v, lambda m: m.update(format=2)),
+    "manifest with an unknown key": lambda v: _edit(v, lambda m: m.update(extra=1)),
+    "manifest with an unknown dtype": lambda v: _edit(
+        v, lambda m: m["inputs"][0].update(dtype="object")
+    ),
+    "manifest without inputs": lambda v: _edit(v, lambda m: m.update(inputs=[])),
+    "manifest that names an input twice": lambda v: _edit(
+        v, lambda m: m.update(inputs=m["inputs"] * 2)
+    ),
+    "manifest with an impossible shape": lambda v: _edit(
+        v, lambda m: m["inputs"][0].update(shape=[-2, 0])
+    ),
+    "an unlisted file": lambda v: (v / "more.bin").write_bytes(b"x"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_version_is_never_served(
+    tmp_path: Path, open_one: Open, factory: FakeFactory, damage: Callable[[Path], object]
+) -> None:
+    """The old version goes on; the damaged one never reaches a predictor, and the index has why."""
+    write_double(tmp_path, 1)
+    registry = open_one()
+    registry.load("double")
+    damage(write_version(tmp_path / "double" / "2"))
+    with pytest.raises(ManifestError):
+        registry.load("double")
+    assert ask(registry) == 1
+    state, reason = states(registry)["double", 2]
+    assert state == "UNAVAILABLE"
+    assert reason.startswith("double/2")
+    assert [spec.directory.name for spec in factory.specs] == ["1"]
+
+
+@pytest.mark.parametrize("name", ["007", "abc", "0", "-3", "2.0", "２", ".staging-x", "3\n"])
+def test_only_plain_integers_are_versions(tmp_path: Path, open_one: Open, name: str) -> None:
+    """A directory with another name is not seen, however complete it is."""
+    write_double(tmp_path, 1)
+    write_version(tmp_path / "double" / name)
+    registry = open_one()
+    registry.load("double")
+    assert states(registry) == {("double", 1): ("READY", "")}
+
+
+def test_a_version_without_its_manifest_is_not_there_yet(tmp_path: Path, open_one: Open) -> None:
+    """Half-copied directories are passed over: the manifest comes last."""
+    write_double(tmp_path, 1, 2)
+    (tmp_path / "double" / "2" / "manifest.json").unlink()
+    registry = open_one()
+    registry.load("double")
+    assert ask(registry) == 1
+
+
+def test_links_are_no_models_and_no_versions(tmp_path: Path, open_one: Open) -> None:
+    """Nothing outside the repository is reached through a link."""
+    outside = tmp_path / "outside"
+    write_double(outside)
+    repository = tmp_path / "repository"
+    write_double(repository)
+    (repository / "linked").symlink_to(outside / "double")
+    (repository / "double" / "2").symlink_to(outside / "double" / "1")
+    registry = open_registry(repository, FakeFactory())
+    registry.load_all()
+    assert set(states(registry)) == {("double", 1)}
+    registry.close()
+
+
+def test_a_self_test_with_pickled_objects_is_refused(tmp_path: Path, open_one: Open) -> None:
+    """An archive that would run code when it is read is only an error."""
+    model = write_double(tmp_path, 1)
+    directory = model / "1"
+    np.savez(
+        directory / "selftest.npz",
+        **{"input.x": np.array([{"a": 1}], dtype=object), "tolerance": np.float64(1)},  # type: ignore[arg-type]
+    )
+    write_manifest(directory)
+    registry = open_one()
+    with pytest.raises(ManifestError, match="cannot be read as arrays"):
+        registry.load("double")
+
+
+def test_leases_are_counted_under_contention(tmp_path: Path, open_one: Open) -> None:
+    """Eight threads take and end 4,000 leases; none is left over."""
+    write_double(tmp_path)
+    registry = open_one()
+    registry.load_all()
+
+    def hold(_: int) -> ServedModel:
+        for _ in range(500):
+            with registry.lease("double") as model:
+                pass
+        return model
+
+    with ThreadPoolExecutor(8) as threads:
+        [model] = set(threads.map(hold, range(8)))
+    assert model.drain(0.0)
+
+
+def test_only_a_reload_is_gentle(tmp_path: Path, open_one: Open, factory: FakeFactory) -> None:
+    """At start nobody is served whom it could disturb; later, instances open one after another,
+    and stand still while others need the cores until they are warm."""
+    write_double(tmp_path, count=2)
+    registry = open_one()
+    registry.load("double")
+    opening = threading.Lock()
+
+    def alone(inputs: Tensors) -> Tensors:
+        assert factory.opened[-1].suspension is not None, "it was settled before it was tested"
+        assert opening.acquire(blocking=False), "two instances were opened at the same time"
+        time.sleep(0.01)
+        opening.release()
+        return doubled(inputs)
+
+    factory.selftest = alone
+    registry.load("double")
+    assert [suspension is not None for suspension in factory.pauses] == [False, False, True, True]
+    assert len(set(factory.pauses)) == 2, "one suspension for everything that is opened"
+    assert all(predictor.suspension is None for predictor in factory.opened)
+
+
+def test_a_start_is_gentle_to_nobody(tmp_path: Path, factory: FakeFactory) -> None:
+    """Although the models that it has loaded already answer: they all are waited for."""
+
+    class Staggered(ModelRepository):
+        def versions(self, name: str) -> tuple[int, ...]:
+            if name == "second":
+                wait_until(lambda: bool(registry.served()))
+            return super().versions(name)
+
+    for name in ("first", "second"):
+        write_config(tmp_path / name, DOUBLE.format(batch=4, delay=0, queue=16, count=1))
+        write_version(tmp_path / name / "1")
+    registry = ModelRegistry(
+        Staggered(tmp_path),
+        open_predictor=factory,
+        build_pipeline=lambda info: None,
+        observer=RecordingObserver(),
+        cores=2.0,
+    )
+    registry.load_all()
+    assert [model.name for model in registry.served()] == ["first", "second"]
+    assert factory.pauses == [None, None]
+    registry.close()
+
+
+def test_only_a_start_times_its_first_runs(
+    tmp_path: Path, open_one: Open, factory: FakeFactory
+) -> None:
+    """Runs that stood still in between would have admission refuse what could be answered."""
+    model = write_double(tmp_path)
+    config = (model / "config.toml").read_text("utf-8")
+    (model / "config.toml").write_text(config + "[[warmup]]\nshapes = { x = [1, 5] }\n", "utf-8")
+    registry = open_one()
+    registry.load("double")
+    registry.load("double")
+    assert [len(predictor.timeouts) for predictor in factory.opened] == [2, 1]

@@ -1,0 +1,383 @@
+"""Several versions at once: which are served, which answers, and what a failure leaves."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.contracts.errors import ManifestError, ModelNotFound, ModelNotReady, PaddlepoolError
+from app.engine.registry.registry import ModelRegistry
+from app.engine.registry.watcher import RepositoryWatcher
+from app.repository.layout import ModelRepository
+from tests.engine.fakes import PATIENCE, FakeFactory, open_registry, row, write_double
+from tests.engine.permissions import mode
+from tests.model_files import write_version
+
+Load = Callable[[], str | None]
+
+
+@pytest.fixture
+def factory() -> FakeFactory:
+    return FakeFactory()
+
+
+@pytest.fixture
+def registry(tmp_path: Path, factory: FakeFactory) -> Iterator[ModelRegistry]:
+    registry = open_registry(tmp_path, factory)
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def load(tmp_path: Path, registry: ModelRegistry, request: pytest.FixtureRequest) -> Load:
+    """Loads `double` as its parameter says: asked to, or by a look through the repository.
+
+    Returns what a request is answered with where it is refused; None from a look.
+    """
+    watchers: list[RepositoryWatcher] = []
+
+    def by_request() -> str | None:
+        try:
+            registry.load("double")
+        except PaddlepoolError as error:
+            return error.message
+        return ""
+
+    def by_polling() -> None:
+        if watchers:
+            watchers[0].poll()
+        else:
+            registry.load("double")  # as at start
+            watchers.append(RepositoryWatcher(ModelRepository(tmp_path), registry))
+
+    return by_request if request.param == "request" else by_polling
+
+
+either_way = pytest.mark.parametrize("load", ["request", "poll"], indirect=True)
+
+
+def prepare(tmp_path: Path, policy: str, *versions: int) -> Path:
+    model = write_double(tmp_path, *versions)
+    choose(model, policy)
+    return model
+
+
+def choose(model: Path, policy: str) -> None:
+    """Write the policy into config.toml, in place of the one before."""
+    config = model / "config.toml"
+    text = config.read_text("utf-8").partition("[version_policy]")[0]
+    config.write_text(f"{text}[version_policy]\n{policy}\n", "utf-8")
+
+
+def index(registry: ModelRegistry) -> dict[int | None, tuple[str, str]]:
+    return {status.version: (status.state, status.reason) for status in registry.index()}
+
+
+def served(registry: ModelRegistry) -> list[int]:
+    return [model.version for model in registry.served()]
+
+
+def answers(registry: ModelRegistry, version: int | None = None) -> int:
+    with registry.lease("double", version) as model:
+        future = model.submit(row(1), deadline=time.monotonic() + PATIENCE)
+        return future.result(timeout=PATIENCE).version
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("", [10]),
+        ('kind = "latest"\ncount = 2', [10, 3]),
+        ("count = 9", [10, 3, 1]),
+        ('kind = "all"', [10, 3, 1]),
+        ('kind = "specific"\nversions = [1, 3]', [3, 1]),
+    ],
+    ids=["default", "latest-2", "latest-9", "all", "specific"],
+)
+def test_a_policy_chooses_versions(
+    tmp_path: Path, registry: ModelRegistry, policy: str, expected: list[int]
+) -> None:
+    """Each of them answers by its number, and the highest where none is named."""
+    prepare(tmp_path, policy, 1, 3, 10)
+    registry.load("double")
+    assert served(registry) == expected
+    assert answers(registry) == expected[0]
+    for version in expected:
+        assert answers(registry, version) == version
+    for version in {1, 3, 10} - set(expected):
+        with pytest.raises(ModelNotFound), registry.lease("double", version):
+            pass
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        'kind = "newest"',
+        "count = 0",
+        'kind = "specific"',
+        "versions = [1]",
+        'kind = "all"\ncount = 2',
+        "extra = 1",
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused(
+    tmp_path: Path, registry: ModelRegistry, policy: str
+) -> None:
+    """The index names config.toml."""
+    prepare(tmp_path, policy, 1)
+    with pytest.raises(PaddlepoolError, match=r"double/config\.toml: version_policy"):
+        registry.load("double")
+    assert "config.toml" in registry.index()[0].reason
+
+
+def test_an_older_version_stands_in_beside_a_damaged_one(
+    tmp_path: Path, registry: ModelRegistry
+) -> None:
+    """The two latest that are fit, while version 3 is not."""
+    model = prepare(tmp_path, "count = 2", 1, 2, 3)
+    (model / "3" / "inference.json").write_bytes(b"")
+    registry.load("double")
+    assert served(registry) == [2, 1]
+
+
+def test_a_damaged_newcomer_leaves_every_version_serving(
+    tmp_path: Path, registry: ModelRegistry, factory: FakeFactory
+) -> None:
+    """None is opened again for it."""
+    model = prepare(tmp_path, "count = 2", 1, 2)
+    registry.load("double")
+    (write_version(model / "3") / "inference.json").write_bytes(b"")
+    with pytest.raises(ManifestError):
+        registry.load("double", changed={3})
+    assert served(registry) == [2, 1]
+    assert len(factory.opened) == 2
+
+
+def test_a_listed_version_that_is_not_there_is_an_error(
+    tmp_path: Path, registry: ModelRegistry
+) -> None:
+    """The others serve: at start nothing else could."""
+    prepare(tmp_path, 'kind = "specific"\nversions = [1, 7]', 1, 2)
+    registry.load("double")
+    assert served(registry) == [1]
+    assert any("no version 7" in status.reason for status in registry.index())
+    with pytest.raises(ModelNotReady), registry.lease("double", 7):
+        pass
+
+
+def test_a_version_that_lost_its_predictors_gives_way(
+    tmp_path: Path, registry: ModelRegistry, factory: FakeFactory
+) -> None:
+    """Without a version the highest READY one answers."""
+    prepare(tmp_path, 'kind = "all"', 1, 2)
+    registry.load("double")
+    with registry.lease("double", 2) as newest:
+        newest.close()
+    assert answers(registry) == 1
+    assert registry.ready("double")
+
+
+def test_unload_ends_every_version(tmp_path: Path, registry: ModelRegistry) -> None:
+    """And the index shows them as not loaded."""
+    prepare(tmp_path, 'kind = "all"', 1, 2)
+    registry.load("double")
+    registry.unload("double")
+    assert served(registry) == []
+    assert {status.reason for status in registry.index()} == {"not loaded"}
+
+
+def test_an_unsealed_version_is_shown_with_what_it_lacks(
+    tmp_path: Path, registry: ModelRegistry
+) -> None:
+    """A directory without a manifest is no version; whoever put it there should hear why."""
+    model = prepare(tmp_path, "", 1)
+    registry.load("double")
+    (write_version(model / "2") / "manifest.json").unlink()
+    newest = registry.index()[0]
+    assert (newest.version, newest.state) == (2, "UNAVAILABLE")
+    assert "no manifest.json" in newest.reason
+    assert "paddlepool models seal" in newest.reason
+
+
+def _append(text: str) -> Callable[[Path], object]:
+    return lambda config: config.write_text(config.read_text("utf-8") + text, "utf-8")
+
+
+UNREADABLE: dict[str, Callable[[Path], object]] = {
+    "an unknown key": lambda c: c.write_text("max_batch = 3\n" + c.read_text("utf-8"), "utf-8"),
+    "not TOML": _append("max_batch ="),
+    "not UTF-8": lambda c: c.write_bytes(c.read_bytes() + b"# \xff"),
+    "nested too deep": _append(f"deep = {'[' * 5000}"),
+    "a number too long": _append(f"long = {'9' * 5000}"),
+    "a contradiction": _append("versions = [1]\nkind = 'latest'"),
+    "a link to nothing": lambda c: (c.unlink(), c.symlink_to("elsewhere.toml")),
+}
+
+
+@either_way
+@pytest.mark.parametrize("spoil", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("policy", ["count = 2", 'kind = "all"'], ids=["latest", "all"])
+def test_a_configuration_that_cannot_be_read_leaves_every_version_serving(
+    tmp_path: Path,
+    registry: ModelRegistry,
+    factory: FakeFactory,
+    load: Load,
+    policy: str,
+    spoil: Callable[[Path], object],
+) -> None:
+    """It says no longer which versions are wanted, so none may go; the index says why."""
+    config = prepare(tmp_path, policy, 1, 2) / "config.toml"
+    load()
+    text = config.read_text("utf-8")
+    before = [model.version for model in registry.served()]
+    spoil(config)
+    refusal = load()
+    assert refusal is None or refusal.startswith("double/config.toml")
+    assert served(registry) == before == [2, 1]
+    assert [answers(registry, version) for version in (1, 2, None)] == [1, 2, 2]
+    assert len(factory.opened) == 2
+    assert registry.ready()
+    found = index(registry)
+    assert set(found) == {1, 2}
+    for state, reason in found.values():
+        assert state == "READY"
+        assert reason.startswith("serves on; loading it again failed: double/config.toml")
+    config.unlink()
+    config.write_text(text + "# repaired\n", "utf-8")
+    assert not load()
+    assert index(registry) == {2: ("READY", ""), 1: ("READY", "")}
+
+
+@either_way
+def test_a_configuration_that_cannot_be_read_keeps_a_newcomer_out(
+    tmp_path: Path, registry: ModelRegistry, load: Load
+) -> None:
+    """With the reason; a number that is not there is still not found."""
+    model = prepare(tmp_path, "count = 2", 1, 2)
+    load()
+    write_version(model / "3")
+    choose(model, "count = none")
+    load()
+    assert served(registry) == [2, 1]
+    state, reason = index(registry)[3]
+    assert state == "UNAVAILABLE"
+    assert reason.startswith("double/config.toml is not TOML")
+    with pytest.raises(ModelNotReady), registry.lease("double", 3):
+        pass
+    with pytest.raises(ModelNotFound), registry.lease("double", 4):
+        pass
+    choose(model, "count = 2")
+    load()
+    assert served(registry) == [3, 2]
+    assert index(registry)[1] == ("UNAVAILABLE", "not loaded")
+
+
+def test_a_configuration_that_cannot_be_read_at_start_keeps_every_version_out(
+    tmp_path: Path, registry: ModelRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are there, so they are not ready; the log says why, once."""
+    prepare(tmp_path, "count = none", 1, 2)
+    registry.load_all()
+    assert set(index(registry)) == {1, 2}
+    assert {reason.partition(":")[0] for _, reason in index(registry).values()} == {
+        "double/config.toml is not TOML"
+    }
+    for version in (1, 2, None):
+        with pytest.raises(ModelNotReady), registry.lease("double", version):
+            pass
+    with pytest.raises(ModelNotFound), registry.lease("double", 3):
+        pass
+    [error] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert error.startswith("double: nothing of it is loaded: double/config.toml is not TOML")
+
+
+def test_a_configuration_that_the_system_keeps_from_us_leaves_every_version_serving(
+    tmp_path: Path, registry: ModelRegistry
+) -> None:
+    """The index says what the system said, without a path."""
+    model = prepare(tmp_path, 'kind = "all"', 1, 2)
+    registry.load("double")
+    with mode(model / "config.toml", 0), pytest.raises(PermissionError):
+        registry.load("double")
+    assert served(registry) == [2, 1]
+    reason = "serves on; loading it again failed: Permission denied: see the log"
+    assert index(registry) == {2: ("READY", reason), 1: ("READY", reason)}
+
+
+@either_way
+def test_a_failed_version_that_is_removed_is_forgotten(
+    tmp_path: Path, registry: ModelRegistry, factory: FakeFactory, load: Load
+) -> None:
+    """By the next load: it was UNAVAILABLE, and now there is no such version."""
+    model = prepare(tmp_path, 'kind = "all"', 1, 2)
+    load()
+    (write_version(model / "4") / "inference.json").write_bytes(b"")
+    load()
+    assert index(registry)[4][0] == "UNAVAILABLE"
+    with pytest.raises(ModelNotReady), registry.lease("double", 4):
+        pass
+    shutil.rmtree(model / "4")
+    load()
+    assert index(registry) == {2: ("READY", ""), 1: ("READY", "")}
+    with pytest.raises(ModelNotFound), registry.lease("double", 4):
+        pass
+
+
+@either_way
+def test_a_failed_version_is_forgotten_also_while_the_configuration_cannot_be_read(
+    tmp_path: Path, registry: ModelRegistry, load: Load
+) -> None:
+    """What is on disk can be told all the same."""
+    model = prepare(tmp_path, 'kind = "all"', 1)
+    load()
+    (write_version(model / "4") / "inference.json").write_bytes(b"")
+    load()
+    assert 4 in index(registry)
+    choose(model, "count = none")
+    shutil.rmtree(model / "4")
+    load()
+    assert set(index(registry)) == {1}
+    with pytest.raises(ModelNotFound), registry.lease("double", 4):
+        pass
+
+
+@either_way
+@pytest.mark.parametrize("there", [False, True], ids=["missing", "damaged"])
+def test_a_failed_version_that_is_listed_no_longer_is_forgotten(
+    tmp_path: Path, registry: ModelRegistry, load: Load, there: bool
+) -> None:
+    """As any other version that nobody asks for."""
+    model = prepare(tmp_path, 'kind = "specific"\nversions = [1, 7]', 1)
+    if there:
+        (write_version(model / "7") / "inference.json").write_bytes(b"")
+    load()
+    assert index(registry)[7][0] == "UNAVAILABLE"
+    with pytest.raises(ModelNotReady), registry.lease("double", 7):
+        pass
+    choose(model, 'kind = "specific"\nversions = [1]')
+    load()
+    rest = {7: ("UNAVAILABLE", "not loaded")} if there else {}
+    assert index(registry) == {1: ("READY", ""), **rest}
+    with pytest.raises(ModelNotFound), registry.lease("double", 7):
+        pass
+
+
+def test_an_older_version_that_failed_and_nobody_needs_has_no_reason(
+    tmp_path: Path, registry: ModelRegistry
+) -> None:
+    """It may have been repaired since: only what the last load has tried can be said."""
+    model = prepare(tmp_path, "", 1, 2)
+    (model / "2" / "inference.json").write_bytes(b"")
+    registry.load("double")
+    assert "inference.json" in index(registry)[2][1]
+    write_version(model / "3")
+    registry.load("double", changed={3})
+    assert index(registry) == {
+        3: ("READY", ""),
+        2: ("UNAVAILABLE", "not loaded"),
+        1: ("UNAVAILABLE", "not loaded"),
+    }

@@ -1,0 +1,263 @@
+"""Metric families: complete in the documentation, right to 15 %, and closed against clients."""
+
+from __future__ import annotations
+
+import random
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.contracts.ports import EngineObserver
+from app.contracts.reasons import CODEC_RESTARTS, REJECTIONS, RESTARTS, SHADOW_OUTCOMES
+from app.live.ports import LiveObserver
+from app.observability.gauges import GroupGauges, ModelGauges
+from app.observability.metrics import DRIFT, METHODS, SECONDS, UNKNOWN, Metrics
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+GROUPS = ("onednn", "native")
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    metrics = Metrics(build={"version": "1", "paddle": "2", "onednn": "3", "cpu_flags": "avx2"})
+    metrics.expect_route("/segment", ["POST"], [200, 422])
+    metrics.expect_model("u2netp", GROUPS)
+    return metrics
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+    }
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    return samples(metrics)[name, frozenset(labels.items())]
+
+
+def told(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
+    """A family's values by its labels in their order, without what nobody declared."""
+    order = {"model": 0, "predictor": 1, "outcome": 2, "reason": 2}
+    return {
+        tuple(word for _, word in sorted(labels, key=lambda label: order[label[0]])): number
+        for (found, labels), number in samples(metrics).items()
+        if found == name and not {("reason", UNKNOWN), ("outcome", UNKNOWN)} & labels
+    }
+
+
+def test_every_family_is_documented_with_its_labels() -> None:
+    """docs/metrics.md names each family, its type and its labels, and no other."""
+    rows = re.findall(r"^\| `(paddlepool_\w+)` \| (\w+) \| ([\w, ]*) \|", PAGE.read_text(), re.M)
+    metrics = Metrics(build={"version": "1", "paddle": "2", "onednn": "3", "cpu_flags": "4"})
+    metrics.expect_route("/segment", ["POST"], [200])
+    metrics.expect_model("m", ["g"])
+    metrics.batch_done(model="m", version=1, group="g", rows=1, seconds=0.1)
+    group = GroupGauges(
+        predictor="g",
+        default=True,
+        queue_depth=1,
+        queue_limit=16,
+        inflight=1,
+        resident_bytes=1,
+        effective=True,
+    )
+    metrics.watch(lambda: [ModelGauges(model="m", version=1, ready=True, groups=(group,))])
+    found = set()
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        if family.name.startswith("paddlepool_"):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            labels = {label for s in family.samples for label in s.labels} - {"le"}
+            found.add((name, family.type, frozenset(labels)))
+    documented = {
+        (name, kind, frozenset(labels.split(", ")) - {"none"}) for name, kind, labels in rows
+    }
+    assert documented == found
+
+
+def test_a_quantile_read_from_a_histogram_is_right_to_15_percent() -> None:
+    """Steps of 1.25 to 1.35 from 1 ms to 10 s: the middle of a step is off by half of it."""
+    assert SECONDS[0] == 0.001
+    assert SECONDS[-1] == 10.0
+    for low, high in pairwise(SECONDS):
+        assert 1.25 <= high / low <= 1.35
+
+
+def test_the_engine_may_report_to_it(metrics: Metrics) -> None:
+    """It is the observer that the engine's port describes."""
+    observer: EngineObserver = metrics
+    observer.batch_done(model="u2netp", version=3, group="onednn", rows=2, seconds=0.2)
+    observer.restarted(model="u2netp", group="onednn", reason="crashed")
+    observer.rejected(model="u2netp", reason="queue_full")
+    where = {"model": "u2netp", "predictor": "onednn"}
+    infer = "paddlepool_predictor_infer_seconds"
+    assert value(metrics, f"{infer}_count", version="3", batch_size="2", **where) == 1
+    assert value(metrics, f"{infer}_sum", version="3", batch_size="2", **where) == 0.2
+    assert value(metrics, "paddlepool_batch_rows_sum", **where) == 2
+    restarts = "paddlepool_predictor_restarts_total"
+    assert value(metrics, restarts, reason="crashed", **where) == 1
+    rejected = "paddlepool_requests_rejected_total"
+    assert value(metrics, rejected, model="u2netp", reason="queue_full") == 1
+
+
+def test_stages_and_padding_are_counted_by_predictor(metrics: Metrics) -> None:
+    """The data plane's observer: one observation a stage."""
+    metrics.stages_done(model="u2netp", group="native", stages={"queue": 0.5, "infer": 1.5})
+    metrics.padded(model="u2netp", group="native", tokens=7)
+    where = {"model": "u2netp", "predictor": "native"}
+    name = "paddlepool_stage_duration_seconds_sum"
+    assert value(metrics, name, stage="queue", **where) == 0.5
+    assert value(metrics, name, stage="infer", **where) == 1.5
+    assert value(metrics, "paddlepool_padding_tokens_total", **where) == 7
+
+
+def test_series_exist_before_the_first_request(metrics: Metrics) -> None:
+    """So that a rate is zero and not absent, for every declared reason and outcome."""
+    restarts = {("u2netp", group, reason): 0.0 for group in GROUPS for reason in RESTARTS}
+    assert told(metrics, "paddlepool_predictor_restarts_total") == restarts
+    rejected = {(model, reason): 0.0 for model in ("u2netp", UNKNOWN) for reason in REJECTIONS}
+    assert told(metrics, "paddlepool_requests_rejected_total") == rejected
+    shadowed = {("u2netp", outcome): 0.0 for outcome in SHADOW_OUTCOMES}
+    assert told(metrics, "paddlepool_shadow_requests_total") == shadowed
+    codecs = {(reason,): 0.0 for reason in CODEC_RESTARTS}
+    assert told(metrics, "paddlepool_codec_restarts_total") == codecs
+    count = "paddlepool_request_duration_seconds_count"
+    assert value(metrics, count, route="/segment", method="POST", status="422") == 0
+
+
+def test_a_word_that_nobody_declared_is_counted_as_unknown(metrics: Metrics) -> None:
+    """A new reason adds no series: it shows where it can be seen, and its test fails."""
+    before = set(samples(metrics))
+    metrics.restarted(model="u2netp", group="native", reason="bored")
+    metrics.rejected(model="u2netp", reason="bored")
+    metrics.shadowed(model="u2netp", outcome="bored")
+    metrics.codec_restarted("bored")
+    assert set(samples(metrics)) == before
+    where = {"model": "u2netp", "predictor": "native"}
+    assert value(metrics, "paddlepool_predictor_restarts_total", reason="unknown", **where) == 1
+    rejected = "paddlepool_requests_rejected_total"
+    assert value(metrics, rejected, model="u2netp", reason="unknown") == 1
+    shadowed = "paddlepool_shadow_requests_total"
+    assert value(metrics, shadowed, model="u2netp", outcome="unknown") == 1
+    assert value(metrics, "paddlepool_codec_restarts_total", reason="unknown") == 1
+
+
+def test_codec_processes_are_counted_and_their_replacements_told_by_reason(
+    metrics: Metrics,
+) -> None:
+    """The living are read at the scrape; none before anybody says where."""
+    assert value(metrics, "paddlepool_codec_processes") == 0
+    metrics.watch_codecs(lambda: 2)
+    metrics.codec_restarted("memory")
+    assert value(metrics, "paddlepool_codec_processes") == 2
+    assert value(metrics, "paddlepool_codec_restarts_total", reason="memory") == 1
+
+
+def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
+    """Two versions of a model share the series of their queue."""
+    group = GroupGauges(
+        predictor="onednn",
+        default=True,
+        queue_depth=2,
+        queue_limit=16,
+        inflight=1,
+        resident_bytes=10,
+    )
+    models = [
+        ModelGauges(model="u2netp", version=version, ready=version == 2, groups=(group,))
+        for version in (1, 2)
+    ]
+    metrics.watch(lambda: models)
+    where = {"model": "u2netp", "predictor": "onednn"}
+    assert value(metrics, "paddlepool_queue_depth", **where) == 4
+    assert value(metrics, "paddlepool_queue_limit", **where) == 32
+    assert value(metrics, "paddlepool_predictor_default", **where) == 1
+    assert value(metrics, "paddlepool_inflight_requests", **where) == 2
+    assert value(metrics, "paddlepool_predictor_resident_bytes", version="1", **where) == 10
+    assert value(metrics, "paddlepool_model_ready", model="u2netp", version="1") == 0
+    assert value(metrics, "paddlepool_model_ready", model="u2netp", version="2") == 1
+
+
+def test_replays_are_told_by_group(metrics: Metrics) -> None:
+    """Equal bits have a bucket of their own; the task's measure is there only where it has one."""
+    observer: LiveObserver = metrics
+    observer.drifted(model="u2netp", group="native", drift=0.0, agreement=0.997)
+    observer.drifted(model="u2netp", group="native", drift=2e-6, agreement=None)
+    observer.shadowed(model="u2netp", outcome="replayed")
+    where = {"model": "u2netp", "predictor": "native"}
+    drift = "paddlepool_predictor_output_drift"
+    assert value(metrics, f"{drift}_bucket", le="0.0", **where) == 1
+    assert value(metrics, f"{drift}_count", **where) == 2
+    agreement = "paddlepool_predictor_output_agreement"
+    assert value(metrics, f"{agreement}_bucket", le="0.995", **where) == 0
+    assert value(metrics, f"{agreement}_bucket", le="0.999", **where) == 1
+    assert value(metrics, f"{agreement}_count", **where) == 1
+    for outcome, count in zip(SHADOW_OUTCOMES, (1, 0, 0), strict=True):
+        name = "paddlepool_shadow_requests_total"
+        assert value(metrics, name, model="u2netp", outcome=outcome) == count
+
+
+def test_a_drift_read_from_its_histogram_is_right_by_order_of_magnitude() -> None:
+    """Three steps a decade, from rounding noise to nonsense."""
+    assert DRIFT[0] == 0
+    assert (DRIFT[1], DRIFT[-1]) == (1e-8, 10)
+    for low, high in pairwise(DRIFT[1:]):
+        assert 2 <= high / low <= 2.3
+
+
+def test_an_effect_is_shown_once_it_is_known(metrics: Metrics) -> None:
+    """1 or 0; absent while nothing has been found out."""
+    effects = {"onednn": True, "onednn_t2": False, "native": None}
+    groups = tuple(
+        GroupGauges(
+            predictor=name,
+            default=name == "onednn",
+            queue_depth=0,
+            queue_limit=1,
+            inflight=0,
+            resident_bytes=0,
+            effective=effect,
+        )
+        for name, effect in effects.items()
+    )
+    metrics.watch(lambda: [ModelGauges(model="u2netp", version=1, ready=True, groups=groups)])
+    family = "paddlepool_predictor_effective"
+    assert value(metrics, family, model="u2netp", predictor="onednn") == 1
+    assert value(metrics, family, model="u2netp", predictor="onednn_t2") == 0
+    shown = {dict(labels)["predictor"] for name, labels in samples(metrics) if name == family}
+    assert shown == {"onednn", "onednn_t2"}
+
+
+def test_the_build_is_told_by_labels(metrics: Metrics) -> None:
+    """One series whose value is 1."""
+    build = {"version": "1", "paddle": "2", "onednn": "3", "cpu_flags": "avx2"}
+    assert value(metrics, "paddlepool_build_info", **build) == 1
+
+
+def test_no_request_adds_a_series(metrics: Metrics) -> None:
+    """20,000 random routes, methods and models are counted, all under labels that exist."""
+    before = set(samples(metrics))
+    generator = random.Random(1)
+    for _ in range(20_000):
+        word = f"{generator.getrandbits(64):x}"
+        method = generator.choice([*METHODS, word.upper()])
+        metrics.request_done(route=None, method=method, status=404, seconds=0.001)
+        metrics.request_done(route=word, method=word, status=404, seconds=0.001)
+        metrics.request_done(route="/segment", method=method, status=405, seconds=0.001)
+        metrics.rejected(model=word, reason="not_ready")
+    assert set(samples(metrics)) == before
+    rejected = "paddlepool_requests_rejected_total"
+    assert value(metrics, rejected, model="unknown", reason="not_ready") == 20_000
+
+
+def test_two_sets_of_metrics_live_side_by_side() -> None:
+    """Nothing is registered globally: each application has its own."""
+    one, two = Metrics(build={}), Metrics(build={})
+    one.rejected(model="x", reason="shed")
+    name = "paddlepool_requests_rejected_total"
+    assert value(one, name, model="unknown", reason="shed") == 1
+    assert value(two, name, model="unknown", reason="shed") == 0

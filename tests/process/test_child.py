@@ -1,0 +1,93 @@
+"""A child process that cannot be started leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.contracts.errors import BackendError
+from app.process.child import Child, Limits
+from app.process.suspension import Suspension
+
+TARGET = "tests.backends.targets:open_double"
+MOST = 24
+"""More descriptors than a start takes."""
+
+
+def open_descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+@contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """Let this process open at most `count` more files."""
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_start_without_descriptors_left_keeps_none() -> None:
+    """Whichever step of the start it is that finds none left: the next start may have to be it."""
+    before = open_descriptors()
+    codes: list[int | None] = []
+    for count in range(MOST):
+        with descriptors_left(count):
+            try:
+                Child(TARGET, {"options": {}}).close()
+            except OSError as error:
+                codes.append(error.errno)
+        assert open_descriptors() == before
+        if len(codes) == count:
+            break
+    assert 8 <= len(codes) < MOST
+    assert set(codes) == {errno.EMFILE}
+
+
+@pytest.mark.parametrize("suspension", [None, Suspension()], ids=["alone", "with a suspension"])
+def test_a_process_that_cannot_be_watched_is_ended(
+    suspension: Suspension | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has started by then; nobody else would ever end it."""
+    asked: list[Path] = []
+    real = os.open
+
+    def refuse(path: str, flags: int, *rest: int) -> int:
+        if str(path).endswith("/statm"):
+            asked.append(Path(path).parent)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return real(path, flags, *rest)
+
+    before = open_descriptors()
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OSError, match="statm"):
+        Child(TARGET, {"options": {}}, limits=Limits(suspension=suspension))
+    monkeypatch.undo()
+    assert open_descriptors() == before
+    [process] = asked
+    assert not process.exists()
+
+
+def test_a_refused_model_leaves_nothing() -> None:
+    """Nor does closing twice close what was opened since."""
+    before = open_descriptors()
+    with pytest.raises(BackendError, match="refused"):
+        Child(TARGET, {"options": {"refuse": True}})
+    assert open_descriptors() == before
+    child = Child(TARGET, {"options": {}})
+    child.close()
+    with Path(os.devnull).open() as file:
+        child.close()
+        os.fstat(file.fileno())
+    assert child.resident_bytes() == 0
+    assert open_descriptors() == before

@@ -1,0 +1,115 @@
+"""What the data plane tells those who stand by: every request's coming and going, every answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from app.contracts.errors import DeadlineExceeded, InvalidParameter, ModelNotFound
+from app.contracts.tensors import Tensors
+from app.dataplane import DataPlane
+from app.engine.registry.model import ServedModel
+from app.engine.registry.registry import ModelRegistry
+from app.observability.metrics import Metrics
+from tests.engine.fakes import FakeFactory, Gate, open_registry, row, write_double
+
+
+class RecordingListener:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.outputs: list[Tensors] = []
+
+    def began(self) -> None:
+        self.told.append("began")
+
+    def ended(self) -> None:
+        self.told.append("ended")
+
+    def answered(
+        self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
+    ) -> None:
+        self.told.append(f"answered by {served.name} {group}")
+        self.outputs += outputs
+
+
+@pytest.fixture
+def factory() -> FakeFactory:
+    return FakeFactory()
+
+
+@pytest.fixture
+def registry(tmp_path: Path, factory: FakeFactory) -> Iterator[ModelRegistry]:
+    write_double(tmp_path)
+    registry = open_registry(tmp_path, factory)
+    registry.load_all()
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def traffic_listener() -> RecordingListener:
+    return RecordingListener()
+
+
+@pytest.fixture
+def dataplane(registry: ModelRegistry, traffic_listener: RecordingListener) -> DataPlane:
+    return DataPlane(
+        registry, observer=Metrics(build={}), default_models={}, traffic_listener=traffic_listener
+    )
+
+
+def infer(
+    dataplane: DataPlane, registry: ModelRegistry, *, group: str | None = None, timeout: float = 10
+) -> None:
+    async def run() -> None:
+        with registry.lease("double") as served:
+            await dataplane.infer(served, row(1), group=group, timeout=timeout)
+
+    asyncio.run(run())
+
+
+def test_an_answer_is_told_with_its_group_and_outputs(
+    dataplane: DataPlane, registry: ModelRegistry, traffic_listener: RecordingListener
+) -> None:
+    """After the request has ended, so that nothing done with it can delay it."""
+    infer(dataplane, registry)
+    assert traffic_listener.told == ["began", "ended", "answered by double main"]
+    assert traffic_listener.outputs[0]["y"].tolist() == [[2]]
+
+
+def test_a_refused_request_comes_and_goes_without_an_answer(
+    dataplane: DataPlane, registry: ModelRegistry, traffic_listener: RecordingListener
+) -> None:
+    """Whatever the reason."""
+    with pytest.raises(InvalidParameter, match="main, spare"):
+        infer(dataplane, registry, group="nothing")
+    with pytest.raises(ModelNotFound):
+        asyncio.run(dataplane.run("task", None, model="nothing", timeout=1))
+    assert traffic_listener.told == ["began", "ended"] * 2
+
+
+def test_a_deadline_that_a_starting_group_misses_says_so(
+    dataplane: DataPlane, registry: ModelRegistry, factory: FakeFactory
+) -> None:
+    """The client learns that it may come again."""
+    gate = Gate()
+    factory.selftest = gate
+    with pytest.raises(DeadlineExceeded, match="50 ms: instance group 'spare' is still starting"):
+        infer(dataplane, registry, group="spare", timeout=0.05)
+    gate.open()
+    infer(dataplane, registry, group="spare")
+
+
+def test_a_deadline_that_a_running_group_misses_is_just_that(
+    dataplane: DataPlane, registry: ModelRegistry, factory: FakeFactory
+) -> None:
+    """Nothing is said of starting."""
+    gate = Gate()
+    factory.behaviour = gate
+    with pytest.raises(DeadlineExceeded) as raised:
+        infer(dataplane, registry, timeout=0.05)
+    gate.open()
+    assert "starting" not in raised.value.message
