@@ -17,8 +17,9 @@ COPY deploy/container/keep.py deploy/container/
 FROM locked AS serve-environment
 COPY pyproject.toml README.md LICENSE ./
 COPY app/ app/
-RUN python3 -m pip --python /opt/paddlepool/bin/python install --quiet --no-deps . \
-    && /opt/paddlepool/bin/python deploy/container/keep.py paddlepool > unneeded.txt \
+COPY clients/python/ clients/python/
+RUN python3 -m pip --python /opt/paddlepool/bin/python install --quiet --no-deps . ./clients/python \
+    && /opt/paddlepool/bin/python deploy/container/keep.py paddlepool paddlepool-client > unneeded.txt \
     && cat unneeded.txt \
     && python3 -m pip --python /opt/paddlepool/bin/python uninstall --quiet --yes --requirement unneeded.txt \
     && rm -rf /opt/paddlepool/lib/python3*/site-packages/paddle/include \

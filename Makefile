@@ -25,11 +25,11 @@ install: $(INSTALLED)
 
 # The lock is complete and carries every package's hashes. --no-deps, because one package's own pins
 # are overridden (requirements.overrides.txt) and pip would hold to them.
-$(INSTALLED): requirements.lock pyproject.toml
+$(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
 	$(BIN)/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Paddlepool needs Python 3.11 to 3.13, $(VENV) has " + sys.version.split()[0] + ": remove it, then make PYTHON=python3.13 run")'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable . --editable ./clients/python
 	touch $(INSTALLED)
 
 # locust registers a pytest plugin and brings gevent: it lives in an environment of its own.

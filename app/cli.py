@@ -24,6 +24,10 @@ COMMANDS = {
 }
 """Name, module and one line each. Only the module of the command that runs is imported."""
 
+CLIENT = "paddlepool_client"
+"""No dependency in pyproject.toml: a name there would be looked for in the package registry, where
+it is not ours. `make install` and the Dockerfile install it from its directory."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. A PaddlepoolError ends as one line on stderr."""
@@ -38,7 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     chosen = parser.parse_args(argv)
-    module = importlib.import_module(COMMANDS[chosen.command][0])
+    try:
+        module = importlib.import_module(COMMANDS[chosen.command][0])
+    except ModuleNotFoundError as error:
+        if error.name != CLIENT:
+            raise
+        print(
+            f"paddlepool {chosen.command}: needs the Python client: pip install ./clients/python",
+            file=sys.stderr,
+        )
+        return 1
     command = argparse.ArgumentParser(
         prog=f"paddlepool {chosen.command}", description=module.__doc__
     )

@@ -54,8 +54,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.api*", (*EDGE, "app.engine", "app.repository")),
     ("app.server*", ("app.api", "app.contracts", "app.server", "app.settings")),
     ("app.commands.serve", ("app",)),
-    ("app.commands*", (*ENGINE, *OFFLINE, "app.client", "app.commands", "app.settings")),
-    ("app.client", ()),
+    ("app.commands*", (*ENGINE, *OFFLINE, "app.commands", "app.settings")),
     ("app.cli", ("app.contracts.errors", "app.commands")),
     ("app.main", ("app",)),
     ("app", ()),
@@ -259,6 +258,31 @@ print(sorted(decoders & set(sys.modules)))
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_only_commands_import_the_client() -> None:
+    """It talks to the server over HTTP, like any other client; the server knows nothing of it."""
+    importers = {found.importer for found in ALL if within(found.imported, "paddlepool_client")}
+    assert {"app.commands.segment", "app.commands.sentiment"} <= importers
+    assert not [importer for importer in importers if not within(importer, "app.commands")]
+
+
+def test_the_client_imports_nothing_but_httpx() -> None:
+    """Neither `app` nor what the server is made of: it is a distribution of its own."""
+    sources = sorted((ROOT / "clients" / "python" / "src").rglob("*.py"))
+    names = {
+        name.partition(".")[0]
+        for source in sources
+        for node in ast.walk(ast.parse(source.read_text("utf-8")))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [str(node.module)]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert names - set(sys.stdlib_module_names) == {"httpx", "paddlepool_client"}
 
 
 def test_the_code_map_names_every_part_of_the_package() -> None:

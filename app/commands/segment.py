@@ -11,11 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import httpx
 from tqdm import tqdm
 
-from app.client import ApiError, Client
 from app.contracts.errors import InvalidParameter
+from paddlepool_client import Client, RequestFailed
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
 NOTE = ".paddlepool.json"
@@ -82,8 +81,8 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
             for each in as_completed(running):
                 try:
                     each.result()
-                except (ApiError, httpx.TransportError, OSError) as error:
-                    bar.write(f"{running[each]}: {error or type(error).__name__}", file=sys.stderr)
+                except (RequestFailed, OSError) as error:
+                    bar.write(f"{running[each]}: {error}", file=sys.stderr)
                 bar.update()
         except KeyboardInterrupt:
             stopping.set()

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-import httpx
 from tqdm import tqdm
 
-from app.client import ApiError, Client, Emotion
 from app.commands.csv_table import Table, take_up
 from app.contracts.errors import InvalidParameter
+from paddlepool_client import ApiError, Client, Emotion, RequestFailed
 
 BATCH = 32
 ADDED = ("label", "score", "error")
@@ -75,8 +74,8 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
                         writer.writerow([*row, result.label, f"{result.score:.4f}", ""])
                 target.flush()
                 bar.update(len(batch))
-        except (ApiError, httpx.TransportError) as error:
-            stopped, code = f"{args.url}: {error or type(error).__name__}", UNFINISHED
+        except RequestFailed as error:
+            stopped, code = f"{args.url}: {error}", UNFINISHED
         except KeyboardInterrupt:
             stopped, code = "interrupted", INTERRUPTED
     if stopped:

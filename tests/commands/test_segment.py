@@ -14,12 +14,14 @@ import httpx
 import pytest
 
 from app.cli import main
-from app.client import Client
 from app.commands import segment
 from app.contracts.errors import InvalidParameter
+from paddlepool_client import Client
 
 HEADERS = {
     "content-type": "image/png",
+    "x-width": "1",
+    "x-height": "1",
     "x-foreground-top": "0",
     "x-foreground-left": "0",
     "x-foreground-width": "1",

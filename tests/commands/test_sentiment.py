@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from app.cli import main
-from app.client import Client
 from app.commands import sentiment
+from paddlepool_client import Client
 
 BAD = "坏"
 

@@ -1,4 +1,4 @@
-"""What the package imports is what pyproject.toml declares: a clean install can start."""
+"""What the packages import is what pyproject.toml declares: a clean install can start."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
+OURS = {"app", "paddlepool_client"}  # the second is installed from clients/python, by its path
 # Imported only when a predictor group or a command asks for it.
 EXTRAS = ("onnx", "compare")
 
@@ -38,10 +39,22 @@ def test_every_package_that_is_imported_is_declared() -> None:
     undeclared = {
         f"{name} ({file.relative_to(ROOT)})"
         for file in (ROOT / "app").rglob("*.py")
-        for name in imported(file) - set(sys.stdlib_module_names) - {"app"}
+        for name in imported(file) - set(sys.stdlib_module_names) - OURS
         if not declared & {canonicalize_name(owner) for owner in owners.get(name, ())}
     }
     assert undeclared == set()
+
+
+def test_what_the_client_needs_is_declared_by_the_server_too() -> None:
+    """It is installed beside the server without its dependencies: the lock must have them."""
+    mine, its = (
+        tomllib.loads((ROOT / directory / "pyproject.toml").read_text("utf-8"))["project"]
+        for directory in (".", "clients/python")
+    )
+    assert its["dependencies"] == ["httpx>=0.28"]
+    assert set(its["dependencies"]) <= set(mine["dependencies"])
+    assert its["requires-python"] == ">=3.11"
+    assert (ROOT / "clients/python/LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
 def test_the_python_versions_are_those_that_pip_takes() -> None:

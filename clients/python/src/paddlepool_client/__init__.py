@@ -1,0 +1,40 @@
+"""Client of a Paddlepool server: `Client` blocks, `AsyncClient` awaits; both need httpx only."""
+
+from paddlepool_client.calls import SegmentOptions, SentimentOptions, Source
+from paddlepool_client.client import AsyncClient, Client
+from paddlepool_client.errors import (
+    ApiError,
+    InvalidReply,
+    InvalidRequest,
+    RequestFailed,
+    ServerFault,
+    TimedOut,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+)
+from paddlepool_client.exchange import Retries
+from paddlepool_client.results import Emotion, Model, Segmentation
+
+__all__ = [
+    "ApiError",
+    "AsyncClient",
+    "Client",
+    "Emotion",
+    "InvalidReply",
+    "InvalidRequest",
+    "Model",
+    "RequestFailed",
+    "Retries",
+    "SegmentOptions",
+    "Segmentation",
+    "SentimentOptions",
+    "ServerFault",
+    "Source",
+    "TimedOut",
+    "Unauthorized",
+    "Unavailable",
+    "Unreachable",
+]
+
+__version__ = "0.1.0"

@@ -1,0 +1,113 @@
+"""What each method sends, and how its reply is read; nothing here does any I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, Generic, Literal, TypedDict, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from paddlepool_client.results import Emotion, Model, Segmentation
+
+Source = str | PathLike[str] | bytes
+"""A picture: its path, or the bytes of its file (JPEG, PNG, WebP, GIF or BMP)."""
+
+T = TypeVar("T")
+
+
+class SegmentOptions(TypedDict, total=False):
+    """The parameters of POST /segment; the server has a default for each."""
+
+    output: Literal["cutout", "mask", "composite"]
+    format: Literal["png", "webp", "jpg"]
+    size: Literal["full", "preview"]
+    refine: Literal["guided", "none"]
+    bg_color: str
+    crop: bool
+    threshold: float
+    model: str
+    predictor: str
+    timeout_ms: int
+
+
+class SentimentOptions(TypedDict, total=False):
+    """Parameters of POST /sentiment that leave the form of its reply as it is."""
+
+    top_k: int
+    model: str
+    predictor: str
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[T]):
+    """One request and what becomes of its reply. A `body` that is a path is read when it is sent.
+
+    Of the refusals, those with a status in `answers` are handed to `read` as well.
+    """
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], T]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | Path | None = None
+    json: Any = None
+    answers: frozenset[int] = frozenset()
+
+
+def segment(source: Source, options: SegmentOptions) -> Call[Segmentation]:
+    return Call(
+        method="POST",
+        path="/segment",
+        read=Segmentation.of,
+        params=dict(options),
+        # The server tells the format from the bytes; the declared type only says "a picture".
+        headers={"content-type": "image/*"},
+        body=source if isinstance(source, bytes) else Path(source),
+    )
+
+
+def sentiment(texts: Sequence[str], options: SentimentOptions) -> Call[list[list[Emotion]]]:
+    if isinstance(texts, str):
+        raise TypeError("sentiment() takes a list of texts, not one text")
+    return Call(
+        method="POST",
+        path="/sentiment",
+        read=partial(Emotion.lists_of, texts=len(texts)),
+        json={"inputs": list(texts), "parameters": dict(options)},
+    )
+
+
+def info() -> Call[dict[str, Any]]:
+    return Call(method="GET", path="/info", read=_object)
+
+
+def models() -> Call[list[Model]]:
+    return Call(method="GET", path="/info", read=Model.list_of)
+
+
+def ready(model: str | None) -> Call[bool]:
+    if model is None:
+        path = "/v2/health/ready"
+    else:
+        name, _, version = model.partition("@")
+        of_version = f"/versions/{quote(version, safe='')}" if version else ""
+        path = f"/v2/models/{quote(name, safe='')}{of_version}/ready"
+    return Call(method="GET", path=path, read=_is_success, answers=frozenset({503}))
+
+
+def _object(response: httpx.Response) -> dict[str, Any]:
+    found = response.json()
+    if not isinstance(found, dict):
+        raise TypeError(f"expected an object, received {type(found).__name__}")
+    return found
+
+
+def _is_success(response: httpx.Response) -> bool:
+    return response.is_success

@@ -1,0 +1,209 @@
+"""`Client` blocks, `AsyncClient` awaits; both only move bytes for what calls and exchange say."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from paddlepool_client import calls
+from paddlepool_client.calls import Call, SegmentOptions, SentimentOptions, Source
+from paddlepool_client.exchange import Retries, completed, exchange
+from paddlepool_client.results import Emotion, Model, Segmentation
+
+T = TypeVar("T")
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+class Client:
+    """Blocking client of one server; many threads may use it at once.
+
+    `timeout` is in seconds, for connecting and for each wait for bytes. Every method raises
+    RequestFailed.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        timeout: float = 60.0,
+        retries: Retries = Retries(),
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Raises ValueError for a key that no header can carry."""
+        headers = _headers(api_key)
+        http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
+        self._wire = _BlockingWire(http, sleep)
+        self._retries = retries
+
+    def segment(self, source: Source, **options: Unpack[SegmentOptions]) -> Segmentation:
+        """Cut out the foreground of a picture: a path, or the bytes of its file.
+
+        Raises OSError where the file cannot be read.
+        """
+        return self._run(calls.segment(source, options))
+
+    def sentiment(
+        self, texts: Sequence[str], **options: Unpack[SentimentOptions]
+    ) -> list[list[Emotion]]:
+        """The emotions of each text, best first; `top_k` of them, or all."""
+        return self._run(calls.sentiment(texts, options))
+
+    def models(self) -> list[Model]:
+        """Every version of every model in the server's repository."""
+        return self._run(calls.models())
+
+    def info(self) -> dict[str, Any]:
+        """What GET /info answers: models, predictors, provenance of the weights and limits."""
+        return self._run(calls.info())
+
+    def ready(self, model: str | None = None) -> bool:
+        """Whether the server has all its models, or this one (`name` or `name@version`), ready.
+
+        Raises Unreachable where nobody answers, InvalidRequest where there is no such model.
+        """
+        return self._run(calls.ready(model))
+
+    def close(self) -> None:
+        self._wire.http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, call: Call[T]) -> T:
+        return completed(exchange(call, self._wire, self._retries))
+
+
+class AsyncClient:
+    """The same for asyncio; many tasks may use it at once."""
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        timeout: float = 60.0,
+        retries: Retries = Retries(),
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """As Client."""
+        headers = _headers(api_key)
+        http = httpx.AsyncClient(
+            base_url=url, headers=headers, timeout=timeout, transport=transport
+        )
+        self._wire = _AwaitingWire(http, sleep)
+        self._retries = retries
+
+    async def segment(self, source: Source, **options: Unpack[SegmentOptions]) -> Segmentation:
+        """As Client.segment; a path is read in a thread."""
+        return await self._run(calls.segment(source, options))
+
+    async def sentiment(
+        self, texts: Sequence[str], **options: Unpack[SentimentOptions]
+    ) -> list[list[Emotion]]:
+        """As Client.sentiment."""
+        return await self._run(calls.sentiment(texts, options))
+
+    async def models(self) -> list[Model]:
+        """As Client.models."""
+        return await self._run(calls.models())
+
+    async def info(self) -> dict[str, Any]:
+        """As Client.info."""
+        return await self._run(calls.info())
+
+    async def ready(self, model: str | None = None) -> bool:
+        """As Client.ready."""
+        return await self._run(calls.ready(model))
+
+    async def aclose(self) -> None:
+        await self._wire.http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _run(self, call: Call[T]) -> T:
+        return await exchange(call, self._wire, self._retries)
+
+
+class _BlockingWire:
+    def __init__(self, http: httpx.Client, sleep: Callable[[float], None]) -> None:
+        self.http = http
+        self._sleep = sleep
+
+    def build(self, call: Call[Any], body: bytes | None) -> httpx.Request:
+        return _build(self.http, call, body)
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        return self.http.send(request)
+
+    async def sleep(self, seconds: float) -> None:
+        self._sleep(seconds)
+
+    async def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+
+class _AwaitingWire:
+    def __init__(self, http: httpx.AsyncClient, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self.http = http
+        self._sleep = sleep
+
+    def build(self, call: Call[Any], body: bytes | None) -> httpx.Request:
+        return _build(self.http, call, body)
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        return await self.http.send(request)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._sleep(seconds)
+
+    async def read(self, path: Path) -> bytes:
+        return await asyncio.to_thread(path.read_bytes)
+
+
+def _build(
+    http: httpx.Client | httpx.AsyncClient, call: Call[Any], body: bytes | None
+) -> httpx.Request:
+    return http.build_request(
+        call.method,
+        call.path,
+        params=call.params,
+        headers=call.headers,
+        content=body,
+        json=call.json,
+    )
+
+
+def _headers(api_key: str | None) -> dict[str, str]:
+    if not api_key:
+        return {}
+    if not (api_key.isascii() and api_key.isprintable()):
+        # httpx would raise only when it sends, and its message has the key in it.
+        raise ValueError("the API key has characters that no HTTP header carries")
+    return {"authorization": f"Bearer {api_key}"}

@@ -1,0 +1,120 @@
+"""Everything that a request can come to instead of an answer.
+
+RequestFailed
+├── Unreachable             no reply: refused, lost, too late, or an address that is none
+├── InvalidReply            a reply that Paddlepool does not give; something else answers there
+└── ApiError                the server's own refusal, with its code; the status decides which
+    ├── Unauthorized        401, 403
+    ├── TimedOut            408, 504
+    ├── Unavailable         429, 503: the same request may be answered later
+    ├── InvalidRequest      every other 4xx: the same request is refused again
+    └── ServerFault         every other 5xx
+"""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+
+class RequestFailed(Exception):
+    """A request that has no answer, for any reason."""
+
+
+class Unreachable(RequestFailed):
+    """No reply came; `__cause__` is httpx's own error."""
+
+
+class InvalidReply(RequestFailed):
+    """The reply cannot be read as one of Paddlepool's."""
+
+
+class ApiError(RequestFailed):
+    """The server refused or failed.
+
+    `code` is stable and meant for programs, `detail` for people. `limit` and `received` are numbers
+    where a limit was passed, `errors` has one entry for each wrong field, `retry_after` is in
+    seconds; each is None, or empty, where the server does not say.
+    """
+
+    def __init__(
+        self, status: int, problem: Mapping[str, Any], retry_after: float | None = None
+    ) -> None:
+        super().__init__(status, problem, retry_after)  # what pickle makes the copy of
+        self.status = status
+        self.code = str(problem.get("code", "unknown"))
+        self.detail = str(problem.get("detail", ""))
+        self.limit = problem.get("limit")
+        self.received = problem.get("received")
+        self.errors = tuple(problem.get("errors", ()))
+        self.request_id = problem.get("request_id")
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.code}: {self.detail}"
+
+
+class Unauthorized(ApiError):
+    """The key is missing or wrong, or the server has this switched off."""
+
+
+class TimedOut(ApiError):
+    """The request was not done within its `timeout_ms`, or did not arrive in time."""
+
+
+class Unavailable(ApiError):
+    """The server is full, starting or stopping, at the last try too."""
+
+
+class InvalidRequest(ApiError):
+    """What was asked for, or sent, is at fault."""
+
+
+class ServerFault(ApiError):
+    """The server or the model is at fault."""
+
+
+BY_STATUS = {
+    401: Unauthorized,
+    403: Unauthorized,
+    408: TimedOut,
+    429: Unavailable,
+    503: Unavailable,
+    504: TimedOut,
+}
+BY_HUNDRED = {4: InvalidRequest, 5: ServerFault}
+
+
+def api_error(response: httpx.Response) -> ApiError:
+    """The refusal that a reply is, also one by a proxy that knows nothing of problem documents."""
+    status, headers = response.status_code, response.headers
+    problem = _problem(response)
+    found = {
+        "detail": problem.get("error", response.reason_phrase),  # /v2 says {"error": "…"}
+        "request_id": headers.get("x-request-id"),
+        **problem,
+    }
+    kind = BY_STATUS.get(status) or BY_HUNDRED.get(status // 100, ApiError)
+    return kind(status, found, _retry_after(headers.get("retry-after", "")))
+
+
+def _problem(response: httpx.Response) -> Mapping[str, Any]:
+    try:
+        problem = response.json()
+    except ValueError:
+        return {}
+    return problem if isinstance(problem, dict) else {}
+
+
+def _retry_after(value: str) -> float | None:
+    """Seconds from now, of a number or a date; None where it is neither."""
+    if value.isascii() and value.isdigit():
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,108 @@
+"""What the server answers, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import httpx
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segmentation:
+    """A cut-out, a mask or a composite, encoded: `content` is the file, `content_type` its format.
+
+    `size` is (width, height) of the result in pixels. `foreground` is (top, left, width, height) in
+    the upright, uncropped picture; all 0 where there is none. `timings` are milliseconds by stage.
+    """
+
+    content: bytes
+    content_type: str
+    size: tuple[int, int]
+    foreground: tuple[int, int, int, int]
+    model: str
+    predictor: str
+    request_id: str | None
+    timings: Mapping[str, float]
+
+    @classmethod
+    def of(cls, response: httpx.Response) -> Self:
+        headers = response.headers
+        top, left, width, height = (
+            int(headers[f"x-foreground-{side}"]) for side in ("top", "left", "width", "height")
+        )
+        return cls(
+            content=response.content,
+            content_type=headers["content-type"],
+            size=(int(headers["x-width"]), int(headers["x-height"])),
+            foreground=(top, left, width, height),
+            model=headers["x-model"],
+            predictor=headers["x-predictor"],
+            request_id=headers.get("x-request-id"),
+            timings=_timings(headers.get("server-timing", "")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Emotion:
+    """One class of one text; `score` is a probability, those of all classes sum to 1.
+
+    `label_zh` is None where the model has no Chinese names.
+    """
+
+    label: str
+    label_zh: str | None
+    score: float
+
+    @classmethod
+    def lists_of(cls, response: httpx.Response, *, texts: int) -> list[list[Self]]:
+        """Raises ValueError where there is not one list for each of the texts."""
+        lists = response.json()
+        if len(lists) != texts:
+            raise ValueError(f"{len(lists)} results of {texts} texts")
+        return [
+            [cls(each["label"], each.get("label_zh"), each["score"]) for each in one]
+            for one in lists
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model of the server's repository; what is None is not known until it is ready.
+
+    `state` is READY, LOADING or UNAVAILABLE, and `reason` says why it is not ready. `task` is the
+    endpoint that uses it, if any. `predictors` are the names that the option `predictor` takes;
+    info() says which of them are ready, and why the others are not.
+    """
+
+    name: str
+    version: int | None
+    state: str
+    reason: str | None
+    task: str | None
+    labels: tuple[str, ...] | None
+    predictors: tuple[str, ...] | None
+
+    @classmethod
+    def list_of(cls, response: httpx.Response) -> list[Self]:
+        return [
+            cls(
+                name=each["name"],
+                version=each["version"],
+                state=each["state"],
+                reason=each["reason"],
+                task=each["task"],
+                labels=None if each["labels"] is None else tuple(each["labels"]),
+                predictors=None
+                if each["predictors"] is None
+                else tuple(predictor["name"] for predictor in each["predictors"]),
+            )
+            for each in response.json()["models"]
+        ]
+
+
+def _timings(header: str) -> dict[str, float]:
+    """`decode;dur=1.5, infer;dur=200` as a mapping."""
+    parts = (part.strip().partition(";dur=") for part in header.split(","))
+    return {stage: float(duration) for stage, _, duration in parts if duration}

@@ -1,0 +1,63 @@
+"""Both clients against a transport that answers as the test says, with the same methods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from paddlepool_client import AsyncClient, Client
+
+Outcome = httpx.Response | Exception
+
+
+class Asked:
+    """A client, blocking or awaited, whose methods are called alike.
+
+    `requests` and `slept` (seconds) are what it has done; `outcomes` are used up in order.
+    """
+
+    def __init__(self, *outcomes: Outcome, awaited: bool, url: str, **settings: Any) -> None:
+        self.requests: list[httpx.Request] = []
+        self.slept: list[float] = []
+        self._outcomes = list(outcomes)
+        self._awaited = awaited
+        self._settings = {"url": url, "transport": httpx.MockTransport(self._answer), **settings}
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return lambda *args, **options: (
+            asyncio.run(self._await(method, *args, **options))
+            if self._awaited
+            else self._block(method, *args, **options)
+        )
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _block(self, method: str, *args: Any, **options: Any) -> Any:
+        with Client(sleep=self.slept.append, **self._settings) as client:
+            return getattr(client, method)(*args, **options)
+
+    async def _await(self, method: str, *args: Any, **options: Any) -> Any:
+        async def sleep(seconds: float) -> None:
+            self.slept.append(seconds)
+
+        async with AsyncClient(sleep=sleep, **self._settings) as client:
+            return await getattr(client, method)(*args, **options)
+
+
+@pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
+def asking(request: pytest.FixtureRequest) -> Callable[..., Asked]:
+    """`asking(outcome, …, **settings)`: a client of a server with these outcomes."""
+
+    def ask(*outcomes: Outcome, url: str = "http://server", **settings: Any) -> Asked:
+        return Asked(*outcomes, awaited=request.param, url=url, **settings)
+
+    return ask

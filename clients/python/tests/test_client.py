@@ -1,0 +1,312 @@
+"""What both clients send, and what they make of replies."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from paddlepool_client import AsyncClient, Client, Emotion, InvalidReply, InvalidRequest, Model
+
+Asking = Callable[..., Any]
+
+CUTOUT_HEADERS = {
+    "content-type": "image/png",
+    "x-width": "5",
+    "x-height": "4",
+    "x-foreground-top": "1",
+    "x-foreground-left": "2",
+    "x-foreground-width": "3",
+    "x-foreground-height": "4",
+    "x-model": "u2netp@1",
+    "x-predictor": "onednn",
+    "x-request-id": "3057adea88f0e8c7",
+    "server-timing": "decode;dur=1.5, infer;dur=200.25",
+}
+EMOTIONS = [[{"label": "sad", "label_zh": "悲伤", "score": 0.75}]]
+MODEL = {
+    "name": "emotion",
+    "version": 1,
+    "state": "READY",
+    "reason": None,
+    "task": "sentiment",
+    "labels": ["angry", "happy"],
+    "predictors": [{"name": "onednn", "count": 2}, {"name": "native", "count": 1}],
+}
+UNREADABLE = {
+    "name": "broken",
+    "version": None,
+    "state": "UNAVAILABLE",
+    "reason": "no manifest",
+    "task": None,
+    "labels": None,
+    "predictors": None,
+}
+
+
+def cutout() -> httpx.Response:
+    return httpx.Response(200, headers=CUTOUT_HEADERS, content=b"a picture")
+
+
+def test_segment_returns_the_picture_and_what_the_headers_say(asking: Asking) -> None:
+    """The bytes as they came; sizes in pixels and times in milliseconds from the headers."""
+    server = asking(cutout())
+    result = server.segment(b"\xff\xd8", output="mask", crop=True, threshold=0.5)
+    assert result.content == b"a picture"
+    assert result.content_type == "image/png"
+    assert result.size == (5, 4)
+    assert result.foreground == (1, 2, 3, 4)
+    assert (result.model, result.predictor) == ("u2netp@1", "onednn")
+    assert result.request_id == "3057adea88f0e8c7"
+    assert result.timings == {"decode": 1.5, "infer": 200.25}
+    [request] = server.requests
+    assert (request.method, request.url.path) == ("POST", "/segment")
+    assert dict(request.url.params) == {"output": "mask", "crop": "true", "threshold": "0.5"}
+    assert request.headers["content-type"] == "image/*"
+    assert request.content == b"\xff\xd8"
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_path_is_read(asking: Asking, kind: type, tmp_path: Path) -> None:
+    """What is sent is the file as it is."""
+    (tmp_path / "cat.jpg").write_bytes(b"a cat")
+    server = asking(cutout())
+    server.segment(kind(tmp_path / "cat.jpg"))
+    assert server.requests[0].content == b"a cat"
+
+
+def test_a_missing_file_is_an_os_error(asking: Asking, tmp_path: Path) -> None:
+    """And nothing is asked."""
+    server = asking()
+    with pytest.raises(FileNotFoundError):
+        server.segment(tmp_path / "cat.jpg")
+    assert server.requests == []
+
+
+def test_an_array_is_no_picture_file(asking: Asking) -> None:
+    """It must be encoded first; the README shows how."""
+    with pytest.raises(TypeError):
+        asking().segment([[0, 255]])
+
+
+def test_sentiment_returns_typed_emotions(asking: Asking) -> None:
+    """Each text's classes come back in the server's order."""
+    server = asking(httpx.Response(200, json=EMOTIONS))
+    assert server.sentiment(["难过"], top_k=1) == [[Emotion("sad", "悲伤", 0.75)]]
+    [request] = server.requests
+    assert (request.method, request.url.path) == ("POST", "/sentiment")
+    assert json.loads(request.content) == {"inputs": ["难过"], "parameters": {"top_k": 1}}
+
+
+def test_a_model_without_chinese_names_has_none(asking: Asking) -> None:
+    """They are optional in its config.toml."""
+    server = asking(httpx.Response(200, json=[[{"label": "negative", "score": 0.75}]]))
+    assert server.sentiment(["难过"]) == [[Emotion("negative", None, 0.75)]]
+
+
+def test_one_text_instead_of_a_list_is_a_type_error(asking: Asking) -> None:
+    """A string is a sequence of characters and would be classified one by one."""
+    with pytest.raises(TypeError, match="a list of texts"):
+        asking().sentiment("难过")
+
+
+def test_models_are_values_and_info_is_what_the_server_says(asking: Asking) -> None:
+    """What is not known of a model that is not ready is None."""
+    server = asking(*(httpx.Response(200, json={"models": [MODEL, UNREADABLE]}) for _ in "ab"))
+    assert server.models() == [
+        Model(
+            name="emotion",
+            version=1,
+            state="READY",
+            reason=None,
+            task="sentiment",
+            labels=("angry", "happy"),
+            predictors=("onednn", "native"),
+        ),
+        Model(
+            name="broken",
+            version=None,
+            state="UNAVAILABLE",
+            reason="no manifest",
+            task=None,
+            labels=None,
+            predictors=None,
+        ),
+    ]
+    assert server.info()["models"][0] == MODEL
+
+
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [
+        (None, "/v2/health/ready"),
+        ("emotion", "/v2/models/emotion/ready"),
+        ("emotion@2", "/v2/models/emotion/versions/2/ready"),
+        ("a/b", "/v2/models/a%2Fb/ready"),
+    ],
+    ids=["all", "model", "version", "odd name"],
+)
+def test_ready_asks_once_and_a_503_is_an_answer(
+    asking: Asking, model: str | None, path: str
+) -> None:
+    """Whoever asks whether it is ready does not want to be kept waiting until it is."""
+    server = asking(httpx.Response(200, json={"ready": True}), httpx.Response(503))
+    assert server.ready(model) is True
+    assert server.ready(model) is False
+    assert [request.url.raw_path.decode() for request in server.requests] == [path] * 2
+    assert server.slept == []
+
+
+def test_an_unknown_model_is_not_merely_unready(asking: Asking) -> None:
+    """It never will be."""
+    with pytest.raises(InvalidRequest, match="404"):
+        asking(httpx.Response(404, json={"error": "no model 'x'"})).ready("x")
+
+
+@pytest.mark.parametrize(
+    ("body", "methods"),
+    [
+        ("<html>", ("segment", "sentiment", "models", "info")),
+        ("[1]", ("segment", "sentiment", "models", "info")),
+        ("[]", ("segment", "sentiment", "models", "info")),
+        ("{}", ("segment", "sentiment", "models")),
+        ('{"models": [{}]}', ("segment", "sentiment", "models")),
+    ],
+)
+def test_a_reply_of_something_else_says_so(
+    asking: Asking, body: str, methods: tuple[str, ...]
+) -> None:
+    """A proxy's page, or another service at this address."""
+    arguments: dict[str, tuple[Any, ...]] = {"segment": (b"",), "sentiment": (["x"],)}
+    for method in methods:
+        server = asking(httpx.Response(200, text=body))
+        with pytest.raises(InvalidReply, match=r"http://server/.*no reply of Paddlepool"):
+            getattr(server, method)(*arguments.get(method, ()))
+
+
+def test_the_key_and_the_prefix_go_with_every_request(asking: Asking) -> None:
+    """A server behind a proxy may live below a path."""
+    server = asking(cutout(), url="https://host/pool", api_key="k")
+    server.segment(b"")
+    [request] = server.requests
+    assert request.headers["authorization"] == "Bearer k"
+    assert str(request.url) == "https://host/pool/segment"
+
+
+def test_without_a_key_none_is_sent(asking: Asking) -> None:
+    """Not an empty one either."""
+    server = asking(cutout())
+    server.segment(b"")
+    assert "authorization" not in server.requests[0].headers
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("key", ["geheim\n", "schlüssel"])
+def test_a_key_that_no_header_carries_is_refused_without_being_repeated(
+    client: type, key: str
+) -> None:
+    """The message may go to a log."""
+    with pytest.raises(ValueError, match="no HTTP header") as refused:
+        client(api_key=key)
+    assert key not in str(refused.value)
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_the_timeout_is_in_seconds_and_has_a_default(client: type) -> None:
+    """Nobody waits for ever for a server that has gone silent."""
+    seen: list[dict[str, float]] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request.extensions["timeout"])
+        return httpx.Response(200, json={})
+
+    for settings in ({}, {"timeout": 2.5}):
+        asked = client("http://server", transport=httpx.MockTransport(handle), **settings)
+        if isinstance(asked, AsyncClient):
+            asyncio.run(asked.info())
+        else:
+            with asked:
+                asked.info()
+    steps = ("connect", "read", "write", "pool")
+    assert seen == [dict.fromkeys(steps, 60.0), dict.fromkeys(steps, 2.5)]
+
+
+def test_a_closed_client_asks_nothing() -> None:
+    """Leaving the `with` block closes it, and its connections."""
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        pytest.fail("it asked")
+
+    async def scenario() -> None:
+        async with AsyncClient(transport=httpx.MockTransport(handle)) as client:
+            pass
+        with pytest.raises(RuntimeError, match="closed"):
+            await client.info()
+
+    asyncio.run(scenario())
+    with Client(transport=httpx.MockTransport(handle)) as blocking:
+        pass
+    with pytest.raises(RuntimeError, match="closed"):
+        blocking.info()
+
+
+def test_tasks_of_one_client_wait_at_the_same_time() -> None:
+    """The first request is answered only when the second has come."""
+
+    async def scenario() -> tuple[Any, Any]:
+        second = asyncio.Event()
+
+        async def handle(request: httpx.Request) -> httpx.Response:
+            if request.url.path == "/sentiment":
+                second.set()
+                return httpx.Response(200, json=EMOTIONS)
+            await second.wait()
+            return cutout()
+
+        async with AsyncClient(transport=httpx.MockTransport(handle)) as client:
+            return await asyncio.gather(client.segment(b""), client.sentiment(["x"]))
+
+    result, emotions = asyncio.run(scenario())
+    assert (result.content, emotions[0][0].label) == (b"a picture", "sad")
+
+
+def test_a_file_does_not_hold_up_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read in a thread of its own."""
+    readers: list[threading.Thread] = []
+
+    def read(path: Path) -> bytes:
+        readers.append(threading.current_thread())
+        return b""
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+
+    async def scenario() -> None:
+        transport = httpx.MockTransport(lambda request: cutout())
+        async with AsyncClient(transport=transport) as client:
+            await client.segment("cat.jpg")
+
+    asyncio.run(scenario())
+    assert readers != []
+    assert threading.main_thread() not in readers
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    """With the same parameters; closing alone has two names."""
+
+    def methods(client: type) -> dict[str, inspect.Signature]:
+        return {
+            name: inspect.signature(value).replace(return_annotation=None)
+            for name, value in vars(client).items()
+            if not name.startswith("_") and name not in ("close", "aclose")
+        }
+
+    assert methods(AsyncClient) == methods(Client)

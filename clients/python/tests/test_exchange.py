@@ -1,0 +1,225 @@
+"""When a request is sent again, and when not."""
+
+from __future__ import annotations
+
+import email.utils
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from paddlepool_client import (
+    ApiError,
+    InvalidRequest,
+    RequestFailed,
+    Retries,
+    ServerFault,
+    TimedOut,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+)
+
+Asking = Callable[..., Any]
+
+ONCE = Retries(attempts=1)
+
+
+def busy(retry_after: str | None = None, status: int = 503) -> httpx.Response:
+    headers = [] if retry_after is None else [(b"retry-after", retry_after.encode("latin-1"))]
+    return httpx.Response(status, headers=headers, json={"code": "overloaded", "detail": "full"})
+
+
+def answer() -> httpx.Response:
+    return httpx.Response(200, json=[[{"label": "sad", "score": 0.75}]])
+
+
+def in_seconds(seconds: float) -> str:
+    return email.utils.formatdate(time.time() + seconds, usegmt=True)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    ("retry_after", "least", "most"),
+    [("3", 3.0, 3.75), ("0", 0.0, 0.0), (None, 0.25, 0.3125)],
+    ids=["as the server asks", "at once", "own back-off"],
+)
+def test_busy_is_tried_again_after_the_right_time(
+    asking: Asking, status: int, retry_after: str | None, least: float, most: float
+) -> None:
+    """At least as long as Retry-After says, or the base of the back-off; up to a quarter more."""
+    server = asking(busy(retry_after, status), answer())
+    assert server.sentiment(["好"])[0][0].label == "sad"
+    assert len(server.requests) == 2
+    [slept] = server.slept
+    assert least <= slept <= most
+
+
+def test_retry_after_may_be_a_date(asking: Asking) -> None:
+    """In whole seconds, so that up to one of them is gone already."""
+    server = asking(busy(in_seconds(10)), answer())
+    server.sentiment(["好"])
+    [slept] = server.slept
+    assert 8 <= slept <= 12.5
+
+
+def test_a_date_that_has_passed_is_no_time_to_wait(asking: Asking) -> None:
+    """Clocks differ."""
+    server = asking(busy(in_seconds(-60)), answer())
+    server.sentiment(["好"])
+    assert server.slept == [0]
+
+
+def test_the_own_back_off_doubles_and_has_an_end(asking: Asking) -> None:
+    """0.25, 0.5, 1, … seconds, and never more than half a minute and the jitter."""
+    server = asking(*(busy() for _ in range(11)), answer(), retries=Retries(attempts=12))
+    server.sentiment(["好"])
+    for slept, least in zip(server.slept, [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30, 30, 30], strict=True):
+        assert least <= slept <= 1.25 * least
+
+
+@pytest.mark.parametrize("retry_after", ["31", "3600", "9" * 400, in_seconds(3600)])
+def test_a_server_that_asks_for_long_is_not_waited_for(asking: Asking, retry_after: str) -> None:
+    """Nor asked sooner than it wants: the caller hears of it at once, and of when to come back."""
+    server = asking(busy(retry_after))
+    with pytest.raises(Unavailable) as refused:
+        server.sentiment(["好"])
+    assert refused.value.code == "overloaded"
+    assert refused.value.retry_after is not None
+    assert refused.value.retry_after > 30
+    assert server.slept == []
+
+
+@pytest.mark.parametrize("retry_after", ["\u00b2", "soon", "-3", "Mon, 99 Xyz 0000 99:99:99 GMT"])
+def test_an_odd_retry_after_is_none(asking: Asking, retry_after: str) -> None:
+    """A digit that is no number of seconds, a word, a date that is none."""
+    server = asking(busy(retry_after), answer())
+    server.sentiment(["好"])
+    [slept] = server.slept
+    assert slept < 1
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_the_last_refusal_is_raised(asking: Asking, attempts: int) -> None:
+    """When every attempt was refused the caller sees the server's own code."""
+    server = asking(*(busy("1") for _ in range(attempts)), retries=Retries(attempts=attempts))
+    with pytest.raises(Unavailable) as refused:
+        server.sentiment(["好"])
+    assert (refused.value.status, refused.value.code) == (503, "overloaded")
+    assert refused.value.retry_after == 1
+    assert len(server.slept) == attempts - 1
+
+
+def test_no_attempt_at_all_is_no_number_of_attempts() -> None:
+    """The first one counts."""
+    with pytest.raises(ValueError, match="at least 1, received 0"):
+        Retries(attempts=0)
+
+
+def test_a_lost_connection_is_tried_again(asking: Asking) -> None:
+    """With the same bytes."""
+    server = asking(httpx.ReadError("lost"), answer())
+    server.sentiment(["好"])
+    first, second = server.requests
+    assert first.content == second.content
+    assert len(server.slept) == 1
+
+
+def test_a_server_that_stays_away_is_unreachable(asking: Asking) -> None:
+    """httpx's own error is the cause; a message that it leaves empty is its name."""
+    gone = httpx.ConnectTimeout("")
+    server = asking(httpx.ConnectError("refused"), gone, retries=Retries(attempts=2))
+    with pytest.raises(Unreachable, match=r"^ConnectTimeout$") as failed:
+        server.sentiment(["好"])
+    assert failed.value.__cause__ is gone
+
+
+def test_an_address_that_is_none_is_not_tried_again(asking: Asking) -> None:
+    """It stays wrong."""
+    server = asking(url="nowhere://x", transport=None)
+    with pytest.raises(Unreachable, match="nowhere"):
+        server.sentiment(["好"])
+    assert server.slept == []
+
+
+def leaves(error: type[Exception]) -> Iterator[type[Exception]]:
+    below = error.__subclasses__()
+    yield from (leaf for each in below for leaf in leaves(each)) if below else (error,)
+
+
+@pytest.mark.parametrize("error", sorted(leaves(httpx.RequestError), key=str))
+def test_no_error_of_httpx_gets_through(asking: Asking, error: type[Exception]) -> None:
+    """Whoever catches RequestFailed catches all that a request can come to."""
+    with pytest.raises(RequestFailed) as failed:
+        asking(error("why"), retries=ONCE).sentiment(["好"])
+    assert "why" in str(failed.value)
+    assert isinstance(failed.value, Unreachable) == issubclass(error, httpx.TransportError)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (301, ApiError),
+        (400, InvalidRequest),
+        (401, Unauthorized),
+        (403, Unauthorized),
+        (404, InvalidRequest),
+        (408, TimedOut),
+        (413, InvalidRequest),
+        (422, InvalidRequest),
+        (429, Unavailable),
+        (500, ServerFault),
+        (502, ServerFault),
+        (503, Unavailable),
+        (504, TimedOut),
+    ],
+)
+def test_the_status_decides_which_error(asking: Asking, status: int, kind: type) -> None:
+    """Of all but the busy ones no second attempt is made."""
+    with pytest.raises(ApiError, match=f"^{status} unknown: ") as refused:
+        asking(httpx.Response(status, text="a proxy's page"), retries=ONCE).sentiment(["好"])
+    assert type(refused.value) is kind
+
+
+def test_an_error_carries_what_the_server_says(asking: Asking) -> None:
+    """Code, limit, received and request id, as docs/errors.md has them."""
+    problem = {
+        "code": "text_too_long",
+        "detail": "text 1 of 1 has 2001 characters; the limit is 2000",
+        "limit": 2000,
+        "received": 2001,
+        "request_id": "3057adea88f0e8c7",
+        "errors": [{"field": "text"}],
+    }
+    server = asking(httpx.Response(422, json=problem))
+    with pytest.raises(InvalidRequest) as refused:
+        server.sentiment(["长" * 2001])
+    error = refused.value
+    assert (error.status, error.code) == (422, "text_too_long")
+    assert (error.limit, error.received) == (2000, 2001)
+    assert error.request_id == "3057adea88f0e8c7"
+    assert error.errors == ({"field": "text"},)
+    assert error.retry_after is None
+    assert str(error) == f"422 text_too_long: {problem['detail']}"
+    assert len(server.requests) == 1
+
+
+def test_an_error_of_the_protocol_has_its_words_and_the_id_of_the_header(asking: Asking) -> None:
+    """Under /v2 the body is {"error": "…"} and nothing else."""
+    reply = httpx.Response(404, json={"error": "no model"}, headers={"x-request-id": "7"})
+    with pytest.raises(InvalidRequest) as refused:
+        asking(reply).ready("x")
+    assert str(refused.value) == "404 unknown: no model"
+    assert refused.value.request_id == "7"
+
+
+def test_an_error_survives_the_way_to_another_process(asking: Asking) -> None:
+    """A pool of processes would break on an error that cannot be copied."""
+    with pytest.raises(Unavailable) as refused:
+        asking(busy("7"), retries=ONCE).sentiment(["好"])
+    copy = pickle.loads(pickle.dumps(refused.value))
+    assert type(copy) is Unavailable
+    assert (str(copy), copy.retry_after) == (str(refused.value), 7)

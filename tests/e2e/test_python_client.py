@@ -1,0 +1,144 @@
+"""The Python client against a real server: both kinds, what it knows of it, and its README."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from PIL import Image
+
+from paddlepool_client import (
+    AsyncClient,
+    Client,
+    InvalidRequest,
+    SegmentOptions,
+    SentimentOptions,
+    TimedOut,
+    Unauthorized,
+)
+from tests.e2e.process import ROOT, Server, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
+
+PHOTO = ROOT / "docs" / "images" / "astronaut.jpg"
+README = (ROOT / "clients" / "python" / "README.md").read_text("utf-8")
+EXAMPLES = re.findall(r"```python\n(.+?)```", README, re.S)
+KEY = "one-of-the-keys"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("served")
+    with running(ROOT / "model_repo", directory, settings={"api_keys": KEY}) as server:
+        server.wait_loaded()
+        yield server
+
+
+def mode(encoded: bytes) -> str:
+    with Image.open(io.BytesIO(encoded)) as picture:
+        return picture.mode
+
+
+def test_a_cutout_and_an_emotion_blocking(served: Server) -> None:
+    """With the sizes, names and times that the server sends."""
+    with Client(served.url, api_key=KEY) as client:
+        assert client.ready()
+        cutout = client.segment(PHOTO)
+        [[emotion, *others]] = client.sentiment(["今天真开心！"])
+    with Image.open(PHOTO) as photo:
+        assert cutout.size == photo.size
+    assert (mode(cutout.content), cutout.content_type) == ("RGBA", "image/png")
+    assert cutout.foreground[2] > 0
+    assert cutout.model.startswith("u2netp@")
+    assert cutout.timings["infer"] > 0
+    assert cutout.request_id
+    assert (emotion.label, emotion.label_zh) == ("happy", "快乐")
+    assert sum(each.score for each in (emotion, *others)) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_same_awaited(served: Server) -> None:
+    """At once, with options."""
+
+    async def scenario() -> tuple[Any, Any]:
+        async with AsyncClient(served.url, api_key=KEY) as client:
+            assert await client.ready("emotion")
+            return await asyncio.gather(
+                client.segment(PHOTO.read_bytes(), output="mask", size="preview", format="webp"),
+                client.sentiment(["今天真开心！", "好难过，想哭"], top_k=1),
+            )
+
+    mask, emotions = asyncio.run(scenario())
+    assert mask.content_type == "image/webp"
+    assert mask.size[0] * mask.size[1] <= 250_000
+    assert [[each.label for each in one] for one in emotions] == [["happy"], ["sad"]]
+
+
+def test_what_the_server_serves(served: Server) -> None:
+    """Every model as a value, and its predictors are those that an option may name."""
+    with Client(served.url, api_key=KEY) as client:
+        models = {model.name: model for model in client.models()}
+        predictors = models["u2netp"].predictors
+        assert predictors is not None
+        assert client.segment(PHOTO, predictor=predictors[0]).predictor == predictors[0]
+        assert client.info()["default_models"] == {"segment": "u2netp", "sentiment": "emotion"}
+        with pytest.raises(InvalidRequest, match="404"):
+            client.ready("nobody")
+    assert models["emotion"].task == "sentiment"
+    assert models["emotion"].labels is not None
+    assert models["mnist"].task is None
+
+
+def test_refusals_are_typed_and_carry_the_limit(served: Server) -> None:
+    """The same words as in the server's log."""
+    with Client(served.url, api_key=KEY) as client:
+        with pytest.raises(InvalidRequest) as refused:
+            client.sentiment(["长" * 2001])
+        with pytest.raises(TimedOut) as late:
+            client.segment(PHOTO, timeout_ms=1)
+    assert refused.value.code == "text_too_long"
+    assert (refused.value.limit, refused.value.received) == (2000, 2001)
+    served.wait_logged(request_id=refused.value.request_id, status=422)
+    assert late.value.code == "deadline_exceeded"
+    with Client(served.url) as stranger, pytest.raises(Unauthorized, match="401 unauthorized"):
+        stranger.info()
+
+
+def test_the_options_are_those_of_the_server(served: Server) -> None:
+    """Type checkers know each parameter that the server has, and each word that it takes."""
+    with served.client() as client:
+        document = client.get("/openapi.json", headers={"X-Api-Key": KEY}).json()
+    segment = document["paths"]["/segment"]["post"]["parameters"]
+    hints = get_type_hints(SegmentOptions)
+    assert {each["name"] for each in segment} == set(hints)
+    for each in segment:
+        words = each["schema"].get("enum")
+        if words and hints[each["name"]] is not bool:
+            assert set(words) == set(get_args(hints[each["name"]])), each["name"]
+    sentiment = document["components"]["schemas"]["SentimentParameters"]["properties"]
+    # These two change the form of the reply.
+    assert set(sentiment) - {"tokens", "truncated"} == set(get_type_hints(SentimentOptions))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[f"{n}" for n in range(len(EXAMPLES))])
+def test_the_examples_of_the_readme_run(served: Server, example: str, tmp_path: Path) -> None:
+    """As they stand but for the address and the key."""
+    here = f'Client("{served.url}", api_key="{KEY}")'
+    program = example.replace('Client("http://127.0.0.1:8000")', here)
+    assert program.count(here) == 1
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
