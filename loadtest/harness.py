@@ -116,8 +116,11 @@ def running_server(
     environment: Mapping[str, str] | None = None,
     log_file: Path | None = None,
     timeout: float = 120.0,
+    checkout: Path = ROOT,
 ) -> Iterator[Server]:
     """`paddlepool serve` over a model repository, or that of its settings; ended with the block.
+
+    Another checkout is served by the Python of its own .venv.
 
     Raises RuntimeError, with the end of its log, when it is not ready within `timeout` seconds.
     """
@@ -129,12 +132,13 @@ def running_server(
     }
     if repository is not None:
         settings["PADDLEPOOL_MODEL_REPOSITORY"] = str(repository.resolve())
+    python = sys.executable if checkout == ROOT else checkout.resolve() / ".venv/bin/python"
     begin = time.perf_counter()
     with (
         log_file.open("w+b") if log_file is not None else tempfile.TemporaryFile() as log,
         subprocess.Popen(
-            [sys.executable, "-m", "app.cli", "serve"],
-            cwd=ROOT,
+            [python, "-m", "app.cli", "serve"],
+            cwd=checkout,
             env=os.environ | settings | dict(environment or {}),
             stdout=log,
             stderr=log,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.commands import compare
-from app.export import random_bert
+from app.export.weights import random_bert
 
 pytestmark = pytest.mark.paddle
 
