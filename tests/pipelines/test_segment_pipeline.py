@@ -28,6 +28,7 @@ from app.contracts.errors import (
 )
 from app.contracts.ports import Prepared, ServedModelInfo
 from app.contracts.tensors import Array, TensorSpec
+from app.pipelines.segment import matte
 from app.pipelines.segment.pipeline import SegmentPipeline, open_pipeline
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from tests.codecs import pictures
@@ -125,6 +126,15 @@ def test_the_golden_pictures_have_the_official_masks(server: Server) -> None:
     assert len(errors) == 12
     assert np.mean(list(errors.values())) <= 0.002
     assert max(errors.values()) <= 0.006
+
+
+def test_the_mask_of_a_small_picture_weighs_every_level() -> None:
+    """As Pillow shrinks, which the official masks are made with: nothing thin is skipped."""
+    mask = np.zeros((320, 320), np.float32)
+    mask[::4] = 1.0
+    alpha = matte.plain_alpha(mask, 80, 80)
+    assert alpha.shape == (80, 80)
+    assert alpha[1:-1].min() > 48
 
 
 def test_the_networks_input_is_the_official_preprocessing(server: Server) -> None:
@@ -308,8 +318,9 @@ def test_a_threshold_makes_the_mask_binary(
     server: Server, threshold: str, levels: set[int]
 ) -> None:
     """Opaque from the threshold on, nothing between."""
-    soft = pixels_of(server.ask(PHOTO, output="mask"))
-    hard = pixels_of(server.ask(PHOTO, output="mask", threshold=threshold))
+    photo = pictures.encoded(pictures.photo(320, 320), "PNG")  # the mask's peak stays as it is
+    soft = pixels_of(server.ask(photo, output="mask"))
+    hard = pixels_of(server.ask(photo, output="mask", threshold=threshold))
     assert set(hard.ravel().tolist()) == levels
     assert np.array_equal(hard == 255, soft >= float(threshold) * 255)
 

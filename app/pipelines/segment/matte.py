@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import cv2
 import numpy as np
+from PIL import Image
 
 from app.codecs.picture import Pixels
 from app.pipelines.segment.masks import Floats as Floats
@@ -57,6 +58,9 @@ def confidence(mask: Floats) -> float:
 def plain_alpha(mask: Floats, width: int, height: int) -> Pixels:
     """The mask resized to the picture, as the official masks are made: levels cut, not rounded."""
     levels = (mask * np.float32(255.0)).astype(np.uint8)
+    if width < levels.shape[1] or height < levels.shape[0]:
+        # OpenCV would skip levels where Pillow, which the official masks are made with, weighs all.
+        return np.array(Image.fromarray(levels).resize((width, height), Image.Resampling.BILINEAR))
     alpha: Pixels = cv2.resize(levels, (width, height), interpolation=cv2.INTER_LINEAR)
     return alpha
 
