@@ -64,6 +64,9 @@ ENV PATH=/opt/paddlepool/bin:$PATH \
     PADDLEPOOL_PORT=8000 \
     PADDLEPOOL_MODEL_REPOSITORY=/srv/paddlepool/model_repo
 WORKDIR /srv/paddlepool
+# The official weights, through the base image's pip: the environment has none. A build that cannot
+# have them says so in one line, and its image serves the preview.
+RUN paddlepool pull u2netp --if-possible && rm -rf /tmp/.cache
 USER 10001:10001
 EXPOSE 8000
 STOPSIGNAL SIGTERM

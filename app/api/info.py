@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,6 +13,7 @@ from app import __version__
 from app.api.services import Services, ServicesDep
 from app.contracts.errors import ModelNotFound, ModelNotReady
 from app.contracts.status import UNKNOWN_EFFECT, GroupStatus, ModelStatus
+from app.engine.registry.load_history import NOT_LOADED
 from app.engine.registry.model import ServedModel
 from app.settings import Settings
 
@@ -115,12 +117,23 @@ def _info(services: Services) -> Info:
         version=__version__,
         ready=services.registry.ready() and not services.lifecycle.draining,
         default_models=dict(services.default_models),
-        models=[_model(services, status) for status in services.registry.index()],
+        models=[_model(services, status) for status in _shown(services.registry.index())],
         limits=limits(services.settings),
         thread_budget=ThreadBudgetInfo(
             cores=budget.cores, threads=budget.threads, warning=budget.warning
         ),
     )
+
+
+def _shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
+    """Without the versions that a newer one has taken the place of: nothing is missing there."""
+    ready: dict[str, int] = {}
+    for status in index:  # newest version first
+        version = status.version or 0
+        if status.state == "READY":
+            ready.setdefault(status.name, version)
+        if status.reason != NOT_LOADED or version >= ready.get(status.name, 0):
+            yield status
 
 
 def limits(settings: Settings) -> dict[str, int | float]:

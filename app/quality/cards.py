@@ -1,4 +1,7 @@
-"""Writes measured figures into a model card between two markers, and compares them with it."""
+"""Writes measured figures into a model card between two markers, and compares them with it.
+
+Each version has figures and markers of its own: a card may tell of a preview and what follows it.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ TOLERANCE = 0.005
 """Another processor rounds differently, and a text on the border changes its label. Counts of
 items must be equal."""
 
+_MARKER = re.compile(f"{re.escape(BEGIN)}|{re.escape(END)}")
+_BLOCK = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
 _NUMBER = re.compile(r"(?<![\w.])(\d+\.\d+)(?![\w.])")
 
 
@@ -39,13 +44,13 @@ def read_card(path: Path) -> str:
             f"{label} cannot be read; the figures are written into an existing card"
         ) from error
     found = (text.count(BEGIN), text.count(END))
-    if found not in ((0, 0), (1, 1)) or text.find(BEGIN) > text.find(END):
+    if _MARKER.findall(text) != [BEGIN, END] * found[0]:
         raise ConfigError(f"{label} has {found[0]} begin and {found[1]} end markers of the figures")
     return text
 
 
 def write_card(path: Path, report: Report) -> None:
-    """Put the figures in place of the last ones.
+    """Put the figures in place of the last ones of this version, or after those of the others.
 
     Where the card has no markers yet they go below its heading "Measured quality", and that goes
     to the end where it is absent. Raises ConfigError like read_card, and for a quick look.
@@ -54,9 +59,10 @@ def write_card(path: Path, report: Report) -> None:
         raise ConfigError("the figures of a quick look (--limit) do not belong in a card")
     text = read_card(path)
     block = f"{BEGIN}\n{report.as_markdown()}\n{END}"
-    if BEGIN in text:
-        before, _, rest = text.partition(BEGIN)
-        text = before + block + rest.partition(END)[2]
+    if own := _block_of(text, report.version):
+        text = text[: own.start()] + block + text[own.end() :]
+    elif others := list(_BLOCK.finditer(text)):
+        text = f"{text[: others[-1].end()]}\n\n{block}{text[others[-1].end() :]}"
     elif heading := re.search(rf"^{HEADING}[ \t]*$", text, re.MULTILINE):
         after = text[heading.end() :].lstrip("\n")
         text = f"{text[: heading.end()].rstrip()}\n\n{block}\n" + (f"\n{after}" if after else "")
@@ -74,15 +80,23 @@ def compare_card(path: Path, report: Report) -> Difference | None:
     Raises ConfigError like read_card.
     """
     text = read_card(path)
-    if BEGIN not in text:
-        return Difference("it has no measured figures; --write-cards writes them", wrong=False)
-    told = _figures(text.partition(BEGIN)[2].partition(END)[0])
+    own = _block_of(text, report.version)
+    if own is None:
+        return Difference(
+            f"it has no figures of version {report.version}; --write-cards writes them", wrong=False
+        )
+    told = _figures(own[1])
     for line in _figures(report.as_markdown()):
         if not any(_agree(line, theirs) for theirs in told):
             alike = [theirs for theirs in told if _words(theirs) == _words(line)]
             says = f"it says {alike[0]!r}" if alike else "it says nothing of the kind"
             return Difference(f"{says}, measured: {line!r}")
     return None
+
+
+def _block_of(text: str, version: int) -> re.Match[str] | None:
+    blocks = _BLOCK.finditer(text)
+    return next((each for each in blocks if each[1].startswith(f"Version {version} ")), None)
 
 
 def _figures(block: str) -> list[str]:

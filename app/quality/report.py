@@ -11,7 +11,7 @@ from app.quality.ports import Findings, Table, Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """`fingerprint` is the whole version's sha256 (`Manifest.sha256`); `limit` as in Source."""
+    """`fingerprint` is the sha256 that tells these weights from others; `limit` as in Source."""
 
     model: str
     version: int
@@ -21,9 +21,7 @@ class Report:
     limit: int | None = None
 
     def as_text(self) -> str:
-        lines = [
-            f"{self.model}@{self.version}, {self.group}, version sha256 {self.fingerprint[:12]}…"
-        ]
+        lines = [f"{self.model}@{self.version}, {self.group}, sha256 {self.fingerprint[:12]}…"]
         if self.limit is not None:
             lines.append(
                 f"QUICK LOOK at the first {self.limit} of each set: not this model's figures"
@@ -62,7 +60,7 @@ class Report:
         return {
             "version": self.version,
             "predictor": self.group,
-            "version_sha256": self.fingerprint,
+            "sha256": self.fingerprint,
             "limit": self.limit,
             "figures": {
                 table.key: {

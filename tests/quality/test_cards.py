@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.contracts.errors import ConfigError
+from app.export.weights.release import U2NETP_RELEASE
 from app.quality.cards import BEGIN, END, HEADING, compare_card, read_card, write_card
 from app.quality.ports import Findings, Table
 from app.quality.report import Report
@@ -70,6 +71,26 @@ def test_writing_again_replaces_only_the_figures(card: Path) -> None:
     assert card.read_bytes() == first.replace(b"0.9000", b"0.8000")
 
 
+def test_each_version_has_figures_of_its_own(card: Path) -> None:
+    """Those of a new version follow, and each is replaced by and compared with its own."""
+    preview, official = report(), replace(report(0.95), version=2)
+    write_card(card, preview)
+    found = compare_card(card, official)
+    assert found is not None
+    assert not found.wrong
+    assert "version 2" in found.sentence
+    write_card(card, official)
+    write_card(card, replace(preview, fingerprint="fedcba9876543210"))
+    assert [
+        line for line in card.read_text("utf-8").splitlines() if line.startswith("Version")
+    ] == [
+        "Version 1 (sha256 `fedcba987654…`), predictor `onednn`, printed by",
+        "Version 2 (sha256 `0123456789ab…`), predictor `onednn`, printed by",
+    ]
+    assert compare_card(card, official) is None
+    assert compare_card(card, replace(official, findings=preview.findings)) is not None
+
+
 @pytest.mark.parametrize(
     ("measured", "fault"),
     [
@@ -108,7 +129,7 @@ def test_a_quick_look_is_not_written(card: Path) -> None:
     assert BEGIN not in card.read_text("utf-8")
 
 
-@pytest.mark.parametrize("text", [BEGIN, END, f"{END}\n{BEGIN}", f"{BEGIN}{END}" * 2])
+@pytest.mark.parametrize("text", [BEGIN, END, f"{END}\n{BEGIN}", f"{BEGIN}{BEGIN}{END}{END}"])
 def test_broken_markers_are_refused(card: Path, text: str) -> None:
     """Otherwise a part of the card would be lost."""
     card.write_text(text, "utf-8")
@@ -127,12 +148,13 @@ def test_an_absent_card_is_named(tmp_path: Path) -> None:
 def test_committed_figures_are_of_the_committed_weights(model: str) -> None:
     """A new export without `models verify --quality --write-cards` leaves a stale card behind."""
     path = REPOSITORY / model / "MODEL_CARD.md"
+    committed = read_manifest(path.parent / "1")
     if not path.exists() or BEGIN not in (text := read_card(path)):
         pytest.skip(f"NOT CHECKED: the card of {model} has no measured figures yet")
-    newest = max(
-        (p for p in path.parent.iterdir() if p.name.isdecimal()), key=lambda p: int(p.name)
-    )
-    assert (
-        f"Version {newest.name} (sha256 `{read_manifest(newest).sha256()[:12]}…`)"
-        in text.partition(BEGIN)[2]
-    )
+    assert f"\nVersion 1 (sha256 `{committed.sha256()[:12]}…`)" in text
+
+
+def test_the_figures_of_the_official_weights_are_of_the_release() -> None:
+    """They are exported where they are served: the release's digest names them everywhere."""
+    text = read_card(REPOSITORY / "u2netp" / "MODEL_CARD.md")
+    assert f"\nVersion 2 (sha256 `{U2NETP_RELEASE.sha256[:12]}…`)" in text

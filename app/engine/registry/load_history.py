@@ -10,6 +10,7 @@ from app.contracts.errors import PaddlepoolError
 from app.contracts.status import ModelStatus
 from app.engine.registry.model import ServedModel
 
+NOT_LOADED = "not loaded"
 UNSEALED = "it has no manifest.json: `paddlepool models seal` writes it"
 
 Key = tuple[str, int | None]
@@ -107,7 +108,7 @@ def _status(key: Key, model: ServedModel | None, loading: bool, failure: str | N
     if model is None:
         if loading:
             return ModelStatus(name=name, version=version, state="LOADING", reason="")
-        reason = failure or "not loaded"
+        reason = failure or NOT_LOADED
         return ModelStatus(name=name, version=version, state="UNAVAILABLE", reason=reason)
     if not model.ready():
         reason = "its predictors are not running"

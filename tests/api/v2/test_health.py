@@ -133,6 +133,26 @@ def test_info_tells_what_is_served_and_from_where() -> None:
     assert info["thread_budget"] == {"cores": 4.0, "threads": 2, "warning": None}
 
 
+def test_info_leaves_out_what_a_newer_version_has_superseded() -> None:
+    """Nothing is missing there; what failed, and what is newer than all that is ready, is told."""
+    passed_over = [
+        ModelStatus(name="m1", version=version, state="UNAVAILABLE", reason=reason)
+        for version, reason in ((3, "not loaded"), (1, "not loaded"), (1, "broken"))
+    ]
+    other = ModelStatus(name="m2", version=1, state="UNAVAILABLE", reason="not loaded")
+    registry = FakeRegistry(models=[FakeModel(version=2)], failed=[*passed_over, other])
+    shown = {
+        (model["name"], model["version"], model["reason"])
+        for model in client_of(registry).get("/info").json()["models"]
+    }
+    assert shown == {
+        ("m1", 2, None),
+        ("m1", 3, "not loaded"),
+        ("m1", 1, "broken"),
+        ("m2", 1, "not loaded"),
+    }
+
+
 COLD = replace(GROUP, started=False, ready=False, reason="not started")
 NOTHING, REFUSED = Effect(False, "changes nothing"), Effect(None, "cannot start: no GPU")
 
