@@ -24,6 +24,7 @@ from app.contracts.errors import DeadlineExceeded, InvalidParameter, ModelNotFou
 from app.contracts.ports import Clock, Finished, InferResult, Pipeline, Prepared
 from app.contracts.reasons import STAGES
 from app.contracts.tensors import Tensors
+from app.engine.queue.admission import Reservation
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 
@@ -99,13 +100,15 @@ class DataPlane:
             pipeline = _pipeline_of(served, task)
             group = group or served.config.default_group
             async with _within(timeout, served, group):
-                with served.reserving(group=group, deadline=deadline):
+                with served.reserving(group=group, deadline=deadline) as reservation:
                     prepared = await _prepared(pipeline.prepare(payload, deadline=deadline))
-                try:
-                    results = await self._infer_all(served, prepared.jobs, group, deadline)
-                except BaseException:
-                    prepared.release()
-                    raise
+                    try:
+                        results = await self._infer_all(
+                            served, prepared.jobs, group, deadline, reservation=reservation
+                        )
+                    except BaseException:
+                        prepared.release()
+                        raise
                 outputs = [result.outputs for result in results]
                 finished = await _finished(pipeline, prepared, outputs, deadline)
             queued = max(result.queue_seconds for result in results)
@@ -151,10 +154,13 @@ class DataPlane:
         group: str | None,
         deadline: float,
         priority: int = 0,
+        reservation: Reservation | None = None,
     ) -> list[InferResult]:
         """Submit every job, or none: what is queued when one is refused or fails is cancelled."""
         return await _results(
-            served.submit_all(jobs, deadline=deadline, group=group, priority=priority)
+            served.submit_all(
+                jobs, deadline=deadline, group=group, priority=priority, reservation=reservation
+            )
         )
 
     @contextlib.contextmanager

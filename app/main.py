@@ -21,7 +21,7 @@ from app.api.services import Lifecycle, Services
 from app.backends.process import ProcessBackend
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
-from app.codecs.pool import ChildPool
+from app.codecs.pool import CodecPool
 from app.codecs.service import Codecs
 from app.contracts.errors import ConfigError, PaddlepoolError
 from app.contracts.ports import Pipeline, ServedModelInfo
@@ -196,7 +196,7 @@ def _agreement_of(pipelines: Mapping[str, str], info: ServedModelInfo) -> Agreem
 
 def build_workers(settings: Settings, metrics: Metrics) -> Workers:
     """The executors that pipelines share, and /metrics knows of the codec processes."""
-    pool = ChildPool(
+    pool = CodecPool(
         count=settings.codec_processes,
         queue_size=settings.codec_queue_size,
         wall_seconds=settings.codec_timeout_seconds,

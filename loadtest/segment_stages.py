@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from app.codecs.picture import PictureStore
-from app.codecs.pool import ChildPool
+from app.codecs.pool import CodecPool
 from app.codecs.service import Codecs
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Array, TensorSpec
@@ -81,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, add_help=True)
     parser.add_argument("--requests", type=int, default=40, help="of each kind (default 40)")
     requests = parser.parse_args().requests
-    codecs = Codecs(pool=ChildPool(count=1), pictures=PictureStore(budget=1 << 30))
+    codecs = Codecs(pool=CodecPool(count=1), pictures=PictureStore(budget=1 << 30))
     body, mask = photograph(), disc()
     try:
         pipeline = open_pipeline(INFO, codecs=codecs)

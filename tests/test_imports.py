@@ -36,7 +36,10 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("app.contracts", "app.process", "app.repository", "app.engine.queue", "app.engine.pool"),
     ),
     ("app.engine*", ENGINE),
-    ("app.codecs*", ("app.contracts", "app.process", "app.engine.queue", "app.codecs")),
+    (
+        "app.codecs*",
+        ("app.contracts", "app.process", "app.engine.queue", "app.engine.pool", "app.codecs"),
+    ),
     ("app.networks*", ("app.contracts", "app.networks")),
     ("app.export*", (*ENGINE, "app.evidence", "app.export", "app.networks")),
     ("app.backends.paddle_*", ("app.contracts", "app.backends", "app.networks", "app.export")),

@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from app.contracts.ports import Predictor, PredictorSpec, Ran
+from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors
 from app.engine.registry.registry import ModelRegistry
 from app.main import PipelineBuilder, create_app
@@ -104,7 +105,7 @@ class Doubler:
     def receive(self, *, timeout: float) -> Ran:
         return Ran(self.run(self._sent.pop(0), timeout=timeout), 0.001)
 
-    def failure(self) -> str | None:
+    def failure(self) -> Restart | None:
         return None
 
     def settle(self) -> None:

@@ -14,6 +14,7 @@ from app.contracts.errors import (
     WorkerCrashed,
 )
 from app.contracts.ports import Predictor, PredictorSpec, Ran, Suspended
+from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors, TensorSpec
 from app.process.child import Child, ChildDied, ChildTimeout, Limits
 
@@ -63,7 +64,7 @@ class ProcessPredictor:
     def __init__(self, child: Child, outputs: tuple[TensorSpec, ...]) -> None:
         self._child = child
         self._outputs = outputs
-        self._failure: str | None = None
+        self._failure: Restart | None = None
 
     @property
     def pid(self) -> int:
@@ -86,7 +87,7 @@ class ProcessPredictor:
         try:
             reply = self._child.receive(timeout=timeout)
         except ChildTimeout:
-            self._failure = "timeout"
+            self._failure = Restart.TIMEOUT
             raise DeadlineExceeded(
                 f"the predictor gave no result within {timeout:.1f} s and was ended"
             ) from None
@@ -102,7 +103,7 @@ class ProcessPredictor:
         self._failure = error.reason
         return WorkerCrashed(f"the predictor process ended during the run ({error.reason})")
 
-    def failure(self) -> str | None:
+    def failure(self) -> Restart | None:
         return self._failure or self._child.failure()
 
     def settle(self) -> None:
@@ -139,7 +140,8 @@ class ProcessBackend:
         self._environments = environments
 
     def __call__(self, spec: PredictorSpec, *, suspension: Suspended | None = None) -> Predictor:
-        """Raises ConfigError for an unknown backend or option, BackendError for an unfit model."""
+        """Raises ConfigError for an unknown backend or option, BackendError for an unfit model,
+        and WorkerCrashed or OSError where the process could not be started or died."""
         target = self._backends.get(spec.backend)
         if target is None:
             raise ConfigError(
@@ -158,8 +160,10 @@ class ProcessBackend:
                     idle=suspension is None and self._suspension is not None,
                 ),
             )
+        except ChildTimeout as error:
+            raise BackendError(f"the {spec.backend} process did not load the model") from error
         except ChildDied as error:
-            raise BackendError(
+            raise WorkerCrashed(
                 f"the {spec.backend} process ended while it loaded the model ({error.reason})"
             ) from error
         return ProcessPredictor(child, spec.outputs)

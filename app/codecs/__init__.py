@@ -8,6 +8,6 @@
     decode    bytes to upright 8-bit RGB or RGBA                             (child)
     encode    arrays to PNG, WebP or JPEG                                    (child)
 
-The API process never opens uploaded bytes: it hands them to `ChildPool.submit` and holds the
+The API process never opens uploaded bytes: it hands them to `CodecPool.submit` and holds the
 decoded picture as a file descriptor. A new image task adds functions in its own package only.
 """

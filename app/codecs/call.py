@@ -2,90 +2,151 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Mapping
-from concurrent.futures import Future
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.contracts.errors import BackendError, DeadlineExceeded, PaddlepoolError, WorkerCrashed
-from app.contracts.tensors import Tensors
+from app.contracts.errors import DeadlineExceeded, PaddlepoolError, WorkerCrashed
+from app.contracts.reasons import Restart
+from app.engine.queue.job import Job
 from app.process.child import Child, ChildDied, ChildTimeout
 from app.process.child import Reply as Reply  # pipelines take it from here
 
-LATE_SECONDS = 2.0
-"""How long past its deadline a running call may go on: a client's short deadline must not be a
-way to make the pool kill and start processes."""
 
-log = logging.getLogger(__name__)
+class Descriptors:
+    """Duplicates of the caller's, closed when they have been sent or will not be."""
+
+    def __init__(self, originals: Sequence[int]) -> None:
+        self._lock = threading.Lock()
+        self._held = tuple(map(os.dup, originals))
+        self._closed = False
+
+    def send(self, child: Child, request: Mapping[str, Any], call: Job) -> None:
+        """Send the request with them. Raises ChildDied, and they are kept; DeadlineExceeded when
+        they are closed, because nobody waits for the call any more."""
+        with self._lock:  # another thread may settle the call now: no other file must be sent
+            if self._closed:
+                raise DeadlineExceeded("the deadline passed before a codec process was free")
+            child.send(request, call.inputs, descriptors=self._held)
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            held, self._held, self._closed = self._held, (), True
+        for descriptor in held:
+            os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True, weakref_slot=True)
-class Call:
-    """A function by name, its arguments, and the class of error to blame when its process dies.
+@dataclass(slots=True, eq=False, kw_only=True)
+class Call(Job):
+    """A job of one row: a function by name, its arguments, and the class of error to blame when its
+    process dies.
 
-    `deadline` is absolute. `wall_seconds` bounds the run itself, of which the time does not count
-    that others keep it from running; the descriptors belong to the call and are closed by `close`.
+    `wall_seconds` bounds the run itself, of which the time does not count that others keep it from
+    running.
     """
 
     function: str
     meta: Mapping[str, Any]
-    arrays: Tensors
-    descriptors: tuple[int, ...]
-    deadline: float
+    descriptors: Descriptors
     wall_seconds: float
     blame: type[PaddlepoolError]
-    future: Future[Reply]
+
+
+class CodecProcess:
+    """A child process that runs calls: an `app.contracts.ports.Worker`.
+
+    Another thread than its owner may run a warm-up in it, between two calls.
+    """
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._turn = threading.Lock()
+        self._call: Call | None = None
+        self._failure: Restart | None = None
+        self.warmed = 0
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def send(self, call: Call, /) -> None:
+        self._turn.acquire()
+        try:
+            request = {"function": call.function, "meta": call.meta}
+            call.descriptors.send(self._child, request, call)
+        except BaseException as error:
+            self._turn.release()
+            if isinstance(error, ChildDied):
+                raise self._crashed(error) from None
+            raise
+        self._call = call
+
+    def arrives(self, seconds: float) -> bool:
+        """As if always now: no call is handed over behind a picture that may hang."""
+        del seconds
+        return True
+
+    def receive(self, *, timeout: float) -> Reply:
+        """The reply to the call, or what the function raised (the process lives on).
+
+        Raises the error to blame when the process died, ran out of memory or took longer than the
+        call's wall limit, and DeadlineExceeded when others kept it from running.
+        """
+        call, self._call = self._call, None
+        if call is None:
+            raise RuntimeError("this is a bug: nothing was sent")
+        wall = min(call.wall_seconds, timeout)
+        try:
+            return self._child.receive(timeout=wall, patience=timeout - wall)
+        except ChildTimeout as late:
+            self._failure = late.reason
+            if wall < call.wall_seconds or late.starved:
+                raise DeadlineExceeded("the deadline passed while a picture was open") from None
+            limit = call.wall_seconds
+            message = f"the picture took longer than the limit of {limit:g} s"
+            raise call.blame(message, limit=limit) from None
+        except ChildDied as died:
+            self._failure = died.reason
+            raise call.blame("the process working on the picture died") from None
+        except WorkerCrashed:  # so the sandbox says that memory ran out
+            self._failure = Restart.MEMORY
+            message = "the picture needs more memory than one picture may take"
+            raise call.blame(message) from None
+        finally:
+            self._turn.release()
+
+    def warm_up(self, functions: Sequence[str], *, timeout: float) -> list[PaddlepoolError]:
+        """Run those of the functions that it has not run yet, and return what they raised.
+
+        Raises WorkerCrashed when the process died.
+        """
+        raised = []
+        with self._turn:
+            for function in functions[self.warmed :]:
+                try:
+                    self._child.call({"function": function, "meta": {}}, timeout=timeout)
+                except ChildDied as error:
+                    raise self._crashed(error) from None
+                except PaddlepoolError as error:
+                    raised.append(error)
+                self.warmed += 1
+        return raised
+
+    def _crashed(self, error: ChildDied) -> WorkerCrashed:
+        self._failure = error.reason
+        return WorkerCrashed(f"the codec process ended ({error.reason})")
+
+    def failure(self) -> Restart | None:
+        return self._failure or self._child.failure()
+
+    def resident_bytes(self) -> int:
+        return self._child.resident_bytes()
+
+    def abort(self) -> None:
+        self._child.kill()
 
     def close(self) -> None:
-        for descriptor in self.descriptors:
-            os.close(descriptor)
-
-    def run(self, child: Child, *, now: float) -> str | None:
-        """Run in the child, close the descriptors, and only then settle the future.
-
-        Returns why the child must be replaced ("timeout", "memory", "crashed", "killed",
-        "stopped"), or None when it can go on.
-        """
-        if not self.future.set_running_or_notify_cancel():
-            self.close()
-            return None
-        outcome: Reply | PaddlepoolError
-        reason: str | None = None
-        if now >= self.deadline:
-            outcome = DeadlineExceeded("the deadline passed before a codec process was free")
-        else:
-            outcome, reason = self._attempt(child, left=self.deadline - now + LATE_SECONDS)
-        self.close()
-        if isinstance(outcome, Reply):
-            self.future.set_result(outcome)
-        else:
-            self.future.set_exception(outcome.alone())
-        return reason
-
-    def _attempt(self, child: Child, *, left: float) -> tuple[Reply | PaddlepoolError, str | None]:
-        request = {"function": self.function, "meta": self.meta}
-        timeout = min(self.wall_seconds, left)
-        try:
-            return child.call(
-                request,
-                self.arrays,
-                descriptors=self.descriptors,
-                timeout=timeout,
-                patience=left - timeout,
-            ), None
-        except ChildTimeout as late:
-            if timeout < self.wall_seconds or late.starved:
-                return DeadlineExceeded("the deadline passed while a picture was open"), "timeout"
-            message = f"the picture took longer than the limit of {self.wall_seconds:g} s"
-            return self.blame(message, limit=self.wall_seconds), "timeout"
-        except ChildDied as died:
-            return self.blame("the process working on the picture died"), died.reason
-        except WorkerCrashed:  # so the sandbox says that memory ran out
-            return self.blame("the picture needs more memory than one picture may take"), "memory"
-        except PaddlepoolError as raised:
-            return raised, None
-        except Exception:
-            log.exception("this is a bug: a codec call failed on the parent's side")
-            return BackendError("a codec call failed on the parent's side"), "crashed"
+        self._child.close()

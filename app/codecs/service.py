@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
-from app.codecs.pool import ChildPool
+from app.codecs.pool import CodecPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codecs:
     """The processes, the memory budget of decoded pictures, and what a picture may ask for."""
 
-    pool: ChildPool
+    pool: CodecPool
     pictures: PictureStore
     limits: PictureLimits = field(default_factory=PictureLimits)
 

@@ -19,6 +19,7 @@ from app.comparison.opening import open_groups
 from app.comparison.tasks import Sample
 from app.contracts.errors import BackendError
 from app.contracts.ports import Predictor, PredictorFactory, Ran
+from app.contracts.reasons import Restart
 from app.contracts.tensors import Array, Tensors
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles
@@ -98,7 +99,7 @@ class PaddedPredictor:
         }
         return padded
 
-    def failure(self) -> str | None:
+    def failure(self) -> Restart | None:
         return self._predictor.failure()
 
     def settle(self) -> None:

@@ -63,12 +63,14 @@ class PaddlepoolError(Exception):
         self.errors = errors
 
     def alone(self) -> Self:
-        """Itself, without the frames and the errors it came through.
+        """A copy without the frames and the errors it came through.
 
-        A future that is given an error keeps it, and the frames would keep what was worked on.
+        A future that is given an error keeps it, and the frames would keep what was worked on. A
+        copy because each raise adds frames: two futures with one error would keep each other's.
         """
-        self.__cause__ = self.__context__ = None
-        return self.with_traceback(None)
+        copy = type(self).__new__(type(self), *self.args)
+        copy.__dict__.update(self.__dict__)
+        return copy
 
 
 class InputError(PaddlepoolError):

@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from app.contracts.reasons import Rejection, Restart
 from app.contracts.tensors import Tensors, TensorSpec
+
+Request = TypeVar("Request", contravariant=True)
+Answer = TypeVar("Answer", covariant=True)
 
 Clock = Callable[[], float]
 """Monotonic seconds. Deadlines everywhere in the engine are absolute values of this clock."""
@@ -55,34 +59,24 @@ class Ran(NamedTuple):
     seconds: float
 
 
-class Predictor(Protocol):
-    """One loaded model that runs one batch at a time; owned by one thread."""
+class Worker(Protocol[Request, Answer]):
+    """A process that works on one request after another; owned by one thread."""
 
-    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
-        """Run one batch; outputs are owned by the caller.
+    def send(self, request: Request, /) -> None:
+        """Hand a request over, while at most one other is under way; it runs when that has ended.
 
-        Raises DeadlineExceeded after `timeout` seconds (the predictor is then dead), WorkerCrashed
-        when its process died, RunRefused when the framework refused the batch.
-        """
-
-    def send(self, inputs: Tensors) -> None:
-        """Hand a batch over, while at most one other is under way; it runs when that has ended.
-
-        Raises WorkerCrashed when the process had died: the batch never began.
+        Raises WorkerCrashed when the process had died: the request never began.
         """
 
     def arrives(self, seconds: float) -> bool:
-        """Whether the oldest batch under way comes to its end within so many seconds."""
+        """Whether the oldest request under way comes to its end within so many seconds."""
 
-    def receive(self, *, timeout: float) -> Ran:
-        """What the oldest batch under way gave. Raises what run() does; the one behind it never
-        began when the predictor died."""
+    def receive(self, *, timeout: float) -> Answer:
+        """The answer to the oldest request under way. When it raises and failure() gives a reason,
+        the process is gone, and the request behind it never began."""
 
-    def failure(self) -> str | None:
-        """Why it can run no further batch ("crashed", "killed", "stopped"), or None. Cheap."""
-
-    def settle(self) -> None:
-        """Leave the suspension that it was opened with; it serves from now on."""
+    def failure(self) -> Restart | None:
+        """Why it can do no further work, or None. Cheap."""
 
     def resident_bytes(self) -> int: ...
 
@@ -90,6 +84,20 @@ class Predictor(Protocol):
         """End the process at once, from any thread: a run in progress raises WorkerCrashed."""
 
     def close(self) -> None: ...
+
+
+class Predictor(Worker[Tensors, Ran], Protocol):
+    """One loaded model that runs one batch at a time; outputs are owned by the caller.
+
+    receive() raises DeadlineExceeded after its timeout (the predictor is then dead), WorkerCrashed
+    when the process died, RunRefused when the framework refused the batch.
+    """
+
+    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        """Send one batch and receive its outputs."""
+
+    def settle(self) -> None:
+        """Leave the suspension that it was opened with; it serves from now on."""
 
 
 class Suspended(Protocol):
@@ -106,7 +114,8 @@ class Suspended(Protocol):
 
 
 class PredictorFactory(Protocol):
-    """Opens a predictor in a child process; raises BackendError when the model cannot load.
+    """Opens a predictor in a child process. Raises ConfigError and BackendError when the model or
+    its options are refused, WorkerCrashed and OSError when the process could not be started.
 
     With a `suspension` it stands still while that is held, from its start until it is settled, and
     the thread that opened it must outlive it.
@@ -132,18 +141,15 @@ class InferResult:
 
 
 class EngineObserver(Protocol):
-    """Told of what happens in the engine; must not block or raise.
-
-    The reasons of `rejected` are reasons.REJECTIONS, those of `restarted` reasons.RESTARTS.
-    """
+    """Hears what happens in the engine; must not block or raise."""
 
     def batch_done(
         self, *, model: str, version: int, group: str, rows: int, seconds: float
     ) -> None: ...
 
-    def restarted(self, *, model: str, group: str, reason: str) -> None: ...
+    def restarted(self, *, model: str, group: str, reason: Restart) -> None: ...
 
-    def rejected(self, *, model: str, reason: str) -> None: ...
+    def rejected(self, *, model: str, reason: Rejection) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 STAGES = ("decode", "preprocess", "queue", "infer", "postprocess", "encode")
 """The parts of a request, in the order they run."""
 
-REJECTIONS = ("queue_full", "deadline", "not_ready", "shed", "expired", "cancelled")
-"""Why a job never ran. Refused by submit(): the first three. Taken from the queue: a low-priority
-job shed for a normal one, a deadline that passed, a client that went away."""
 
-RESTARTS = ("crashed", "killed", "stopped", "timeout", "memory", "failed")
-"""Why a predictor process was replaced; "failed" means that the new one could not be opened."""
+class Rejection(StrEnum):
+    """Why a job never ran. The first three are given by submit() and reserve(), the others to a job
+    taken from the queue."""
 
-CODEC_RESTARTS = RESTARTS[:-1]
+    QUEUE_FULL = "queue_full"
+    DEADLINE = "deadline"  # it could not have ended in time
+    NOT_READY = "not_ready"
+    SHED = "shed"  # dropped for a job of higher priority
+    EXPIRED = "expired"  # its deadline passed while it waited
+    CANCELLED = "cancelled"  # the client went away
+
+
+class Restart(StrEnum):
+    """Why a process was replaced."""
+
+    CRASHED = "crashed"
+    KILLED = "killed"
+    STOPPED = "stopped"
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    FAILED = "failed"  # a new process could not be opened
+
+
+CODEC_RESTARTS = tuple(reason for reason in Restart if reason is not Restart.FAILED)
 """Why a codec process was replaced."""
 
-SHADOW_OUTCOMES = ("replayed", "dropped", "failed")
-"""What became of a sampled request: run on every group; given up, because an earlier one still
-waited for an idle moment or there was no group to run it on; or a predictor failed."""
+
+class ShadowOutcome(StrEnum):
+    """What became of a sampled request."""
+
+    REPLAYED = "replayed"  # run on every group
+    DROPPED = "dropped"  # an earlier one still waited, or there was no group to run it on
+    FAILED = "failed"  # a predictor failed

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from app.contracts.ports import ServedModelInfo
+from app.contracts.reasons import ShadowOutcome
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 
@@ -17,7 +18,7 @@ AgreementOf = Callable[[ServedModelInfo], Agreement | None]
 
 
 class LiveObserver(Protocol):
-    """Told of runs beside the service; must not block or raise."""
+    """Hears of runs beside the service; must not block or raise."""
 
     def batch_done(
         self, *, model: str, version: int, group: str, rows: int, seconds: float
@@ -26,8 +27,8 @@ class LiveObserver(Protocol):
     def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
         """One replay against the answer: largest absolute difference, and the task's measure."""
 
-    def shadowed(self, *, model: str, outcome: str) -> None:
-        """One sampled request is done with; `outcome` is one of reasons.SHADOW_OUTCOMES."""
+    def shadowed(self, *, model: str, outcome: ShadowOutcome) -> None:
+        """One sampled request is done with."""
 
 
 class Served(Protocol):

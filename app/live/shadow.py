@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app.contracts.errors import PaddlepoolError
+from app.contracts.reasons import ShadowOutcome
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.evidence.proof import max_abs_drift
@@ -72,7 +73,7 @@ class Shadow:
         if group != served.config.default_group or self._draw() >= self._fraction:
             return False
         if served.name in self._waiting:
-            self._observer.shadowed(model=served.name, outcome="dropped")
+            self._observer.shadowed(model=served.name, outcome=ShadowOutcome.DROPPED)
             return False
         chosen = int(self._draw() * len(jobs))
         self._waiting[served.name] = Sample(served, jobs[chosen], outputs[chosen])
@@ -91,15 +92,15 @@ class Shadow:
             return False
         sample = waiting[0]
         self._forget_gone()
-        served, outcome = sample.served, "failed"
+        served, outcome = sample.served, ShadowOutcome.FAILED
         try:
             if served not in self._registry.served() or not (groups := self._groups_of(served)):
-                outcome = "dropped"
+                outcome = ShadowOutcome.DROPPED
                 return True
             agreement = self._agreement_of(served.info)
             done = [self._replay(sample, group, agreement) for group in groups]
             if all(done):  # each is run, whatever became of the one before
-                outcome = "replayed"
+                outcome = ShadowOutcome.REPLAYED
         finally:
             del self._waiting[served.name]
             self._observer.shadowed(model=served.name, outcome=outcome)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -13,13 +13,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from app.contracts.reasons import (
-    CODEC_RESTARTS,
-    REJECTIONS,
-    RESTARTS,
-    SHADOW_OUTCOMES,
-    STAGES,
-)
+from app.contracts.reasons import CODEC_RESTARTS, STAGES, Rejection, Restart, ShadowOutcome
 from app.observability.gauges import Gauges, ModelGauges
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -124,7 +118,7 @@ class Metrics:
         for method in (*METHODS, OTHER):
             for status in ("404", "405"):
                 self._request.labels(UNMATCHED, method, status)
-        for reason in (*REJECTIONS, UNKNOWN):
+        for reason in (*Rejection, UNKNOWN):
             self._rejected.labels(UNKNOWN, reason)
         for reason in (*CODEC_RESTARTS, UNKNOWN):
             self._codec_restarts.labels(reason)
@@ -150,9 +144,9 @@ class Metrics:
     def expect_model(self, model: str, groups: Iterable[str]) -> None:
         """Make a model and its instance groups labels."""
         self._models.add(model)
-        for reason in (*REJECTIONS, UNKNOWN):
+        for reason in (*Rejection, UNKNOWN):
             self._rejected.labels(model, reason)
-        for outcome in (*SHADOW_OUTCOMES, UNKNOWN):
+        for outcome in (*ShadowOutcome, UNKNOWN):
             self._shadowed.labels(model, outcome)
         for group in groups:
             self._drift.labels(model, group)
@@ -161,7 +155,7 @@ class Metrics:
             self._padding.labels(model, group)
             for stage in STAGES:
                 self._stage.labels(model, group, stage)
-            for reason in (*RESTARTS, UNKNOWN):
+            for reason in (*Restart, UNKNOWN):
                 self._restarts.labels(model, group, reason)
 
     def request_done(self, *, route: str | None, method: str, status: int, seconds: float) -> None:
@@ -179,14 +173,14 @@ class Metrics:
         self._infer.labels(self._model(model), str(version), group, str(rows)).observe(seconds)
         self._rows.labels(self._model(model), group).observe(rows)
 
-    def restarted(self, *, model: str, group: str, reason: str) -> None:
-        self._restarts.labels(self._model(model), group, _declared(reason, RESTARTS)).inc()
+    def restarted(self, *, model: str, group: str, reason: Restart) -> None:
+        self._restarts.labels(self._model(model), group, _declared(reason, Restart)).inc()
 
-    def codec_restarted(self, reason: str) -> None:
+    def codec_restarted(self, reason: Restart) -> None:
         self._codec_restarts.labels(_declared(reason, CODEC_RESTARTS)).inc()
 
-    def rejected(self, *, model: str, reason: str) -> None:
-        self._rejected.labels(self._model(model), _declared(reason, REJECTIONS)).inc()
+    def rejected(self, *, model: str, reason: Rejection) -> None:
+        self._rejected.labels(self._model(model), _declared(reason, Rejection)).inc()
 
     def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
         """One replay against the default group's answer."""
@@ -194,8 +188,8 @@ class Metrics:
         if agreement is not None:
             self._agreement.labels(self._model(model), group).observe(agreement)
 
-    def shadowed(self, *, model: str, outcome: str) -> None:
-        self._shadowed.labels(self._model(model), _declared(outcome, SHADOW_OUTCOMES)).inc()
+    def shadowed(self, *, model: str, outcome: ShadowOutcome) -> None:
+        self._shadowed.labels(self._model(model), _declared(outcome, ShadowOutcome)).inc()
 
     def padded(self, *, model: str, group: str, tokens: int) -> None:
         """Tokens of padding a request's texts were given to fill their buckets."""
@@ -213,7 +207,7 @@ def _method(method: str) -> str:
     return method if method in METHODS else OTHER
 
 
-def _declared(word: str, declared: Collection[str]) -> str:
+def _declared(word: str, declared: Iterable[str]) -> str:
     """An observer must not raise, so a word that nobody declared is counted where all can see it:
     under `unknown`."""
-    return word if word in declared else UNKNOWN
+    return word if word in tuple(declared) else UNKNOWN

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
 import select
 import signal
@@ -26,8 +25,11 @@ import numpy as np
 
 import app.contracts.errors
 from app.contracts.errors import BackendError, PaddlepoolError
-from app.contracts.ports import Suspended
+from app.contracts.reasons import Restart
 from app.contracts.tensors import Array, Tensors
+from app.process.environment import Limits as Limits  # whoever starts a child takes it from here
+from app.process.environment import child_environment
+from app.process.proc_status import ProcStatus
 from app.process.shared_arrays import SharedArrays
 from app.process.suspension import HELD_SECONDS
 from app.process.worker import HEADER_BYTES, SLOTS
@@ -37,9 +39,9 @@ STOPPED_SECONDS = 0.5
 
 
 class ChildDied(Exception):
-    """The process ended, or was ended, while it was being called. `reason` is a closed set."""
+    """The process ended, or was ended, while it was being called."""
 
-    def __init__(self, reason: str, exit_code: int | None) -> None:
+    def __init__(self, reason: Restart, exit_code: int | None) -> None:
         super().__init__(f"child process ended: {reason} (exit code {exit_code})")
         self.reason = reason
         self.exit_code = exit_code
@@ -52,7 +54,7 @@ class ChildTimeout(ChildDied):
     """
 
     def __init__(self, *, starved: bool = False) -> None:
-        super().__init__("timeout", -signal.SIGKILL)
+        super().__init__(Restart.TIMEOUT, -signal.SIGKILL)
         self.starved = starved
 
 
@@ -66,22 +68,6 @@ class Reply:
     meta: Mapping[str, Any]
     arrays: Tensors
     seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a child may take. `address_space` in bytes is RLIMIT_AS, set after its imports.
-
-    With a `suspension` the child stands still while that is held (no timeout runs on then) and
-    ends with the thread that started it. An `idle` one runs only on processors that nobody else
-    wants.
-    """
-
-    address_space: int | None = None
-    nice: int = 0
-    environment: Mapping[str, str] | None = None
-    suspension: Suspended | None = None
-    idle: bool = False
 
 
 class Child:
@@ -134,7 +120,6 @@ class Child:
             self._slots = [(shared("requests"), shared("replies")) for _ in range(SLOTS)]
             blocks = [block.descriptor for slot in self._slots for block in slot]
             inherited = (theirs.fileno(), lifeline, *blocks)
-            environment = dict(os.environ) | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
             end_with_thread = ["end-with-thread"] if limits.suspension is not None else []
             command = [sys.executable, "-m", "app.process.worker", *map(str, inherited)]
             self._process = subprocess.Popen(
@@ -142,7 +127,7 @@ class Child:
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env=environment | dict(limits.environment or {}),
+                env=child_environment(limits.environment),
             )
         self._suspension = limits.suspension
         opened.callback(self.kill)
@@ -156,11 +141,8 @@ class Child:
                 os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
         if self._suspension is not None:
             self._suspension.add(self._process)
-        # Kept open: asked before every run, and reading by path would cost ten times as much.
-        self._stat = self._statm = -1
-        opened.callback(self._close_proc)
-        self._stat = os.open(f"/proc/{self.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        self._statm = os.open(f"/proc/{self.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._status = ProcStatus(self.pid)
+        opened.callback(self._status.close)
 
     def call(
         self,
@@ -242,38 +224,26 @@ class Child:
                 now = time.monotonic()
                 if now >= deadline:
                     lacking = timeout - (self._cpu_seconds() - had) if patience else 0.0
-                    starved = lacking > 0.0 and self._state() in "RD"
+                    starved = lacking > 0.0 and self._status.state() in "RD"
                     if starved and now < last:
                         deadline = min(now + lacking, last)
                         continue
                     self.kill()
                     raise ChildTimeout(starved=starved) from None
-                if self._state() != "T":
+                if self._status.state() != "T":
                     stopped_since = None
                 elif stopped_since is None:
                     stopped_since = now
                 elif now - stopped_since >= STOPPED_SECONDS:
                     self.kill()
-                    raise ChildDied("stopped", self._process.returncode) from None
+                    raise ChildDied(Restart.STOPPED, self._process.returncode) from None
                 continue
             if not received:
                 raise EOFError
             return received
 
-    def _state(self) -> str:
-        return self._status()[0].decode("ascii")
-
     def _cpu_seconds(self) -> float:
-        """User and system time of all its threads."""
-        status = self._status()
-        return sum(map(int, status[11:13])) / os.sysconf("SC_CLK_TCK")
-
-    def _status(self) -> list[bytes]:
-        """/proc/PID/stat from the state on; b"X" where the process is gone."""
-        try:
-            return os.pread(self._stat, 512, 0).rpartition(b")")[2].split()
-        except OSError:
-            return [b"X"]
+        return self._status.cpu_seconds()
 
     def _died(self) -> ChildDied:
         try:
@@ -281,25 +251,22 @@ class Child:
         except subprocess.TimeoutExpired:
             self.kill()
             code = self._process.returncode
-        return ChildDied("killed" if code == -signal.SIGKILL else "crashed", code)
+        return ChildDied(_ended(code), code)
 
-    def failure(self) -> str | None:
-        """Why an idle child can answer no further call ("crashed", "killed", "stopped"), or None.
+    def failure(self) -> Restart | None:
+        """Why an idle child can answer no further call (CRASHED, KILLED, STOPPED), or None.
 
         Costs two system calls. Not for use during a call: that one notices by itself.
         """
         code = self._process.poll()
         if code is not None:
-            return "killed" if code == -signal.SIGKILL else "crashed"
-        return "stopped" if self._suspension is None and self._state() == "T" else None
+            return _ended(code)
+        stopped = self._suspension is None and self._status.state() == "T"
+        return Restart.STOPPED if stopped else None
 
     def resident_bytes(self) -> int:
         """Resident set size in bytes; 0 when the process is gone."""
-        try:
-            pages = int(os.pread(self._statm, 128, 0).split()[1])
-        except (OSError, IndexError, ValueError):  # also asked by threads that do not own it
-            return 0
-        return pages * mmap.PAGESIZE
+        return self._status.resident_bytes()
 
     def settle(self) -> None:
         """Leave the suspension: like a child that never had one, but for ending with its thread."""
@@ -317,14 +284,6 @@ class Child:
         """End the process and free its memory. Safe to call twice."""
         self._opened.close()
 
-    def _close_proc(self) -> None:
-        # Other threads ask for the memory meanwhile: they must not read what is opened next.
-        stat, self._stat = self._stat, -1
-        statm, self._statm = self._statm, -1
-        for descriptor in (stat, statm):
-            if descriptor != -1:
-                os.close(descriptor)
-
 
 def _rebuild(error: Mapping[str, Any]) -> PaddlepoolError:
     kind = getattr(app.contracts.errors, error["kind"], BackendError)
@@ -332,3 +291,7 @@ def _rebuild(error: Mapping[str, Any]) -> PaddlepoolError:
         error["message"], limit=error.get("limit"), received=error.get("received")
     )
     return rebuilt
+
+
+def _ended(code: int | None) -> Restart:
+    return Restart.KILLED if code == -signal.SIGKILL else Restart.CRASHED

@@ -178,13 +178,16 @@ def test_an_idle_failure_is_seen(
         pytest.param({"options": {"x": 1}}, ConfigError, "has no option 'x'", id="option"),
         pytest.param({"options": {"die": 1}}, ConfigError, "'die' must be a bool", id="type"),
         pytest.param({"options": {"refuse": True}}, BackendError, "is refused", id="refusal"),
-        pytest.param({"options": {"die": True}}, BackendError, "ended while it loaded", id="death"),
+        pytest.param(
+            {"options": {"die": True}}, WorkerCrashed, "ended while it loaded", id="death"
+        ),
     ],
 )
 def test_what_cannot_be_opened_says_why(
     changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """An unknown backend or option is a ConfigError, a model that does not load a BackendError."""
+    """An unknown backend or option is a ConfigError, a model that does not load a BackendError; a
+    process that dies may have died of something that passes."""
     with pytest.raises(error, match=message):
         ProcessBackend(BACKENDS)(spec(**changes))
 

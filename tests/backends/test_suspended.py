@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.backends.process import ProcessBackend, ProcessPredictor
-from app.contracts.errors import BackendError, WorkerCrashed
+from app.contracts.errors import WorkerCrashed
 from app.process.suspension import Suspension
 from tests.backends.targets import HANG, SPIN
 from tests.backends.test_process import BACKENDS, spec
@@ -82,7 +82,7 @@ def test_the_end_breaks_off_a_held_run(predictor: ProcessPredictor, suspension: 
 def test_nothing_is_opened_after_the_end(suspension: Suspension) -> None:
     """A process that is just being started when the server ends is killed, not awaited."""
     suspension.end()
-    with pytest.raises(BackendError):
+    with pytest.raises(WorkerCrashed):
         ProcessBackend(BACKENDS, suspension=suspension)(spec())
 
 

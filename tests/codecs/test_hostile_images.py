@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from app.codecs.picture import PictureStore
-from app.codecs.pool import MEMORY_LIMIT, ChildPool
+from app.codecs.pool import MEMORY_LIMIT, CodecPool
 from app.contracts.errors import ImageUnreadable, InputError
 from app.process.child import Reply
 from app.settings import Settings
@@ -30,7 +30,7 @@ META = {
 }
 
 
-def opened(pool: ChildPool, body: bytes) -> Reply:
+def opened(pool: CodecPool, body: bytes) -> Reply:
     picture = PictureStore(budget=1 << 30).open()
     try:
         return pool.submit(
@@ -50,7 +50,7 @@ def peak_bytes(pid: int) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmPeak:"))
 
 
-def processor_seconds(pool: ChildPool) -> dict[int, float]:
+def processor_seconds(pool: CodecPool) -> dict[int, float]:
     """What each process has used so far; unlike time, it does not pass while others run."""
     fields = {pid: Path(f"/proc/{pid}/stat").read_text("ascii") for pid in pool.pids()}
     ticks = {pid: stat.rpartition(")")[2].split()[11:13] for pid, stat in fields.items()}
@@ -66,7 +66,7 @@ def test_every_hostile_picture_has_its_expected_outcome() -> None:
     if not CORPUS.is_dir():
         pytest.skip(f"NOT TESTED: the corpus {CORPUS.name} is not beside the project")
     manifest = json.loads((CORPUS / "MANIFEST.json").read_text("utf-8"))
-    pool = ChildPool(count=2, wall_seconds=60)
+    pool = CodecPool(count=2, wall_seconds=60)
     good = pictures.encoded(pictures.photo(), "JPEG")
     done = threading.Event()
     neighbours: list[bool] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -9,13 +10,14 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from app.codecs.pool import MEMORY_LIMIT, ChildPool
+from app.codecs.pool import MEMORY_LIMIT, CodecPool
 from app.contracts.errors import (
     BackendError,
     DeadlineExceeded,
@@ -24,8 +26,9 @@ from app.contracts.errors import (
     Overloaded,
     WorkerCrashed,
 )
+from app.contracts.reasons import Restart
 from app.process.child import Child, Reply
-from tests.engine.fakes import wait_until
+from tests.engine.fakes import Sleeper, wait_until
 
 FAULTS = "tests.codecs.faults"
 
@@ -36,7 +39,7 @@ class Pool:
     def __init__(self, **options: object) -> None:
         self.reasons: list[str] = []
         settings = {"count": 1, "wall_seconds": 3.0, "on_restart": self.reasons.append} | options
-        self.pool = ChildPool(**settings)  # type: ignore[arg-type]
+        self.pool = CodecPool(**settings)  # type: ignore[arg-type]
 
     def call(self, function: str, meta: object = None, **options: object) -> Future[Reply]:
         settings = {"deadline": time.monotonic() + 60, "blame": ImageUnreadable} | options
@@ -69,6 +72,29 @@ class Gate:
 
     def open(self) -> None:
         self.gate.touch()
+
+
+class Openings:
+    """Stands for `Child` where the pool opens processes: the first so many open at once, the others
+    when they are let."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, at_once: int) -> None:
+        self._places = threading.Semaphore(at_once)
+        self.attempts = 0
+        monkeypatch.setattr("app.codecs.pool.Child", self)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Child:
+        self.attempts += 1
+        assert self._places.acquire(timeout=60)
+        return Child(*arguments, **options)
+
+    def let(self) -> None:
+        self._places.release(100)
+
+
+def end_idle(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 def open_descriptors() -> int:
@@ -153,7 +179,7 @@ def test_who_would_come_too_late_is_refused_at_once(tmp_path: Path) -> None:
             pool.call("spin", {"seconds": 0.5}).result(timeout=60)
         gate.hold(pool)
         waiting = [pool.call("echo") for _ in range(4)]
-        with pytest.raises(Overloaded, match="the pictures before this one need about") as caught:
+        with pytest.raises(Overloaded, match="the queue needs about") as caught:
             pool.call("echo", deadline=time.monotonic() + 0.2)
         assert caught.value.retry_after > 0.2
         gate.open()
@@ -194,6 +220,90 @@ def test_a_process_that_dies_while_idle_costs_nobody(one: Pool) -> None:
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert one.echo().meta["pid"] != pid
     assert one.reasons == ["killed"]
+
+
+@pytest.mark.parametrize("dead", [0, 1], ids=["first", "second"])
+def test_a_call_does_not_wait_for_a_dead_process_beside_an_idle_one(
+    monkeypatch: pytest.MonkeyPatch, dead: int
+) -> None:
+    """Of two idle processes one has died, and takes a moment to be found dead: the other answers,
+    long before that one is replaced."""
+    openings = Openings(monkeypatch, at_once=2)
+    failure = Child.failure
+
+    def slow_failure(child: Child) -> Restart | None:
+        reason = failure(child)
+        time.sleep(0.05 if reason else 0.0)
+        return reason
+
+    monkeypatch.setattr(Child, "failure", slow_failure)
+    pool = Pool(count=2)
+    try:
+        pool.pool.warm_up(f"{FAULTS}:echo")
+        end_idle(sorted(pool.pool.pids())[dead])
+        pool.call("echo").result(timeout=5)
+    finally:
+        openings.let()
+        pool.pool.close()
+
+
+def test_a_process_that_died_while_idle_is_soon_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody need call: within a second it is missing from the live ones and replaced."""
+    openings = Openings(monkeypatch, at_once=2)
+    pool = Pool(count=2)
+    try:
+        pool.pool.warm_up(f"{FAULTS}:echo")
+        end_idle(min(pool.pool.pids()))
+        sleeper = Sleeper(began := time.monotonic())
+        wait_until(lambda: pool.pool.status().live == 1, patience=5.0)
+        assert time.monotonic() - began < 1.0 + sleeper.late()
+        assert len(pool.pool.pids()) == 1
+        openings.let()
+        wait_until(lambda: pool.pool.status().live == 2)
+    finally:
+        openings.let()
+        pool.pool.close()
+
+
+def test_urgent_calls_are_served_in_their_order(tmp_path: Path) -> None:
+    """Before all others, but the first of them first: under load none of them starves."""
+    pool, gate = Pool(wall_seconds=60.0), Gate(tmp_path)
+    order: list[str] = []
+    try:
+        gate.hold(pool)
+        calls = []
+        for name in ("ordinary", "first", "second", "third"):
+            call = pool.call("echo", urgent=name != "ordinary")
+            call.add_done_callback(lambda _, name=name: order.append(name))  # type: ignore[misc]
+            calls.append(call)
+        gate.open()
+        for call in calls:
+            call.result(timeout=60)
+        assert order == ["first", "second", "third", "ordinary"]
+    finally:
+        gate.open()
+        pool.pool.close()
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may have had none to give for a moment; the call waits."""
+    attempts = []
+
+    def start(*arguments: Any, **options: Any) -> Child:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return Child(*arguments, **options)
+
+    monkeypatch.setattr("app.codecs.pool.Child", start)
+    pool = Pool()
+    try:
+        pool.echo()
+        assert (len(attempts), pool.reasons) == (2, [])
+    finally:
+        pool.pool.close()
 
 
 def test_a_process_stopped_under_a_call_loses_that_call_alone(tmp_path: Path) -> None:
@@ -242,13 +352,14 @@ def test_a_full_queue_refuses_and_urgent_work_passes(tmp_path: Path) -> None:
     """The n-th waiting call is taken, the next refused at once with a time to come back."""
     pool, gate = Pool(queue_size=2, wall_seconds=60.0), Gate(tmp_path)
     try:
+        pool.echo()
         gate.hold(pool)
         waiting = [pool.call("echo") for _ in range(2)]
         started = time.monotonic()
         with pytest.raises(Overloaded) as caught:
             pool.call("echo")
         assert time.monotonic() - started < 5.0, "it waited for a place"
-        assert (caught.value.limit, caught.value.received) == (2, 2)
+        assert (caught.value.limit, caught.value.received) == (2, 3)
         assert caught.value.retry_after > 0
         order: list[str] = []
         waiting[0].add_done_callback(lambda _: order.append("ordinary"))
@@ -307,6 +418,7 @@ def test_a_short_deadline_kills_no_process_until_two_seconds_later(one: Pool) ->
         started = time.monotonic()
         with pytest.raises(DeadlineExceeded):
             pool.call("hang", deadline=started + 0.5).result(timeout=60)
+        wait_until(lambda: pool.reasons == ["timeout"])
         assert 2.4 < time.monotonic() - started < 15.0
     finally:
         pool.pool.close()
@@ -318,16 +430,15 @@ def test_a_process_has_its_limits(one: Pool) -> None:
     assert limits == {"RLIMIT_AS": MEMORY_LIMIT, "RLIMIT_CORE": 0, "RLIMIT_FSIZE": 512 << 20}
 
 
-def test_closing_cancels_what_waits_and_leaves_nothing_open(tmp_path: Path) -> None:
-    """After close: waiting calls cancelled, processes gone, no descriptor left."""
+def test_closing_fails_what_waits_and_leaves_nothing_open(tmp_path: Path) -> None:
+    """After close: waiting calls failed, processes gone, no descriptor left."""
     before = open_descriptors()
     pool, gate = Pool(wall_seconds=60.0), Gate(tmp_path)
     running = gate.hold(pool)
     waiting = pool.call("echo", descriptors=(0,))
     [pid] = pool.pool.pids()
     pool.pool.close()
-    with pytest.raises(CancelledError):
-        waiting.result(timeout=10)
+    assert isinstance(waiting.exception(timeout=10), Overloaded)
     assert isinstance(running.exception(timeout=10), ImageUnreadable)
     assert not Path(f"/proc/{pid}").exists()
     assert open_descriptors() == before
@@ -341,4 +452,4 @@ def test_a_warm_up_runs_in_every_process_and_in_each_replacement(one: Pool) -> N
     with pytest.raises(ImageUnreadable):
         one.call("crash").result(timeout=60)
     one.pool.warm_up("app.pipelines.segment.stages:warm_up")
-    assert one.pool.status().live == 1
+    wait_until(lambda: one.pool.status().live == 1)

@@ -15,6 +15,7 @@ import numpy as np
 
 from app.contracts.errors import WorkerCrashed
 from app.contracts.ports import PredictorSpec, Ran
+from app.contracts.reasons import Rejection, Restart
 from app.contracts.tensors import Tensors
 from app.engine.registry.registry import ModelRegistry
 from app.process.suspension import Suspension
@@ -64,9 +65,9 @@ class Sleeper:
         self._woke.set_result(time.monotonic())
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], *, patience: float = PATIENCE) -> None:
     """For what becomes true in another thread or process without an event to wait for."""
-    give_up = time.monotonic() + PATIENCE
+    give_up = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < give_up, "it never became true"
         time.sleep(0.005)
@@ -75,7 +76,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 class Crash(WorkerCrashed):
     """Raised by a behaviour whose process is gone afterwards."""
 
-    kills = "crashed"
+    kills = Restart.CRASHED
 
 
 class Gate:
@@ -116,7 +117,7 @@ class FakePredictor:
     def __init__(self, factory: FakeFactory) -> None:
         self._factory = factory
         self._tested = False
-        self.dead: str | None = None
+        self.dead: Restart | None = None
         self.resident = 1 << 20
         self.suspension: Suspension | None = None
         self.closed = threading.Event()
@@ -150,7 +151,7 @@ class FakePredictor:
         seconds = self._factory.seconds
         return Ran(outputs, time.perf_counter() - began if seconds is None else seconds)
 
-    def failure(self) -> str | None:
+    def failure(self) -> Restart | None:
         return self.dead
 
     def settle(self) -> None:
@@ -160,7 +161,7 @@ class FakePredictor:
         return self.resident
 
     def abort(self) -> None:
-        self.dead = "killed"
+        self.dead = Restart.KILLED
         self.aborted.set()
 
     def close(self) -> None:
@@ -221,12 +222,12 @@ class RecordingObserver:
             self.batches.append(batch)
             self._changed.notify_all()
 
-    def restarted(self, *, model: str, group: str, reason: str) -> None:
+    def restarted(self, *, model: str, group: str, reason: Restart) -> None:
         with self._changed:
             self.restarts.append(reason)
             self._changed.notify_all()
 
-    def rejected(self, *, model: str, reason: str) -> None:
+    def rejected(self, *, model: str, reason: Rejection) -> None:
         with self._changed:
             self.rejections[reason] += 1
             self._changed.notify_all()

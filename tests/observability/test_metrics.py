@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.contracts.ports import EngineObserver
-from app.contracts.reasons import CODEC_RESTARTS, REJECTIONS, RESTARTS, SHADOW_OUTCOMES
+from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.live.ports import LiveObserver
 from app.observability.gauges import GroupGauges, ModelGauges
 from app.observability.metrics import DRIFT, METHODS, SECONDS, UNKNOWN, Metrics
@@ -117,11 +117,11 @@ def test_stages_and_padding_are_counted_by_predictor(metrics: Metrics) -> None:
 
 def test_series_exist_before_the_first_request(metrics: Metrics) -> None:
     """So that a rate is zero and not absent, for every declared reason and outcome."""
-    restarts = {("u2netp", group, reason): 0.0 for group in GROUPS for reason in RESTARTS}
+    restarts = {("u2netp", group, reason): 0.0 for group in GROUPS for reason in Restart}
     assert told(metrics, "paddlepool_predictor_restarts_total") == restarts
-    rejected = {(model, reason): 0.0 for model in ("u2netp", UNKNOWN) for reason in REJECTIONS}
+    rejected = {(model, reason): 0.0 for model in ("u2netp", UNKNOWN) for reason in Rejection}
     assert told(metrics, "paddlepool_requests_rejected_total") == rejected
-    shadowed = {("u2netp", outcome): 0.0 for outcome in SHADOW_OUTCOMES}
+    shadowed = {("u2netp", outcome): 0.0 for outcome in ShadowOutcome}
     assert told(metrics, "paddlepool_shadow_requests_total") == shadowed
     codecs = {(reason,): 0.0 for reason in CODEC_RESTARTS}
     assert told(metrics, "paddlepool_codec_restarts_total") == codecs
@@ -196,7 +196,7 @@ def test_replays_are_told_by_group(metrics: Metrics) -> None:
     assert value(metrics, f"{agreement}_bucket", le="0.995", **where) == 0
     assert value(metrics, f"{agreement}_bucket", le="0.999", **where) == 1
     assert value(metrics, f"{agreement}_count", **where) == 1
-    for outcome, count in zip(SHADOW_OUTCOMES, (1, 0, 0), strict=True):
+    for outcome, count in zip(ShadowOutcome, (1, 0, 0), strict=True):
         name = "paddlepool_shadow_requests_total"
         assert value(metrics, name, model="u2netp", outcome=outcome) == count
 

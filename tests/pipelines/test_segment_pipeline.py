@@ -16,7 +16,7 @@ from PIL import Image
 
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
-from app.codecs.pool import ChildPool
+from app.codecs.pool import CodecPool
 from app.codecs.service import Codecs
 from app.contracts.errors import (
     ConfigError,
@@ -78,7 +78,7 @@ class Server:
 
 def served(**limits: int) -> Server:
     codecs = Codecs(
-        pool=ChildPool(count=2, wall_seconds=60),
+        pool=CodecPool(count=2, wall_seconds=60),
         pictures=PictureStore(budget=1 << 30),
         limits=PictureLimits(**limits),
     )
@@ -440,7 +440,7 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
 
 def test_a_full_picture_budget_is_overload() -> None:
     """When decoded pictures hold all memory allowed, the next is refused and leaves nothing."""
-    codecs = Codecs(pool=ChildPool(count=1), pictures=PictureStore(budget=100_000))
+    codecs = Codecs(pool=CodecPool(count=1), pictures=PictureStore(budget=100_000))
     try:
         pipeline = open_pipeline(INFO, codecs=codecs)
         deadline = time.monotonic() + 60

@@ -78,6 +78,26 @@ def test_a_process_that_cannot_be_watched_is_ended(
     assert not process.exists()
 
 
+def test_a_child_inherits_how_code_runs_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It opens hostile bytes: of the environment it has what is listed, and what it was given."""
+    for name in ("PADDLEPOOL_API_KEYS", "PADDLEPOOL_ADMIN_KEY", "AWS_SECRET_ACCESS_KEY", "TOKEN"):
+        monkeypatch.setenv(name, "secret")
+    switches = ("ONEDNN_MAX_CPU_ISA", "DNNL_VERBOSE", "FLAGS_x", "ORT_x", "OPENVINO_x", "LC_ALL")
+    for name in switches:
+        monkeypatch.setenv(name, "C")
+    child = Child(TARGET, {"options": {}}, limits=Limits(environment={"GIVEN": "1"}))
+    try:
+        lines = Path(f"/proc/{child.pid}/environ").read_text().split("\0")
+    finally:
+        child.close()
+    found = dict(line.split("=", 1) for line in lines if line)
+    assert "secret" not in found.values()
+    assert not any(name.startswith("PADDLEPOOL_") for name in found)
+    assert {name for name in switches if found.get(name) == "C"} == set(switches)
+    assert (found["GIVEN"], found["OMP_NUM_THREADS"]) == ("1", "1")
+    assert found["PATH"] == os.environ["PATH"]
+
+
 def test_a_refused_model_leaves_nothing() -> None:
     """Nor does closing twice close what was opened since."""
     before = open_descriptors()

@@ -1,1 +1,1 @@
-"""Predictor processes at work: instances, groups, restarts."""
+"""Processes at work, predictors and codecs alike: instances, groups, restarts."""

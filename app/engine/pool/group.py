@@ -12,11 +12,10 @@ from functools import partial
 
 from app.contracts.errors import (
     BackendError,
-    DeadlineExceeded,
+    ConfigError,
     ModelNotReady,
     ModelOutputInvalid,
     PaddlepoolError,
-    WorkerCrashed,
 )
 from app.contracts.ports import (
     Clock,
@@ -27,20 +26,22 @@ from app.contracts.ports import (
     PredictorSpec,
     Ran,
 )
+from app.contracts.reasons import Rejection, Restart
 from app.contracts.status import UNKNOWN_EFFECT, Effect, GroupStatus
-from app.contracts.tensors import Tensors, shape_key
-from app.engine.pool.instance import Instance, Run
+from app.contracts.tensors import Tensors
+from app.engine.pool.instance import Instance, Run, close_all
 from app.engine.pool.on_demand import OnDemand
+from app.engine.pool.opening import Opening
 from app.engine.pool.restart_backoff import RestartBackoff
 from app.engine.pool.statistics import RunTimes, Statistics
 from app.engine.pool.yielding import Yielding
+from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher
-from app.engine.queue.job import Job, all_finite
+from app.engine.queue.job import Batch, Job, all_finite
 from app.repository.config import DynamicBatching, InstanceGroup
 from app.repository.selftest import SelfTest
 
-FIRST_RUN_SECONDS = 60.0
-SHORT_RUN_SECONDS = 0.25
+CRASH_LOOP = "its predictors keep crashing"
 
 log = logging.getLogger(__name__)
 
@@ -79,19 +80,23 @@ class Group:
         self.config = config
         self._model = model
         self._version = version
-        self._spec = spec
-        self._selftest = selftest
-        self._warmups = warmups
+        self.opening = Opening(
+            spec,
+            open_predictor=context.open_predictor,
+            selftest=selftest,
+            warmups=warmups,
+            yielding=context.yielding,
+            clock=context.clock,
+        )
         self._statistics = statistics
         self._context = context
         self._batching = batching
         self._queue_limit = batching.max_queue_size * config.count
-        self._guard = RestartBackoff(context.clock)
+        self._backoff = RestartBackoff(context.clock)
         self._batcher = self._new_batcher()
         self._lock = threading.Lock()
-        self._turn = threading.Lock()
         self._gently = False
-        self._instances: list[Instance] = []
+        self._instances: list[Instance[Tensors, Ran]] = []
         self._failure: PaddlepoolError | None = None
         self.effect: Effect = UNKNOWN_EFFECT
 
@@ -109,18 +114,19 @@ class Group:
         """Open every instance, each in its own thread; a second call returns the same futures.
 
         Gently means one after another, each with what processor time the users of others leave.
-        When one refuses the model, the group takes no job until the model is loaded again.
+        When one refuses the model, the group takes no job until the model is loaded again. Where
+        processes die while they are opened, the futures fail only in a crash loop.
         """
         with self._lock:
-            new = not self._instances and not self._batcher.closed
-            if new:
+            if not self._instances and not self._batcher.closed:
                 self._gently = gently
                 self._instances = [
                     Instance(
                         f"{self._model}@{self._version} {self.config.name} {number}",
-                        open_predictor=self._open,
+                        open_worker=self._open,
                         batcher=self._batcher,
                         lost=self._lost,
+                        request_of=Batch.inputs,
                         deliver=self._deliver,
                         serving=partial(self._context.yielding.serving, self.config.threads),
                         clock=self._context.clock,
@@ -128,32 +134,31 @@ class Group:
                     )
                     for number in range(self.config.count)
                 ]
-            instances = self._instances
-        if new:
-            for instance in instances:
-                instance.opened.add_done_callback(self._opened)
-        return [instance.opened for instance in instances]
+            return [instance.opened for instance in self._instances]
 
     @contextlib.contextmanager
-    def reserving(self, *, deadline: float) -> Iterator[None]:
+    def reserving(self, *, deadline: float) -> Iterator[Reservation]:
         """Hold a place in the queue while a job is made. Raises what submit() raises."""
         self._check_fit()
         batcher = self._used()
-        batcher.reserve(deadline)
+        reservation = batcher.reserve(deadline)
         try:
-            yield
+            yield reservation
         finally:
-            batcher.release()
+            batcher.release(reservation)
 
-    def submit(self, *jobs: Job) -> None:
-        """Queue all of the jobs or none. Raises Overloaded, DeadlineExceeded, ModelNotReady."""
+    def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
+        """Queue all of the jobs or none. Raises Overloaded, DeadlineExceeded, ModelNotReady.
+
+        The first job takes the place of the reservation.
+        """
         self._check_fit()
-        self._used().submit(*jobs)
+        self._used().submit(*jobs, reservation=reservation)
         if not self._instances:
-            self.start()
+            self.start(gently=True)
 
     def _used(self) -> Batcher:
-        """Its batcher, for a job to come; raises Overloaded where a group may not start now."""
+        """Its batcher, for the next job; raises Overloaded where a group may not start now."""
         if self.config.start == "on_demand" and not self._batcher.closed:
             self._context.on_demand.use(self)
         return self._batcher
@@ -173,25 +178,17 @@ class Group:
             instance.ask_to_close()
         batcher.close(ModelNotReady("the instance group was stopped"))
 
-    def _opened(self, opened: Future[None]) -> None:
-        error = opened.exception()
-        if isinstance(error, PaddlepoolError):
-            log.error("%s %s: cannot start: %s", self._model, self.config.name, error)
-            self._failure = error
-            self._batcher.close(ModelNotReady("the instance group cannot start"))
-            self._context.on_demand.forget(self)
-
     def _check_fit(self) -> None:
         if reason := self._unfit():
-            self._context.observer.rejected(model=self._model, reason="not_ready")
+            self._context.observer.rejected(model=self._model, reason=Rejection.NOT_READY)
             raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
 
     def _unfit(self) -> str:
         """Why no job may enter, or an empty string."""
         if self._failure is not None:
             return "cannot start"
-        if self._guard.looping():
-            return "its predictors keep crashing"
+        if self._backoff.in_crash_loop():
+            return CRASH_LOOP
         return ""
 
     def ready(self) -> bool:
@@ -218,7 +215,7 @@ class Group:
         )
 
     def _reason(self, started: bool) -> str:
-        """Why it is not ready, for those who look at it; a client is told less."""
+        """Why it is not ready, for operators; clients hear less."""
         if self._failure is not None:
             return f"cannot start: {self._failure}"
         return self._unfit() or ("restarting" if started else "not started")
@@ -228,75 +225,34 @@ class Group:
         with self._lock:
             instances = self._instances
             self._batcher.close(ModelNotReady("this model version is no longer served"))
-        for instance in instances:
-            instance.ask_to_close()
-        for instance in instances:
-            instance.join()
+        close_all(instances)
         self._context.on_demand.forget(self)
 
-    def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
-        """A tested predictor of this configuration that takes no part in the group's work.
-
-        Raises ConfigError, BackendError, WorkerCrashed or DeadlineExceeded.
-        """
-        predictor = open_predictor(self._spec)
-        try:
-            self._selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
-        except BaseException:
-            predictor.close()
-            raise
-        return predictor
-
     def _open(self, first: bool) -> Predictor:
-        """A predictor that has proven itself and is warm. Raises ConfigError or BackendError."""
-        if not (first and self._gently):
-            return self._proven(self._context.open_predictor(self._spec), timed=first)
-        with self._turn:
-            suspension = self._context.yielding.suspension
-            predictor = self._context.open_predictor(self._spec, suspension=suspension)
-            # What stood still in between cannot be timed; the first jobs will be.
-            self._proven(predictor, timed=False)
-        predictor.settle()
-        return predictor
-
-    def _proven(self, predictor: Predictor, *, timed: bool) -> Predictor:
         try:
-            self._selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
-            self._warm_up(predictor, timed=timed)
-        except (WorkerCrashed, DeadlineExceeded) as error:
-            predictor.close()
-            raise BackendError("the predictor process ended during its first runs") from error
-        except BaseException:
-            predictor.close()
+            if first and self._gently:
+                return self.opening.open_gently()
+            return self.opening.open(self._batcher.observed if first else None)
+        except (ConfigError, BackendError) as refusal:
+            if first:
+                self._refused(refusal)
             raise
-        return predictor
 
-    def _warm_up(self, predictor: Predictor, *, timed: bool) -> None:
-        """Run every configured shape; `timed` lets admission know how long each usually takes.
+    def _refused(self, refusal: PaddlepoolError) -> None:
+        log.error("%s %s: cannot start: %s", self._model, self.config.name, refusal)
+        self._failure = refusal.alone()
+        self._batcher.close(ModelNotReady("the instance group cannot start"))
+        self._context.on_demand.forget(self)
 
-        A shape's first run is up to eight times slower than what admission should count with, so
-        a second one is timed where that is short. Without it the self-test's shape is not run
-        again: a replacement is back the sooner, and a reload costs the users less.
-        """
-        tested = [array.shape for array in self._selftest.inputs.values()]
-        for inputs in self._warmups:
-            if not timed:
-                if [array.shape for array in inputs.values()] != tested:
-                    predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
-                continue
-            seconds = self._timed_run(predictor, inputs)
-            if seconds < SHORT_RUN_SECONDS:
-                seconds = self._timed_run(predictor, inputs)
-            self._batcher.observed(shape_key(inputs), seconds)
-
-    def _timed_run(self, predictor: Predictor, inputs: Tensors) -> float:
-        began = self._context.clock()
-        predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
-        return self._context.clock() - began
-
-    def _lost(self, reason: str) -> float:
+    def _lost(self, reason: Restart) -> float:
         self._context.observer.restarted(model=self._model, group=self.config.name, reason=reason)
-        return 0.0 if reason == "memory" else self._guard.record()
+        if reason is Restart.MEMORY:
+            return 0.0
+        delay = self._backoff.delay_after_loss()
+        if self._backoff.in_crash_loop():
+            for instance in self._instances:
+                instance.give_up_opening(BackendError(CRASH_LOOP))
+        return delay
 
     def _deliver(self, run: Run, ran: Ran) -> None:
         """Give each job its rows. Raises ValueError when the outputs do not have its rows."""

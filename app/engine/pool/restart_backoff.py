@@ -1,4 +1,4 @@
-"""How soon a lost predictor is replaced, and when a group that loses too many is not ready."""
+"""How soon a lost worker is replaced, and when a group that loses too many is not ready."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class RestartBackoff:
         self._lock = threading.Lock()
         self._losses: deque[float] = deque(maxlen=len(DELAYS))
 
-    def record(self) -> float:
-        """Count a loss; returns the seconds to wait before the predictor is opened again."""
+    def delay_after_loss(self) -> float:
+        """Count a loss; returns the seconds to wait before the next worker is opened."""
         with self._lock:
             self._losses.append(self._clock())
-            return DELAYS[self._recent() - 1]
+            return DELAYS[self._losses_in_window() - 1]
 
-    def looping(self) -> bool:
+    def in_crash_loop(self) -> bool:
         with self._lock:
-            return self._recent() > MOST_LOSSES
+            return self._losses_in_window() > MOST_LOSSES
 
-    def _recent(self) -> int:
+    def _losses_in_window(self) -> int:
         oldest = self._clock() - WINDOW_SECONDS
         while self._losses and self._losses[0] <= oldest:
             self._losses.popleft()

@@ -1,4 +1,4 @@
-"""Who may wait in the queue: whoever could not be served in time is told so at once.
+"""Who may wait in the queue: whoever could not be served in time is refused at once.
 
 A job is admitted only if, by the moving service time, it can finish before its deadline. One
 exception keeps a wrong estimate from refusing everyone for ever: a job that would run at once is
@@ -7,93 +7,132 @@ always admitted, and its run corrects the estimate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
-from app.engine.queue.job import Job
+from app.contracts.reasons import Rejection
+from app.engine.queue.job import Job, ShapeKey
+from app.engine.queue.running import Instances
 from app.engine.queue.service_time import ServiceTime
-from app.engine.queue.shape_queues import ShapeQueues
-
-NORMAL = 0
-"""The priority of requests that name none."""
+from app.engine.queue.shape_queues import NORMAL, ShapeQueues
 
 
 class Refused(Exception):
-    """`reason` is one of reasons.REJECTIONS, `error` what the caller is told."""
+    """`reason` is counted, `error` is for the caller."""
 
-    def __init__(self, reason: str, error: PaddlepoolError) -> None:
+    def __init__(self, reason: Rejection, error: PaddlepoolError) -> None:
         super().__init__(reason)
         self.reason = reason
         self.error = error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instances:
-    """What the instances are doing at a moment: `live` take batches, the runs of `running` still
-    need so many seconds in all, and `free` says whether one would take a job at once."""
+class Reservation:
+    """A place in the queue for a job that is still being made, such as one whose picture is being
+    opened. Nobody else's job takes it."""
 
-    live: int
-    running: float
-    free: bool
+    __slots__ = ()
 
 
 class Admission:
-    """Reads the queues and changes nothing in them. Callers hold the batcher's lock.
+    """Callers hold the batcher's lock.
 
-    A place is held for each job that is still being made, such as one whose picture is being
-    opened: it must find room when it is there, and whoever comes later waits behind it.
+    **Invariant**: reservations and the jobs of normal priority together never exceed `max_queue`,
+    so the job of a reservation always finds room. Urgent work has been paid for: it is not counted
+    and never refused.
     """
 
     def __init__(self, queues: ShapeQueues, times: ServiceTime, *, max_queue: int) -> None:
         self._queues = queues
         self._times = times
         self._max_queue = max_queue
-        self.reservations = 0
+        self.reservations: set[Reservation | None] = set()
 
-    def of_job(self, job: Job, now: float, instances: Instances) -> Job | None:
-        """Raises Refused; returns the job of lower priority that must go for it, if one must."""
-        if job.deadline <= now:
-            late = DeadlineExceeded("the deadline had passed before the job could be queued")
-            raise Refused("deadline", late)
-        wait = 0.0
-        if self._queues or not instances.free:
-            before = self._queues.seconds_before(job, self._times)
-            wait = (instances.running + before) / max(1, instances.live)
-            self._in_time(wait, wait + self._times.expected(job.key), job.deadline - now)
-        if len(self._queues) < self._max_queue:
-            return None
-        shed = self._queues.least_urgent(job.priority)
-        if shed is None:
-            raise self._full(len(self._queues), wait)
+    def admit(
+        self,
+        jobs: Sequence[Job],
+        now: float,
+        instances: Instances,
+        reservation: Reservation | None = None,
+    ) -> list[Job]:
+        """Put the jobs into their queues, the first in the place of the reservation, which ends.
+
+        Returns those of lower priority that had to go for them. Raises Refused, with the queues as
+        they were before.
+        """
+        reserved = reservation in self.reservations
+        self.reservations -= {reservation}
+        shed: list[Job] = []
+        for place, job in enumerate(jobs):
+            try:
+                self._check(
+                    job, now, instances, reserving=0 if reserved else len(self.reservations)
+                )
+            except Refused:
+                for added in jobs[:place]:
+                    self._queues.remove(added)
+                for returning in reversed(shed):  # the youngest was shed first
+                    self._queues.add(returning)
+                raise
+            full = job.priority >= NORMAL and self._taken() >= self._max_queue
+            if full and (unlucky := self._queues.least_urgent(job.priority)):
+                self._queues.remove(unlucky)
+                shed.append(unlucky)
+            self._queues.add(job)
         return shed
 
-    def of_reservation(self, deadline: float, now: float, instances: Instances) -> None:
+    def reserve(self, deadline: float, now: float, instances: Instances) -> Reservation:
         """Raises Refused when a job that is still to be made would find no room or no time."""
-        if not self._queues and not self.reservations and instances.free:
-            return
-        run = self._times.overall()
-        before = self._queues.seconds(NORMAL, self._times) + self.reservations * run
-        wait = (instances.running + before) / max(1, instances.live)
-        self._in_time(wait, wait + run, deadline - now)
-        taken = len(self._queues) + self.reservations
-        if taken >= self._max_queue and self._queues.least_urgent(NORMAL) is None:
-            raise self._full(taken, wait)
+        if self._queues or self.reservations or not instances.free:
+            wait = self._wait(NORMAL, None, 1, len(self.reservations), instances)
+            self._check_time(wait, self._times.overall(), deadline - now)
+            self._check_room(NORMAL, wait)
+        reservation = Reservation()
+        self.reservations.add(reservation)
+        return reservation
 
-    def _in_time(self, wait: float, needed: float, left: float) -> None:
-        if wait > 0 and needed > left:
+    def _check(self, job: Job, now: float, instances: Instances, *, reserving: int) -> None:
+        """Raises Refused. `reserving`: how many reservations go before the job; those made before
+        its own did, and are jobs by now or come behind it."""
+        if job.deadline <= now:
+            late = DeadlineExceeded("the deadline had passed before the job could be queued")
+            raise Refused(Rejection.DEADLINE, late)
+        if job.priority < NORMAL:
+            return
+        wait = 0.0
+        if self._queues or not instances.free:
+            wait = self._wait(job.priority, job.key, job.rows, reserving, instances)
+            self._check_time(wait, self._times.expected(job.key), job.deadline - now)
+        self._check_room(job.priority, wait)
+
+    def _taken(self) -> int:
+        return self._queues.counted() + len(self.reservations)
+
+    def _wait(
+        self, priority: int, key: ShapeKey | None, rows: int, reserving: int, instances: Instances
+    ) -> float:
+        """Seconds until a job of this shape would begin; `key` is None where it is not known."""
+        before = self._queues.seconds_before(priority, key, rows, self._times)
+        before += reserving * self._times.overall()
+        return (instances.running + before) / max(1, instances.live)
+
+    def _check_time(self, wait: float, run: float, left: float) -> None:
+        if wait > 0 and wait + run > left:
             hopeless = Overloaded(
-                f"the queue needs about {needed:.2f} s, the deadline leaves {left:.2f} s",
+                f"the queue needs about {wait + run:.2f} s, the deadline leaves {left:.2f} s",
                 retry_after=wait,
                 limit=round(left, 3),
-                received=round(needed, 3),
+                received=round(wait + run, 3),
             )
-            raise Refused("deadline", hopeless)
+            raise Refused(Rejection.DEADLINE, hopeless)
 
-    def _full(self, waiting: int, wait: float) -> Refused:
-        full = Overloaded(
-            f"the queue is full: {waiting} jobs wait, limit {self._max_queue}",
-            retry_after=max(wait, self._times.overall()),
-            limit=self._max_queue,
-            received=waiting + 1,
-        )
-        return Refused("queue_full", full)
+    def _check_room(self, priority: int, wait: float) -> None:
+        """Jobs of lower priority do not count: the least urgent of them makes room."""
+        taken = self._queues.counted(priority) + len(self.reservations)
+        if taken >= self._max_queue:
+            full = Overloaded(
+                f"the queue is full: {taken} jobs wait, limit {self._max_queue}",
+                retry_after=max(wait, self._times.overall()),
+                limit=self._max_queue,
+                received=taken + 1,
+            )
+            raise Refused(Rejection.QUEUE_FULL, full)

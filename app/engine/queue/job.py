@@ -1,4 +1,4 @@
-"""One job on its way through an instance group, and the batch in which jobs run together."""
+"""One job on its way to a process, and the batch in which jobs run together."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from app.contracts.errors import PaddlepoolError
-from app.contracts.ports import InferResult
 from app.contracts.tensors import Array, Tensors
 
 ShapeKey = tuple[tuple[str, str, tuple[int, ...]], ...]
@@ -19,7 +19,7 @@ ShapeKey = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 @dataclass(slots=True, eq=False, kw_only=True, weakref_slot=True)
 class Job:
-    """Validated tensors that wait for a predictor; times are values of the engine's clock.
+    """Validated tensors that wait for a process; times are values of the engine's clock.
 
     The future may be settled from several sides (result, deadline, cancellation): the first wins.
     Who has a result claims the job, counts it and settles it, so that nothing is counted twice.
@@ -31,26 +31,26 @@ class Job:
     priority: int
     deadline: float
     enqueued: float
-    future: Future[InferResult] = field(default_factory=Future)
+    future: Future[Any] = field(default_factory=Future)  # typed by whoever made the job
     _claim: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> bool:
         """Enter a batch; from here the future cannot be cancelled. False: nobody waits for it."""
         try:
             return self.future.set_running_or_notify_cancel()
-        except InvalidStateError:
+        except RuntimeError:  # so it says that somebody has settled it
             return False
 
     def claim(self) -> bool:
         """Whether the caller is the first, and must settle the future now."""
         return self._claim.acquire(blocking=False)
 
-    def finish(self, result: InferResult) -> None:
+    def finish(self, result: object) -> None:
         """By whoever has claimed the job."""
         self.future.set_result(result)
 
     def fail(self, error: PaddlepoolError) -> None:
-        """Unless somebody was first; a job that still waits may also have been cancelled."""
+        """With a copy of the error, unless somebody was first or has cancelled the job."""
         if self.claim():
             with contextlib.suppress(InvalidStateError):
                 self.future.set_exception(error.alone())

@@ -12,6 +12,9 @@ from app.engine.queue.service_time import ServiceTime
 
 QueueKey = tuple[int, ShapeKey]
 
+URGENT, NORMAL = -1, 0
+"""Priorities: smaller goes first. Urgent work is not counted against the limit of the queue."""
+
 
 class ShapeQueues:
     """First come, first served within a priority; no lock, no clock, no thread of its own.
@@ -49,6 +52,16 @@ class ShapeQueues:
                 self._forget_if_empty((job.priority, job.key))
                 return True
         return False
+
+    def take_expired(self, now: float) -> list[Job]:
+        """Take out every job whose deadline has come."""
+        expired = [job for job in self if job.deadline <= now]
+        for job in expired:
+            self.remove(job)
+        return expired
+
+    def next_deadline(self) -> float:
+        return min((job.deadline for job in self), default=math.inf)
 
     def next_batch(self, now: float) -> tuple[list[Job], float]:
         """The jobs that may run now, still in their queue, and when to ask again if there are none.
@@ -89,25 +102,27 @@ class ShapeQueues:
         tails = (queue[-1] for key, queue in self._queues.items() if key[0] == lowest)
         return max(tails, key=lambda entry: entry[0])[1]
 
-    def seconds_before(self, job: Job, times: ServiceTime) -> float:
-        """Predictor seconds of the runs that go before `job` would, were it added now."""
-        return self._seconds(job.priority, times, joining=job)
+    def counted(self, priority: float = math.inf) -> int:
+        """Jobs that count against the limit, of this priority or a higher one."""
+        return sum(
+            len(queue) for (other, _), queue in self._queues.items() if NORMAL <= other <= priority
+        )
 
-    def seconds(self, priority: int, times: ServiceTime) -> float:
-        """Predictor seconds of all runs that go before a new shape's job of this priority."""
-        return self._seconds(priority, times, joining=None)
-
-    def _seconds(self, priority: int, times: ServiceTime, *, joining: Job | None) -> float:
+    def seconds_before(
+        self, priority: int, joining: ShapeKey | None, rows: int, times: ServiceTime
+    ) -> float:
+        """Predictor seconds of the runs that go before a job of this priority and so many rows,
+        were it added now; `joining` is its shape, None where that is not known."""
         seconds = 0.0
         for (other, key), queue in self._queues.items():
             if other > priority:
                 continue
-            rows = sum(waiting.rows for _, waiting in queue)
-            if joining is not None and (other, key) == (priority, joining.key):
+            waiting = sum(job.rows for _, job in queue)
+            if (other, key) == (priority, joining):
                 # In its own queue it shares the last run, unless that one is full already.
-                runs = (rows + joining.rows - 1) // self._max_rows
+                runs = (waiting + rows - 1) // self._max_rows
             else:
-                runs = -(-rows // self._max_rows)
+                runs = -(-waiting // self._max_rows)
             seconds += runs * times.expected(key)
         return seconds
 

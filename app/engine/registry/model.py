@@ -17,6 +17,7 @@ from app.contracts.status import Effect, GroupStatus
 from app.contracts.tensors import Tensors, TensorSpec, shape_key
 from app.engine.pool.group import EngineContext, Group, wait_until_open
 from app.engine.pool.statistics import Snapshot, Statistics
+from app.engine.queue.admission import Reservation
 from app.engine.queue.job import Job
 from app.repository.layout import ModelFiles
 from app.repository.selftest import read_selftest
@@ -92,9 +93,11 @@ class ServedModel:
         deadline: float,
         group: str | None = None,
         priority: int = 0,
+        reservation: Reservation | None = None,
     ) -> list[Future[InferResult]]:
         """Check the tensors of each job and queue all of them, or none.
 
+        The first job takes the place of the `reservation`, which then ends.
         `deadline` is absolute; `priority` 0 is normal, and a larger one is less urgent: such a job
         waits until no other does, and is the first to be dropped. Raises InvalidParameter (group),
         InvalidTensor, Overloaded, DeadlineExceeded and ModelNotReady at once. A future gives the
@@ -115,7 +118,7 @@ class ServedModel:
             for inputs in jobs
         ]
         try:
-            chosen.submit(*queued)
+            chosen.submit(*queued, reservation=reservation)
         except PaddlepoolError:
             for _ in queued:
                 self._statistics.failed(0.0)
@@ -125,19 +128,19 @@ class ServedModel:
         return [job.future for job in queued]
 
     @contextlib.contextmanager
-    def reserving(self, *, deadline: float, group: str | None = None) -> Iterator[None]:
-        """Hold a place in a group's queue while a request is prepared.
+    def reserving(self, *, deadline: float, group: str | None = None) -> Iterator[Reservation]:
+        """Hold a place in a group's queue while a request is prepared; hand it to submit_all().
 
         Raises InvalidParameter (group), Overloaded and ModelNotReady at once, before any work.
         """
         chosen = self._group(self.config.default_group if group is None else group)
         with contextlib.ExitStack() as place:
             try:
-                place.enter_context(chosen.reserving(deadline=deadline))
+                reservation = place.enter_context(chosen.reserving(deadline=deadline))
             except PaddlepoolError:
                 self._statistics.failed(0.0)
                 raise
-            yield
+            yield reservation
 
     def _ended(self, enqueued: float, future: Future[InferResult]) -> None:
         """Count what failed; the group has counted what succeeded, with the times of its run."""
@@ -153,7 +156,7 @@ class ServedModel:
 
         Raises InvalidParameter, ConfigError, BackendError, WorkerCrashed, DeadlineExceeded.
         """
-        return self._group(group).open_shadow(open_predictor)
+        return self._group(group).opening.open_shadow(open_predictor)
 
     def record_effect(self, group: str, effect: Effect) -> None:
         """Keep what was found out about a group, for groups() to tell."""

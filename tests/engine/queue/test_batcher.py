@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import math
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -20,7 +22,8 @@ from app.contracts.ports import InferResult
 from app.contracts.tensors import shape_key
 from app.engine.queue.batcher import HEALTH_SECONDS, Batcher
 from app.engine.queue.job import Batch, Job
-from tests.engine.fakes import PATIENCE, ManualClock, Sleeper
+from app.engine.queue.shape_queues import URGENT
+from tests.engine.fakes import PATIENCE, ManualClock, Sleeper, wait_until
 
 
 class Bench:
@@ -126,13 +129,12 @@ def test_what_is_still_being_made_takes_its_turn(bench: Bench) -> None:
     bench.submit()
     bench.take()
     now = bench.clock()
-    for _ in range(3):
-        bench.batcher.reserve(now + 60)
+    held = [bench.batcher.reserve(now + 60) for _ in range(3)]
     with pytest.raises(Overloaded, match=r"needs about 5\.00 s, the deadline leaves 4\.90 s"):
         bench.batcher.reserve(now + 4.9)
-    bench.batcher.reserve(now + 5.1)
-    for _ in range(4):
-        bench.batcher.release()
+    held.append(bench.batcher.reserve(now + 5.1))
+    for reservation in held:
+        bench.batcher.release(reservation)
     bench.batcher.reserve(now + 2.1)
     assert bench.rejections == {"deadline": 1}
 
@@ -154,6 +156,60 @@ def test_places_and_jobs_share_the_limit_of_the_queue(bench: Bench) -> None:
         bench.submit()
     with pytest.raises(Overloaded, match="16 jobs wait, limit 16"):
         bench.batcher.reserve(bench.clock() + 60)
+
+
+def test_a_reserved_place_is_nobody_elses(bench: Bench) -> None:
+    """Whoever else fills the queue meanwhile: the job that was being made finds its place, and the
+    place is taken once."""
+    reservation = bench.batcher.reserve(bench.clock() + 60)
+    for _ in range(15):
+        bench.submit()
+    with pytest.raises(Overloaded, match="16 jobs wait, limit 16"):
+        bench.submit()
+    job, other = bench.job(), bench.job()
+    with pytest.raises(Overloaded):
+        bench.batcher.submit(other)
+    bench.batcher.submit(job, reservation=reservation)
+    assert bench.batcher.depth == 16
+    bench.batcher.release(reservation)
+    with pytest.raises(Overloaded):
+        bench.batcher.submit(other, reservation=reservation)
+
+
+def test_low_priority_jobs_are_not_promised_twice(bench: Bench) -> None:
+    """The one job that would make room is counted on by the reservation, not by a normal job."""
+    low = bench.submit(priority=1)
+    for _ in range(15):
+        bench.submit()
+    reservation = bench.batcher.reserve(bench.clock() + 60)
+    with pytest.raises(Overloaded):
+        bench.submit()
+    bench.batcher.submit(bench.job(), reservation=reservation)
+    assert isinstance(low.future.exception(timeout=PATIENCE), Overloaded)
+    assert bench.batcher.depth == 16
+
+
+def test_a_reserved_job_waits_for_the_queue_and_others_also_for_the_reservations(
+    bench: Bench,
+) -> None:
+    """Runs of a second: with three reservations and one job before it, another job needs five."""
+    bench.usual(1.0)
+    held = [bench.batcher.reserve(bench.clock() + 60) for _ in range(3)]
+    bench.submit()
+    with pytest.raises(Overloaded, match=r"needs about 5\.00 s"):
+        bench.submit(timeout=4.9)
+    bench.batcher.submit(bench.job(timeout=2.1), reservation=held[0])
+
+
+def test_urgent_work_is_never_refused_and_takes_nobodys_place(bench: Bench) -> None:
+    """It goes first, does not count against the limit, and sheds nobody."""
+    bench.usual(100.0)
+    jobs = [bench.submit(timeout=math.inf, priority=number % 2) for number in range(16)]
+    urgent = [bench.submit(timeout=1.0, priority=URGENT) for _ in range(3)]
+    assert bench.batcher.depth == 19
+    assert [bench.take().jobs[0] for _ in range(3)] == urgent
+    assert not any(job.future.done() for job in jobs)
+    assert bench.rejections == {}
 
 
 def test_two_instances_halve_the_wait() -> None:
@@ -406,6 +462,57 @@ def test_closing_fails_what_waits_and_lets_instances_go(bench: Bench) -> None:
     assert bench.batcher.take(lambda: True) is None
     with pytest.raises(ModelNotReady):
         bench.submit()
+
+
+def test_closing_keeps_nothing_of_those_who_waited(bench: Bench) -> None:
+    """Each hears of it with an error of his own: one error would keep the frames of all."""
+    jobs = [bench.submit() for _ in range(16)]
+    bodies: list[weakref.ref[np.ndarray[Any, Any]]] = []
+
+    def wait(job: Job) -> None:
+        body = np.zeros(1)
+        bodies.append(weakref.ref(body))
+        job.future.result(timeout=PATIENCE)
+
+    bench.batcher.close(ModelNotReady("closing"))
+    while jobs:
+        with contextlib.suppress(ModelNotReady):
+            wait(jobs.pop())
+    for _ in range(2):
+        body = np.zeros(1)
+        bodies.append(weakref.ref(body))
+        with contextlib.suppress(ModelNotReady):
+            bench.submit()
+        del body
+    gc.collect()
+    assert [ref() for ref in bodies if ref() is not None] == []
+
+
+@pytest.mark.parametrize("how", ["expires", "runs"])
+def test_a_job_that_is_over_is_kept_by_nobody(how: str) -> None:
+    """Also not by the thread that waits for the deadlines of others."""
+    bench = Bench(time.monotonic)
+    later = bench.submit(timeout=60.0, width=2)
+    job = weakref.ref(bench.submit(timeout=0.2 if how == "expires" else 30.0))
+    batches = [bench.take(), bench.take()] if how == "runs" else []
+    threading.Event().wait(0.05)  # until the other thread waits for the next deadline
+    for batch in batches:
+        for each in batch.jobs:
+            each.finish(_result())
+        bench.batcher.finished(batch, 0.1)
+    batch = each = None  # type: ignore[assignment]
+    batches.clear()
+    wait_until(lambda: job() is None, patience=5.0)
+    assert later.future.done() == (how == "runs")
+    bench.batcher.close(ModelNotReady("the test is over"))
+
+
+def test_a_settled_job_does_not_begin(bench: Bench) -> None:
+    """Its deadline may have come between the queue and the batch."""
+    over, waiting = bench.submit(), bench.submit()
+    over.fail(DeadlineExceeded("too late"))
+    assert not over.begin()
+    assert bench.take().jobs == (waiting,)
 
 
 def test_every_future_is_settled_in_a_storm() -> None:

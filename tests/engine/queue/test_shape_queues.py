@@ -112,7 +112,7 @@ def test_the_wait_counts_the_runs_before_a_job(waiting: list[Job], expected: flo
     times = ServiceTime()
     times.record(job(width=1).key, 1.0)
     times.record(job(width=2).key, 5.0)
-    assert filled(*waiting).seconds_before(job(), times) == expected
+    assert filled(*waiting).seconds_before(0, job().key, 1, times) == expected
 
 
 JOBS = st.builds(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +20,12 @@ from app.contracts.errors import (
     InvalidTensor,
     ModelNotReady,
     ModelOutputInvalid,
+    Overloaded,
     WorkerCrashed,
 )
 from app.contracts.ports import InferResult
 from app.contracts.tensors import Tensors, TensorSpec
+from app.engine.pool import restart_backoff
 from app.engine.pool.group import EngineContext
 from app.engine.registry.model import ServedModel
 from app.repository.layout import ModelRepository
@@ -336,7 +340,7 @@ def test_a_system_without_threads_left_costs_no_instance(
     assert len(factory.opened) == 1
 
 
-def test_a_predictor_that_died_in_its_sleep_costs_no_request(
+def test_a_predictor_that_died_while_idle_costs_no_request(
     serve: Serve, factory: FakeFactory, observer: RecordingObserver
 ) -> None:
     """It is replaced before any job, or at the latest when the next job arrives."""
@@ -409,6 +413,97 @@ def test_a_group_on_demand_starts_with_its_first_job(serve: Serve, factory: Fake
     result = model.submit(row(1), deadline=soon(), group="spare").result(timeout=PATIENCE)
     assert (result.group, len(factory.opened)) == ("spare", 2)
     assert [group.ready for group in model.groups()] == [True, True]
+
+
+def test_a_group_on_demand_opens_gently(serve: Serve, factory: FakeFactory) -> None:
+    """As a reload does: others are served meanwhile. What always runs was opened at full speed."""
+    model = serve()
+    model.submit(row(1), deadline=soon(), group="spare").result(timeout=PATIENCE)
+    assert [suspension is not None for suspension in factory.pauses] == [False, True]
+    assert factory.opened[1].suspension is None, "it was never settled"
+
+
+def refused_once(error: Exception) -> Callable[[Tensors], Tensors]:
+    """A self-test that raises in the first predictor and passes in every other."""
+    errors = [error]
+
+    def behave(inputs: Tensors) -> Tensors:
+        if errors:
+            raise errors.pop()
+        return doubled(inputs)
+
+    return behave
+
+
+@pytest.mark.parametrize("group", ["main", "spare"])
+@pytest.mark.parametrize(
+    "error", [Crash("killed"), BlockingIOError(errno.EAGAIN, "no process left")], ids=str
+)
+def test_what_passes_closes_no_group(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver, group: str, error: Exception
+) -> None:
+    """A process that was killed in its first run, or that the system could not start, is opened
+    again; whoever waits is served by the next."""
+    model = serve(start=group == "spare")
+    factory.selftest = refused_once(error)
+    if group == "main":
+        model.start()
+    result = model.submit(row(1), deadline=soon(), group=group).result(timeout=PATIENCE)
+    assert result.outputs["y"] == 2
+    assert observer.restarts == ["failed"]
+
+
+def test_a_group_that_is_opened_again_says_so(
+    serve: Serve, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is open it is not ready, and its reason is not a refusal."""
+    monkeypatch.setattr(restart_backoff, "DELAYS", (PATIENCE,) * 9)
+    model = serve(start=False)
+    factory.selftest = refused_once(Crash("killed"))
+    starting = threading.Thread(target=start_or_give_up, args=(model,))
+    starting.start()
+    wait_until(lambda: model.groups()[0].reason == "restarting")
+    assert (model.groups()[0].started, model.groups()[0].ready) == (True, False)
+    model.close()
+    starting.join(PATIENCE)
+
+
+def start_or_give_up(model: ServedModel) -> None:
+    with contextlib.suppress(WorkerCrashed):
+        model.start()
+
+
+def test_a_model_that_kills_every_process_is_refused(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a crash loop nobody waits any longer: a reload goes on with the old version."""
+    monkeypatch.setattr(restart_backoff, "DELAYS", (0.0,) * 9)
+
+    def die(inputs: Tensors) -> Tensors:
+        raise Crash("killed")
+
+    factory.selftest = die
+    with pytest.raises(BackendError, match="keep crashing"):
+        serve(start=False).start()
+    assert len(observer.restarts) >= 6
+
+
+def test_a_decoded_picture_finds_its_place_however_full_the_queue(
+    serve: Serve, factory: FakeFactory
+) -> None:
+    """Tensors that need no preparation fill the queue up to the places that are reserved."""
+    factory.behaviour = gate = Gate()
+    model = serve(batch=1, queue=4)
+    futures = [model.submit(row(0), deadline=soon())]
+    gate.wait_entered()
+    with model.reserving(deadline=soon()) as reservation:
+        futures += [model.submit(row(1), deadline=soon()) for _ in range(3)]
+        with pytest.raises(Overloaded):
+            model.submit(row(1), deadline=soon())
+        futures += model.submit_all([row(2)], deadline=soon(), reservation=reservation)
+    gate.open()
+    assert [each.result(timeout=PATIENCE).outputs["y"].item() for each in futures][-1] == 4
+    assert model.groups()[0].queue_depth == 0
 
 
 def test_a_group_that_cannot_start_fails_its_jobs(serve: Serve, factory: FakeFactory) -> None:

@@ -1,0 +1,103 @@
+"""Predictors of one configuration, opened, tested and warm."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from app.contracts.errors import BackendError, DeadlineExceeded
+from app.contracts.ports import Clock, Predictor, PredictorFactory, PredictorSpec
+from app.contracts.tensors import Tensors, shape_key
+from app.engine.pool.yielding import Yielding
+from app.engine.queue.job import ShapeKey
+from app.repository.selftest import SelfTest
+
+FIRST_RUN_SECONDS = 60.0
+SHORT_RUN_SECONDS = 0.25
+
+
+class Opening:
+    """Every method raises ConfigError or BackendError where the model is refused, and WorkerCrashed
+    or OSError where the process could not be started or died: the next may live."""
+
+    def __init__(
+        self,
+        spec: PredictorSpec,
+        *,
+        open_predictor: PredictorFactory,
+        selftest: SelfTest,
+        warmups: tuple[Tensors, ...],
+        yielding: Yielding,
+        clock: Clock,
+    ) -> None:
+        self._spec = spec
+        self._open_predictor = open_predictor
+        self._selftest = selftest
+        self._warmups = warmups
+        self._yielding = yielding
+        self._clock = clock
+        self._turn = threading.Lock()
+
+    def open(self, observed: Callable[[ShapeKey, float], None] | None) -> Predictor:
+        """`observed` hears how many seconds a run of each shape usually takes."""
+        return self._proven(self._open_predictor(self._spec), observed)
+
+    def open_gently(self) -> Predictor:
+        """One after another, each with what processor time the users of others leave."""
+        with self._turn:
+            suspension = self._yielding.suspension
+            predictor = self._open_predictor(self._spec, suspension=suspension)
+            # What stood still in between cannot be timed; the first jobs will be.
+            self._proven(predictor, None)
+        predictor.settle()
+        return predictor
+
+    def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
+        """A tested predictor that takes no part in the group's work; it may also raise
+        DeadlineExceeded."""
+        predictor = open_predictor(self._spec)
+        try:
+            self._selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
+        except BaseException:
+            predictor.close()
+            raise
+        return predictor
+
+    def _proven(
+        self, predictor: Predictor, observed: Callable[[ShapeKey, float], None] | None
+    ) -> Predictor:
+        try:
+            self._selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
+            self._warm_up(predictor, observed)
+        except DeadlineExceeded as error:
+            predictor.close()
+            raise BackendError(f"a first run took more than {FIRST_RUN_SECONDS:.0f} s") from error
+        except BaseException:
+            predictor.close()
+            raise
+        return predictor
+
+    def _warm_up(
+        self, predictor: Predictor, observed: Callable[[ShapeKey, float], None] | None
+    ) -> None:
+        """Run every configured shape; admission hears how long each usually takes.
+
+        A shape's first run is up to eight times slower than what admission should count with, so
+        a second one is timed where that is short. Where nobody asks for times the self-test's shape
+        is not run again: a replacement is back the sooner, and a reload costs the users less.
+        """
+        tested = [array.shape for array in self._selftest.inputs.values()]
+        for inputs in self._warmups:
+            if observed is None:
+                if [array.shape for array in inputs.values()] != tested:
+                    predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
+                continue
+            seconds = self._timed_run(predictor, inputs)
+            if seconds < SHORT_RUN_SECONDS:
+                seconds = self._timed_run(predictor, inputs)
+            observed(shape_key(inputs), seconds)
+
+    def _timed_run(self, predictor: Predictor, inputs: Tensors) -> float:
+        began = self._clock()
+        predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
+        return self._clock() - began

@@ -1,0 +1,79 @@
+"""A worker whose memory has grown above the cap is succeeded by a fresh one, opened beside it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+from app.contracts.ports import Worker
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+log = logging.getLogger(__name__)
+
+
+class Succession(Generic[Request, Answer]):
+    """Owned by one thread. `open_worker` is called in a thread of its own.
+
+    A cap below a worker's own size counts as half as much again as that size. Where no successor
+    can be opened the worker serves on, until it is half as large again.
+    """
+
+    def __init__(
+        self, name: str, open_worker: Callable[[], Worker[Request, Answer]], *, cap: int
+    ) -> None:
+        self._name = name
+        self._open_worker = open_worker
+        self._smallest_cap = self._cap = cap
+        self._successor: Future[Worker[Request, Answer]] | None = None
+
+    def began(self, worker: Worker[Request, Answer]) -> None:
+        self._cap = max(self._smallest_cap, worker.resident_bytes() * 3 // 2)
+
+    def watch(self, worker: Worker[Request, Answer]) -> None:
+        """Between two runs."""
+        if self._successor is None and worker.resident_bytes() > self._cap:
+            self._successor = Future()
+            opening = threading.Thread(
+                target=self._open,
+                args=(self._successor,),
+                name=f"{self._name} successor",
+                daemon=True,
+            )
+            try:
+                opening.start()
+            except RuntimeError as failure:  # the system has no thread left to give
+                self._successor.set_exception(failure)
+        successor = self._successor
+        if successor is not None and successor.done() and (error := successor.exception()):
+            log.warning("%s: no successor can be opened: %s", self._name, error)
+            self._successor = None
+            self._cap = self._cap * 3 // 2
+
+    def ready(self) -> bool:
+        successor = self._successor
+        return successor is not None and successor.done() and successor.exception() is None
+
+    def take(self) -> Future[Worker[Request, Answer]] | None:
+        """The successor that is open or being opened, from now on the caller's."""
+        successor, self._successor = self._successor, None
+        return successor
+
+    def close(self) -> None:
+        if (successor := self.take()) is not None:
+            successor.add_done_callback(_close_unused)
+
+    def _open(self, successor: Future[Worker[Request, Answer]]) -> None:
+        try:
+            successor.set_result(self._open_worker())
+        except Exception as error:
+            successor.set_exception(error)
+
+
+def _close_unused(successor: Future[Worker[Request, Answer]]) -> None:
+    if successor.exception() is None:
+        successor.result().close()

@@ -1,0 +1,70 @@
+"""The batches that instances hold, those they have given back, and how many instances there are."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+
+from app.engine.queue.job import Batch, Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """What the instances are doing at a moment: `live` take batches, the runs under way still need
+    `running` seconds in all, and `free` says whether one would take a job at once."""
+
+    live: int
+    running: float
+    free: bool
+
+
+class Running:
+    """Callers hold the batcher's lock. A batch that was given back still counts as running."""
+
+    def __init__(self) -> None:
+        self.batches: set[Batch] = set()
+        self.returned: deque[Batch] = deque()
+        self.live = 0
+        self.idle = 0
+
+    def instances(self, now: float) -> Instances:
+        running = sum(
+            max(0.0, batch.started + batch.expected_seconds - now) for batch in self.batches
+        )
+        free = self.idle > 0 or len(self.batches) < self.live
+        return Instances(live=self.live, running=running, free=free)
+
+    def jobs(self) -> list[Job]:
+        return [job for batch in self.batches for job in batch.jobs]
+
+    def overdue(self, now: float) -> list[Job]:
+        return [job for job in self.jobs() if job.deadline <= now and not job.future.done()]
+
+    def next_deadline(self) -> float:
+        return min((job.deadline for job in self.jobs() if not job.future.done()), default=math.inf)
+
+    def resume(self, now: float) -> Batch | None:
+        """A batch that was given back, less the jobs that nobody waits for any more."""
+        while self.returned:
+            batch = self.returned.popleft()
+            self.batches.discard(batch)
+            if jobs := tuple(job for job in batch.jobs if not job.future.done()):
+                batch = replace(batch, jobs=jobs, started=now)
+                self.batches.add(batch)
+                return batch
+        return None
+
+    def divide(self, batch: Batch) -> list[Batch]:
+        """The batch as one for each of its jobs."""
+        alone = [replace(batch, jobs=(job,)) for job in batch.jobs]
+        self.batches.discard(batch)
+        self.batches.update(alone)
+        return alone
+
+    def drop_returned(self) -> list[Job]:
+        """The jobs of what was given back, which nobody will take any more."""
+        jobs = [job for batch in self.returned for job in batch.jobs]
+        self.batches.difference_update(self.returned)
+        self.returned.clear()
+        return jobs

@@ -1,0 +1,53 @@
+"""What a child process is given: its limits, and of this environment how code runs, no secret."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.contracts.ports import Suspended
+
+NAMES = frozenset(
+    ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH",
+     "LD_PRELOAD", "GLIBC_TUNABLES", "CPU_NUM", "XDG_CACHE_HOME")
+)  # fmt: skip
+PREFIXES = (
+    "LC_", "PYTHON", "MALLOC_",
+    "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TBB_",
+    "ONEDNN_", "DNNL_", "FLAGS_", "GLOG_", "PADDLE_", "OPENVINO_", "OV_", "ORT_", "OPENCV_",
+    "CUDA_", "NVIDIA_",
+)  # fmt: skip
+"""The switches of Python, the allocator, thread pools and the frameworks."""
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a child may take. `address_space` in bytes is RLIMIT_AS, set after its imports;
+    `environment` is added to what `child_environment` passes on.
+
+    With a `suspension` the child stands still while that is held (no timeout runs on then) and
+    ends with the thread that started it. An `idle` one runs only on processors that nobody else
+    wants.
+    """
+
+    address_space: int | None = None
+    nice: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    suspension: Suspended | None = None
+    idle: bool = False
+
+
+def child_environment(added: Mapping[str, str]) -> dict[str, str]:
+    """The listed part of the environment, and what this child is to have beside it.
+
+    Children open hostile bytes: API keys and the service's settings (PADDLEPOOL_…) stay here.
+    """
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if name in NAMES or name.startswith(PREFIXES)
+    }
+    return passed | ONE_THREAD | dict(added)
