@@ -1,0 +1,301 @@
+"""The scheduler in any order of events: every future settles, once, and nothing is left over."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+)
+
+from app.contracts.errors import BackendError, ModelNotReady, Overloaded, WorkerCrashed
+from app.contracts.ports import InferResult
+from app.contracts.reasons import Restart
+from app.contracts.tensors import Tensors
+from app.engine.pool.group import EngineContext, Group
+from app.engine.queue.admission import Reservation
+from app.engine.registry.model import ServedModel
+from app.repository.layout import ModelRepository
+from tests.engine.fakes import (
+    PATIENCE,
+    Crash,
+    FakeFactory,
+    ManualClock,
+    RecordingObserver,
+    doubled,
+    row,
+    wait_until,
+    write_double,
+)
+
+COUNT, LIMIT = 2, 2
+FAST = {
+    "app.engine.pool.restart_backoff.DELAYS": (0.0,) * 9,
+    "app.engine.queue.batcher.HEALTH_SECONDS": 0.01,
+    "app.engine.pool.instance.FAREWELL_SECONDS": 0.0,
+}
+"""Nobody waits for the hands of a real clock."""
+
+numbers = st.integers(0, 100)
+
+
+class Runs:
+    """Runs that end when and how they are told to: the behaviour of every predictor."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: list[object] = []
+        self._outcomes: dict[object, Exception | None] = {}
+        self._all_end = False
+
+    def __call__(self, inputs: Tensors) -> Tensors:
+        with self._changed:
+            self._waiting.append(me := object())
+            assert self._changed.wait_for(lambda: me in self._outcomes or self._all_end, PATIENCE)
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(me)
+            outcome = self._outcomes.pop(me, None)
+        if outcome is not None:
+            raise outcome
+        return doubled(inputs)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def end(self, number: int, outcome: Exception | None) -> None:
+        with self._changed:
+            if self._waiting:
+                ended = self._waiting.pop(number % len(self._waiting))
+                self._outcomes[ended] = outcome
+                self._changed.notify_all()
+
+    def end_all(self) -> None:
+        with self._changed:
+            self._all_end = True
+            self._changed.notify_all()
+
+
+class Scheduler(RuleBasedStateMachine):
+    """One served model with two predictors, and all that may happen to it.
+
+    No rule has a precondition: threads decide what is refused, and the same rules must follow.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cleanup = contextlib.ExitStack()
+        for name, value in FAST.items():
+            self._cleanup.enter_context(mock.patch(name, value))
+        self._root = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory()))
+        write_double(self._root, batch=2, queue=LIMIT // COUNT, count=COUNT)
+        self._threads = set(threading.enumerate())
+        self.clock = ManualClock()
+        self.factory = FakeFactory()
+        self.observer = RecordingObserver()
+        self.futures: list[Future[InferResult]] = []
+        self.settled: list[Future[InferResult]] = []
+        self.inputs: list[weakref.ref[Any]] = []
+        self.reserved: list[tuple[ServedModel, Reservation, Callable[[], None]]] = []
+        self.models: list[ServedModel] = []
+
+    @initialize()
+    def load(self) -> None:
+        self.runs = self.factory.behaviour = Runs()
+        context = EngineContext(
+            open_predictor=self.factory,
+            observer=self.observer,
+            clock=self.clock,
+            max_resident_bytes=1 << 30,
+        )
+        self.model = ServedModel(ModelRepository(self._root).read("double", 1), context=context)
+        self.models.append(self.model)
+        self.model.start()
+
+    def _main(self, model: ServedModel) -> Group:
+        return model._groups["main"]
+
+    def _keep(self, futures: list[Future[InferResult]]) -> None:
+        for future in futures:
+            self.futures.append(future)
+            future.add_done_callback(self.settled.append)
+
+    def _tensors(self) -> Tensors:
+        inputs = row(1)
+        self.inputs.append(weakref.ref(inputs["x"]))
+        return inputs
+
+    def _settle_down(self) -> None:
+        """Until each predictor is at work or has nothing to do."""
+        main = self._main(self.model)
+
+        def still() -> bool:
+            status = main.status()
+            if main._batcher.closed:
+                return True
+            queued = status.queue_depth + len(main._batcher._running.returned)
+            return status.live == COUNT and (queued == 0 or len(self.runs) == COUNT)
+
+        wait_until(still)
+
+    @rule(jobs=st.integers(1, LIMIT), priority=st.sampled_from((-1, 0, 0, 1)), seconds=st.just(5.0))
+    def submit(self, jobs: int, priority: int, seconds: float) -> None:
+        with contextlib.suppress(Overloaded, ModelNotReady):
+            self._keep(
+                self.model.submit_all(
+                    [self._tensors() for _ in range(jobs)],
+                    deadline=self.clock() + seconds,
+                    priority=priority,
+                )
+            )
+
+    @rule(places=st.integers(1, LIMIT + 1))
+    def reserve(self, places: int) -> None:
+        for _ in range(places):
+            held = contextlib.ExitStack()
+            with contextlib.suppress(Overloaded, ModelNotReady):
+                reservation = held.enter_context(self.model.reserving(deadline=self.clock() + 60.0))
+                self.reserved.append((self.model, reservation, held.close))
+
+    @rule(number=numbers)
+    def release(self, number: int) -> None:
+        if self.reserved:
+            self.reserved.pop(number % len(self.reserved))[2]()
+
+    @rule(number=numbers)
+    def submit_reserved(self, number: int) -> None:
+        """Its place is there, unless nobody serves any more."""
+        if not self.reserved:
+            return
+        model, reservation, release = self.reserved.pop(number % len(self.reserved))
+        with contextlib.suppress(ModelNotReady):
+            self._keep(
+                model.submit_all(
+                    [self._tensors()], deadline=self.clock() + 60.0, reservation=reservation
+                )
+            )
+        release()
+
+    @rule(number=numbers)
+    def cancel(self, number: int) -> None:
+        if self.futures:
+            self.futures[number % len(self.futures)].cancel()
+
+    @rule(seconds=st.sampled_from((1.0, 6.0, 61.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        batcher = self._main(self.model)._batcher
+        with batcher._work:
+            batcher._deadlines.notify_all()  # it waits by the real clock
+
+    @rule(number=numbers)
+    def finish(self, number: int) -> None:
+        self._settle_down()
+        self.runs.end(number, None)
+
+    @rule(number=numbers)
+    def fail(self, number: int) -> None:
+        self._settle_down()
+        self.runs.end(number, BackendError("refused"))
+
+    @rule(number=numbers)
+    def crash(self, number: int) -> None:
+        self._settle_down()
+        self.runs.end(number, Crash("gone"))
+
+    @rule(number=numbers)
+    def kill_one(self, number: int) -> None:
+        """Whether it is idle or in a run; one that was killed is found dead after its run."""
+        alive = [each for each in self.factory.opened if not each.closed.is_set()]
+        if alive:
+            alive[number % len(alive)].dead = Restart.KILLED
+
+    @rule()
+    def opening_fails_once(self) -> None:
+        errors = [WorkerCrashed("killed")]
+
+        def selftest(inputs: Tensors) -> Tensors:
+            if errors:
+                raise errors.pop()
+            return doubled(inputs)
+
+        self.factory.selftest = selftest
+
+    @rule()
+    def close(self) -> None:
+        closing = threading.Thread(target=self.model.close)
+        closing.start()
+        wait_until(lambda: self._main(self.model)._batcher.closed)
+        self.runs.end_all()
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
+        self.runs = self.factory.behaviour = Runs()
+
+    @rule()
+    def reload(self) -> None:
+        """A new version takes over; whoever still waits for the old one hears of it."""
+        self.close()
+        self.load()
+
+    @invariant()
+    def no_more_live_than_there_are(self) -> None:
+        for model in self.models:
+            assert 0 <= model.groups()[0].live <= COUNT
+
+    @invariant()
+    def every_place_is_given_once(self) -> None:
+        for model in self.models:
+            batcher = self._main(model)._batcher
+            with batcher._work:
+                held = len(batcher._admission.reservations)
+                assert held + batcher._queues.counted(0) <= LIMIT
+                assert held <= len(self.reserved)
+
+    def teardown(self) -> None:
+        try:
+            if self.models:
+                self._settle_everything()
+        finally:
+            self._cleanup.close()
+
+    def _settle_everything(self) -> None:
+        for _, _, release in self.reserved:
+            release()
+        self.runs.end_all()
+        if not self._main(self.model)._batcher.closed:
+            self._settle_down()
+        self.model.close()
+        wait_until(lambda: len(self.settled) == len(self.futures))
+        assert sorted(map(id, self.settled)) == sorted(map(id, self.futures))
+        for model in self.models:
+            assert self._main(model)._batcher.idle
+            assert [group.live for group in model.groups()] == [0, 0]
+        assert all(predictor.closed.is_set() for predictor in self.factory.opened)
+        wait_until(lambda: set(threading.enumerate()) <= self._threads)
+        self.futures.clear()
+        self.settled.clear()
+        gc.collect()
+        assert [each for each in self.inputs if each() is not None] == []
+
+
+TestScheduler = Scheduler.TestCase
+TestScheduler.settings = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
