@@ -1,13 +1,15 @@
 """The path of one request through Paddlepool. Read this first.
 
-    lease ──► prepare (decode, preprocess) ──► submit every job (queue, infer) ──► finish
-      │            codec process or thread         predictor processes      (postprocess, encode)
-      └────────────── one model version from the first step to the last ──────────────┘
+    run     lease ─► reserve ─► prepare ─► submit every job ─► finish ─► release ─► end of lease
+    infer   lease ─► reserve ─► read ────► submit one job ─────────────────────────► end of lease
 
-Everything that can fail because of one client's bytes fails in `prepare`, before the queue. A
-request holds a place in the queue meanwhile: where there is none, it is refused before that work.
-Whatever happens, what a request holds is given back: queued jobs are cancelled, pictures are
-released, and the lease ends, also when the client goes away and the task is cancelled.
+`run` answers a task (/segment, /sentiment): its pipeline decodes and preprocesses in `prepare`,
+postprocesses and encodes in `finish`. `infer` answers raw tensors (/v2), which `read` makes of the
+body. Both hold one model version from the first step to the last. Whatever can fail because of one
+client's bytes fails in prepare or read, before the queue; a place in the queue is held meanwhile,
+and where there is none the request is refused before that work. Whatever happens, what a request
+holds is given back: queued jobs are cancelled, pictures are released, and the lease ends, also when
+the client goes away and the task is cancelled.
 """
 
 from __future__ import annotations
@@ -15,20 +17,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from app.contracts.errors import DeadlineExceeded, InvalidParameter, ModelNotFound
-from app.contracts.ports import Clock, Finished, InferResult, Pipeline, Prepared
+from app.awaiting import results_of
+from app.contracts.errors import (
+    DeadlineExceeded,
+    InvalidParameter,
+    InvalidTensor,
+    ModelNotFound,
+    RunRefused,
+)
+from app.contracts.ports import Clock, InferResult, Pipeline
 from app.contracts.reasons import STAGES
 from app.contracts.tensors import Tensors
-from app.engine.queue.admission import Reservation
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
-
-T = TypeVar("T")
 
 
 class RequestObserver(Protocol):
@@ -52,13 +57,33 @@ class TrafficListener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A task's result and where it came from. `stages` are seconds, in the order they ran."""
+    """A request's result and where it came from. `stages` are seconds, in the order they ran."""
 
     value: Any
     model: str
     version: int
     group: str
     stages: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRequest:
+    """Raw tensors to run. `group` None is the model's default; `timeout` in seconds; `state` is
+    the reader's own."""
+
+    inputs: Tensors
+    group: str | None
+    priority: int
+    timeout: float
+    state: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A place in a group's queue; `timeout` is the request's deadline in seconds."""
+
+    group: str | None
+    timeout: float
 
 
 class DataPlane:
@@ -96,83 +121,134 @@ class DataPlane:
         """
         deadline = self._clock() + timeout
         chosen = model or self._default_model(task)
-        with self._announced(), self._registry.lease(chosen, version) as served:
+        with self._leased(chosen, version) as served:
             pipeline = _pipeline_of(served, task)
             group = group or served.config.default_group
-            async with _within(timeout, served, group):
+            async with self._within(deadline, timeout, served, group):
                 with served.reserving(group=group, deadline=deadline) as reservation:
-                    prepared = await _prepared(pipeline.prepare(payload, deadline=deadline))
+                    prepared = await pipeline.prepare(payload, deadline=deadline)
                     try:
-                        results = await self._infer_all(
-                            served, prepared.jobs, group, deadline, reservation=reservation
+                        results = await results_of(
+                            served.submit_all(
+                                prepared.jobs,
+                                deadline=deadline,
+                                group=group,
+                                reservation=reservation,
+                            )
                         )
-                    except BaseException:
+                        outputs = [result.outputs for result in results]
+                        finished = await pipeline.finish(prepared, outputs, deadline=deadline)
+                    finally:
                         prepared.release()
-                        raise
-                outputs = [result.outputs for result in results]
-                finished = await _finished(pipeline, prepared, outputs, deadline)
-            queued = max(result.queue_seconds for result in results)
-            inferred = max(result.infer_seconds for result in results)
-            stages = _in_order(
-                prepared.stages, {"queue": queued, "infer": inferred}, finished.stages
-            )
-            self._observer.stages_done(model=served.name, group=group, stages=stages)
-            if self._traffic_listener is not None:
-                self._traffic_listener.answered(served, group, prepared.jobs, outputs)
-            return Answer(
-                value=finished.value,
-                model=served.name,
-                version=served.version,
-                group=group,
-                stages=stages,
-            )
+            stages = {**prepared.stages, **finished.stages}
+            return self._answered(served, prepared.jobs, results, finished.value, stages)
 
     async def infer(
         self,
-        served: ServedModel,
-        inputs: Tensors,
+        model: str,
+        read: Callable[[ServedModel], Awaitable[TensorRequest]],
         *,
-        group: str | None = None,
-        timeout: float,
-        priority: int = 0,
-    ) -> InferResult:
-        """Run raw tensors on a model that the caller leases; the second front door."""
-        deadline = self._clock() + timeout
-        with self._announced():
-            async with _within(timeout, served, group):
-                [result] = await self._infer_all(served, [inputs], group, deadline, priority)
-        stages = {"queue": result.queue_seconds, "infer": result.infer_seconds}
-        self._observer.stages_done(model=served.name, group=result.group, stages=stages)
-        if self._traffic_listener is not None:
-            self._traffic_listener.answered(served, result.group, [inputs], [result.outputs])
-        return result
+        version: int | None = None,
+        place: Place | None = None,
+    ) -> tuple[TensorRequest, Answer]:
+        """Answer raw tensors: what `read` made of the body, and the outputs as the answer's value.
 
-    async def _infer_all(
+        `place` is held while a large body is read. Raises what `read` does, InvalidTensor,
+        InvalidParameter (group) and what run() raises of the engine.
+        """
+        began = self._clock()
+        with self._leased(model, version) as served, contextlib.ExitStack() as held:
+            default = served.config.default_group
+            reservation = None
+            if place is not None:
+                until = began + place.timeout
+                reservation = held.enter_context(
+                    served.reserving(group=place.group, deadline=until)
+                )
+            asked = await read(served)
+            group = default if asked.group is None else asked.group
+            if place is not None and group != (place.group or default):
+                held.close()  # the place is in another group's queue
+                reservation = None
+            deadline = began + asked.timeout
+            try:
+                async with self._within(deadline, asked.timeout, served, group):
+                    results = await results_of(
+                        served.submit_all(
+                            [asked.inputs],
+                            deadline=deadline,
+                            group=group,
+                            priority=asked.priority,
+                            reservation=reservation,
+                        )
+                    )
+            except RunRefused:
+                # The model has passed its self-test, and these tensors were alone in their run.
+                shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())
+                raise InvalidTensor(
+                    "the model cannot be run on these tensors; each fits by itself, but their "
+                    f"shapes do not go together or a value is out of range: {', '.join(shapes)}"
+                ) from None
+            return asked, self._answered(served, [asked.inputs], results, results[0].outputs, {})
+
+    def _answered(
         self,
         served: ServedModel,
         jobs: Sequence[Tensors],
-        group: str | None,
-        deadline: float,
-        priority: int = 0,
-        reservation: Reservation | None = None,
-    ) -> list[InferResult]:
-        """Submit every job, or none: what is queued when one is refused or fails is cancelled."""
-        return await _results(
-            served.submit_all(
-                jobs, deadline=deadline, group=group, priority=priority, reservation=reservation
-            )
+        results: Sequence[InferResult],
+        value: Any,
+        stages: Mapping[str, float],
+    ) -> Answer:
+        """Tell observer and listener; of several jobs the slowest counts."""
+        group = results[0].group
+        measured = {
+            **stages,
+            "queue": max(result.queue_seconds for result in results),
+            "infer": max(result.infer_seconds for result in results),
+        }
+        stages = {stage: measured[stage] for stage in STAGES if stage in measured}
+        self._observer.stages_done(model=served.name, group=group, stages=stages)
+        if self._traffic_listener is not None:
+            outputs = [result.outputs for result in results]
+            self._traffic_listener.answered(served, group, jobs, outputs)
+        return Answer(
+            value=value, model=served.name, version=served.version, group=group, stages=stages
         )
 
     @contextlib.contextmanager
-    def _announced(self) -> Iterator[None]:
-        if self._traffic_listener is None:
-            yield
-            return
-        self._traffic_listener.began()
+    def _leased(self, model: str, version: int | None) -> Iterator[ServedModel]:
+        """The model version, held; the listener knows of the request while it is."""
+        listener = self._traffic_listener
+        if listener is not None:
+            listener.began()
         try:
-            yield
+            with self._registry.lease(model, version) as served:
+                yield served
         finally:
-            self._traffic_listener.ended()
+            if listener is not None:
+                listener.ended()
+
+    @contextlib.asynccontextmanager
+    async def _within(
+        self, deadline: float, timeout: float, served: ServedModel, group: str
+    ) -> AsyncIterator[None]:
+        """End what is awaited inside at the deadline, which came `timeout` seconds after the call.
+
+        Raises DeadlineExceeded.
+        """
+        try:
+            async with asyncio.timeout(deadline - self._clock()):
+                yield
+        except TimeoutError:
+            starting = any(
+                status.name == group and status.started and status.live == 0
+                for status in served.groups()
+            )
+            why = f": instance group {group!r} is still starting" if starting else ""
+            raise DeadlineExceeded(
+                f"no answer within the deadline of {timeout * 1000:.0f} ms{why}",
+                limit=round(timeout, 3),
+            ) from None
 
     def _default_model(self, task: str) -> str:
         try:
@@ -190,122 +266,3 @@ def _pipeline_of(served: ServedModel, task: str) -> Pipeline:
             received=served.config.pipeline or "none",
         )
     return served.pipeline
-
-
-@contextlib.asynccontextmanager
-async def _within(timeout: float, served: ServedModel, group: str | None) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(timeout):
-            yield
-    except TimeoutError:
-        chosen = group or served.config.default_group
-        starting = any(
-            status.name == chosen and status.started and status.live == 0
-            for status in served.groups()
-        )
-        why = f": instance group {chosen!r} is still starting" if starting else ""
-        raise DeadlineExceeded(
-            f"no answer within the deadline of {timeout * 1000:.0f} ms{why}",
-            limit=round(timeout, 3),
-        ) from None
-
-
-# What a future raises has the frames it is raised through in its traceback, and the future has what
-# it raises. A frame that names the future closes the circle, and all that hangs on it, pictures and
-# tensors, stays until the garbage collector comes by: these functions forget their futures.
-
-
-async def _settled(futures: Sequence[Future[T]]) -> None:
-    """Until all of them, futures of another thread, are done or one has failed.
-
-    The event loop is woken once for all of them: a wake-up for each would take the interpreter
-    from the thread that is about to start the next batch.
-    """
-    loop = asyncio.get_running_loop()
-    settled = asyncio.Event()
-    waiting = set(futures)
-
-    def settle(future: Future[T]) -> None:
-        waiting.discard(future)  # atomic: no two threads settle one future
-        failed = future.cancelled() or future.exception() is not None
-        if (failed or not waiting) and not loop.is_closed():
-            loop.call_soon_threadsafe(settled.set)
-
-    for each in futures:
-        each.add_done_callback(settle)
-    try:
-        await settled.wait()
-    finally:
-        waiting.clear()
-
-
-async def _results(futures: list[Future[T]]) -> list[T]:
-    """Await futures of another thread, or the first failure among them; what is not done then is
-    cancelled. Empties the list."""
-    done: Future[T] | None = None
-    try:
-        await _settled(futures)
-        for done in [each for each in futures if each.done()]:
-            done.result()
-        return [each.result() for each in futures]
-    finally:
-        done = None
-        while futures:
-            futures.pop().cancel()
-
-
-async def _result(future: Future[T]) -> T:
-    """Await a future of another thread; one that is done already costs no turn of the loop.
-
-    If this task is cancelled meanwhile, so is the future; and the other way round.
-    """
-    try:
-        if not future.done():
-            await _settled([future])
-        if future.cancelled():
-            raise asyncio.CancelledError
-        return future.result()
-    except asyncio.CancelledError:
-        future.cancel()
-        raise
-    finally:
-        del future
-
-
-async def _prepared(future: Future[Prepared]) -> Prepared:
-    """Await the future; if this task is cancelled meanwhile, release what still comes of it."""
-    try:
-        return await _result(future)
-    except asyncio.CancelledError:
-        future.add_done_callback(_release_unclaimed)
-        raise
-    finally:
-        del future
-
-
-async def _finished(
-    pipeline: Pipeline, prepared: Prepared, outputs: Sequence[Tensors], deadline: float
-) -> Finished:
-    """Finish what was prepared, and release it whatever happens."""
-    try:
-        finishing = pipeline.finish(prepared, outputs, deadline=deadline)
-    except BaseException:
-        prepared.release()
-        raise
-    # From here finish() owns what was prepared: it may still be reading the picture in its thread
-    # when this task is cancelled.
-    finishing.add_done_callback(lambda _: prepared.release())
-    try:
-        return await _result(finishing)
-    finally:
-        del finishing
-
-
-def _release_unclaimed(future: Future[Prepared]) -> None:
-    if not future.cancelled() and future.exception() is None:
-        future.result().release()
-
-
-def _in_order(*parts: Mapping[str, float]) -> dict[str, float]:
-    measured = {stage: seconds for part in parts for stage, seconds in part.items()}
-    return {stage: measured[stage] for stage in STAGES if stage in measured}

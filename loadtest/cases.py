@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import time
@@ -110,5 +111,6 @@ def sentiment_case(
 def tokens_of(model: ModelFiles, text: str) -> Tensors:
     with ThreadPoolExecutor(1) as pool:
         pipeline = open_pipeline(model.info(), executor=pool)
-        [job] = pipeline.prepare([text], deadline=time.monotonic() + 60).result().jobs
+        prepared = asyncio.run(pipeline.prepare([text], deadline=time.monotonic() + 60))
+    [job] = prepared.jobs
     return job

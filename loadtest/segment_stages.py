@@ -9,6 +9,7 @@ The kinds of request take turns, so that whatever else the machine does meets al
 from __future__ import annotations
 
 import argparse
+import asyncio
 import io
 import os
 import statistics
@@ -64,13 +65,15 @@ def disc() -> Array:
     return mask.astype(np.float32)[None, None]
 
 
-def measure(pipeline: SegmentPipeline, body: bytes, mask: Array, kind: str) -> dict[str, float]:
+async def measure(
+    pipeline: SegmentPipeline, body: bytes, mask: Array, kind: str
+) -> dict[str, float]:
     """Milliseconds by stage, `total` from call to answer, and `bytes` of the result."""
     request = read_options(body, KINDS[kind])
     deadline = time.monotonic() + 60
     started = time.perf_counter()
-    prepared = pipeline.prepare(request, deadline=deadline).result()
-    finished = pipeline.finish(prepared, [{"d0": mask}], deadline=deadline).result()
+    prepared = await pipeline.prepare(request, deadline=deadline)
+    finished = await pipeline.finish(prepared, [{"d0": mask}], deadline=deadline)
     seconds = {"total": time.perf_counter() - started, **prepared.stages, **finished.stages}
     prepared.release()
     times = {stage: value * 1000 for stage, value in seconds.items()}
@@ -86,11 +89,11 @@ def main() -> None:
     try:
         pipeline = open_pipeline(INFO, codecs=codecs)
         for kind in KINDS:
-            measure(pipeline, body, mask, kind)
+            asyncio.run(measure(pipeline, body, mask, kind))
         runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
         for _ in range(requests):
             for kind, measured in runs.items():
-                measured.append(measure(pipeline, body, mask, kind))
+                measured.append(asyncio.run(measure(pipeline, body, mask, kind)))
     finally:
         codecs.close()
     print(f"1 MP JPEG of {len(body):,} bytes, {requests} requests of each kind, one at a time")

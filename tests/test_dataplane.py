@@ -5,17 +5,25 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
+import numpy as np
 import pytest
 
-from app.contracts.errors import BackendError, Overloaded
+from app.contracts.errors import (
+    BackendError,
+    DeadlineExceeded,
+    InvalidTensor,
+    ModelOutputInvalid,
+    Overloaded,
+)
 from app.contracts.ports import Finished, Prepared
 from app.contracts.tensors import Tensors
-from app.dataplane import Answer, DataPlane
+from app.dataplane import Answer, DataPlane, Place, TensorRequest
+from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.observability.metrics import Metrics
 from tests.engine.fakes import (
@@ -30,30 +38,36 @@ from tests.engine.fakes import (
 )
 from tests.model_files import write_config, write_version
 
-T = TypeVar("T")
-
 
 class OneJobEach:
     """A pipeline that makes a job of each number of the payload and gives the doubled numbers."""
 
     def __init__(self) -> None:
         self.released = 0
-        self.slow: list[Callable[[], None]] | None = None
-        """Where requests wait until they are called; None: nothing takes time."""
+        self.slow: list[asyncio.Event] | None = None
+        """What requests wait for; None: nothing takes time."""
+        self.finishing: asyncio.Event | None = None
+        """Set by a request in finish(), which then raises `failure` or takes for ever."""
+        self.failure: Exception | None = None
+        self.finished = 0
 
-    def prepare(self, payload: Sequence[float], *, deadline: float) -> Future[Prepared]:
+    async def prepare(self, payload: Sequence[float], *, deadline: float) -> Prepared:
+        if self.slow is not None:
+            self.slow.append(asyncio.Event())
+            await self.slow[-1].wait()
         jobs = tuple(row(number) for number in payload)
-        prepared = Prepared(jobs=jobs, state=payload, stages={}, release=self._release)
-        if self.slow is None:
-            return _done(prepared)
-        future: Future[Prepared] = Future()
-        self.slow.append(lambda: future.set_result(prepared))
-        return future
+        return Prepared(jobs=jobs, state=payload, stages={}, release=self._release)
 
-    def finish(
+    async def finish(
         self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
-    ) -> Future[Finished]:
-        return _done(Finished(value=[float(each["y"].item()) for each in outputs], stages={}))
+    ) -> Finished:
+        self.finished += 1
+        if self.finishing is not None:
+            self.finishing.set()
+            if self.failure is not None:
+                raise self.failure
+            await asyncio.Event().wait()
+        return Finished(value=[float(each["y"].item()) for each in outputs], stages={})
 
     def close(self) -> None:
         pass
@@ -168,12 +182,6 @@ def test_a_request_that_is_given_up_leaves_the_queue(
     gate.open()
 
 
-def _done(value: T) -> Future[T]:
-    future: Future[T] = Future()
-    future.set_result(value)
-    return future
-
-
 def test_a_request_without_room_is_refused_before_its_work(
     dataplane: DataPlane, pipeline: OneJobEach, registry: ModelRegistry
 ) -> None:
@@ -188,7 +196,7 @@ def test_a_request_without_room_is_refused_before_its_work(
         assert pipeline.slow is not None
         assert len(pipeline.slow) == 6
         for proceed in pipeline.slow:
-            proceed()
+            proceed.set()
         return await asyncio.gather(*waiting)
 
     assert [answer.value for answer in asyncio.run(seven())] == [[2 * n] for n in range(6)]
@@ -212,6 +220,143 @@ def test_who_leaves_while_its_work_is_done_gives_its_place_back(
         return await ask(dataplane, 1, 2, 3, 4, 5, 6)
 
     assert asyncio.run(leave()).value == [2, 4, 6, 8, 10, 12]
+
+
+def asked_for(
+    inputs: Tensors, *, group: str | None = None, timeout: float = PATIENCE
+) -> TensorRequest:
+    return TensorRequest(inputs=inputs, group=group, priority=0, timeout=timeout)
+
+
+class Reading:
+    """Reads raw tensors of a body that is not there; `slow` as in OneJobEach."""
+
+    def __init__(self) -> None:
+        self.slow: list[asyncio.Event] | None = None
+        self.watched: list[weakref.ref[Any]] = []
+
+    async def __call__(self, served: ServedModel) -> TensorRequest:
+        if self.slow is not None:
+            self.slow.append(asyncio.Event())
+            await self.slow[-1].wait()
+        inputs = row(3)
+        self.watched.append(weakref.ref(inputs["x"]))
+        return asked_for(inputs)
+
+
+HELD = Place(group=None, timeout=PATIENCE)
+
+
+def test_a_large_body_without_room_is_refused_before_it_is_read(
+    dataplane: DataPlane, pipeline: OneJobEach, registry: ModelRegistry
+) -> None:
+    """Both front doors share the six places: three pictures, three bodies, and no seventh."""
+    read = Reading()
+    pipeline.slow = read.slow = waiting = []
+
+    async def seven() -> list[Any]:
+        asked: list[Coroutine[Any, Any, Any]] = [ask(dataplane, number) for number in range(3)]
+        asked += [dataplane.infer("double", read, place=HELD) for _ in range(3)]
+        tasks = [asyncio.create_task(each) for each in asked]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
+            await dataplane.infer("double", read, place=HELD)
+        assert len(waiting) == 6
+        for proceed in waiting:
+            proceed.set()
+        return await asyncio.gather(*tasks)
+
+    answers = asyncio.run(seven())
+    assert [answer.value for answer in answers[:3]] == [[0], [2], [4]]
+    assert [answer.value["y"].item() for _, answer in answers[3:]] == [6, 6, 6]
+
+
+def test_a_small_body_is_read_before_it_has_a_place(
+    dataplane: DataPlane, registry: ModelRegistry
+) -> None:
+    """Reading it costs less than asking for a place twice; its group may be another one."""
+
+    async def read(served: ServedModel) -> TensorRequest:
+        places.close()
+        return asked_for(row(3), group="spare")
+
+    with ExitStack() as places:
+        served = places.enter_context(registry.lease("double"))
+        for _ in range(6):
+            places.enter_context(served.reserving(deadline=float("inf")))
+        _, answer = asyncio.run(dataplane.infer("double", read))
+    assert answer.group == "spare"
+
+
+def test_a_body_that_cannot_be_read_gives_everything_back(
+    dataplane: DataPlane, registry: ModelRegistry
+) -> None:
+    """The place in the queue and the hold on the model version."""
+
+    async def unfit(served: ServedModel) -> TensorRequest:
+        raise InvalidTensor("no tensors")
+
+    for _ in range(7):
+        with pytest.raises(InvalidTensor):
+            asyncio.run(dataplane.infer("double", unfit, place=HELD))
+    assert asyncio.run(ask(dataplane, 1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
+    assert registry.served()[0].drain(0)
+
+
+def test_a_deadline_counts_from_the_call_and_not_from_when_the_body_is_read(
+    registry: ModelRegistry,
+) -> None:
+    """Reading is a part of what the client waits for."""
+    now = [100.0]
+    observer = Metrics(build={})
+    dataplane = DataPlane(registry, observer=observer, default_models={}, clock=lambda: now[0])
+
+    async def read(served: ServedModel) -> TensorRequest:
+        now[0] += 7
+        return asked_for(row(3), timeout=6)
+
+    with pytest.raises(DeadlineExceeded):
+        asyncio.run(dataplane.infer("double", read))
+
+
+@pytest.mark.parametrize("ending", ["left", "deadline", "failed"])
+def test_a_request_that_ends_in_finish_is_released_once(
+    dataplane: DataPlane, pipeline: OneJobEach, registry: ModelRegistry, ending: str
+) -> None:
+    """Whether its client leaves, its time is over or finish() raises."""
+
+    async def end() -> BaseException:
+        pipeline.finishing = asyncio.Event()
+        pipeline.failure = BackendError("unlucky") if ending == "failed" else None
+        timeout = 0.05 if ending == "deadline" else PATIENCE
+        task = asyncio.create_task(dataplane.run("several", [1.0], timeout=timeout))
+        await pipeline.finishing.wait()
+        if ending == "left":
+            task.cancel()
+        [found] = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(found, BaseException)
+        return found
+
+    expected = {
+        "left": asyncio.CancelledError,
+        "deadline": DeadlineExceeded,
+        "failed": BackendError,
+    }
+    assert isinstance(asyncio.run(end()), expected[ending])
+    assert pipeline.released == 1
+    assert registry.served()[0].drain(0)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf], ids=str)
+def test_what_is_no_number_reaches_no_pipeline(
+    dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory, number: float
+) -> None:
+    """The engine alone checks what a model returns: no finish() has to."""
+    factory.behaviour = lambda inputs: {"y": np.full_like(inputs["x"], number)}
+    with pytest.raises(ModelOutputInvalid, match="NaN or infinity"):
+        asyncio.run(ask(dataplane, 1))
+    assert pipeline.released == 1
+    assert pipeline.finished == 0
 
 
 class Payload(list[float]):
@@ -258,3 +403,50 @@ def test_nothing_of_a_request_waits_for_the_garbage_collector(
         wait_until(lambda: [payload() for payload in watched] == [None] * 3)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
+def test_nothing_of_raw_tensors_waits_for_the_garbage_collector(
+    dataplane: DataPlane, factory: FakeFactory, registry: ModelRegistry, ending: str
+) -> None:
+    """The other front door: a body may have 64 MB of them."""
+
+    def refuse(inputs: Tensors) -> Tensors:
+        raise BackendError("unlucky")
+
+    gate = Gate()
+    if ending == "failed":
+        factory.behaviour = refuse
+    if ending == "left":
+        factory.behaviour = gate
+    read = Reading()
+
+    async def one() -> None:
+        group = "nothing" if ending == "refused" else None
+        place = Place(group=group, timeout=PATIENCE)
+        asked = asyncio.create_task(dataplane.infer("double", read, place=place))
+        if ending == "left":
+            await asyncio.sleep(0)
+            asked.cancel()
+        [found] = await asyncio.gather(asked, return_exceptions=True)
+        assert isinstance(found, BaseException) == (ending != "answered")
+
+    async def several() -> None:
+        for _ in range(3):
+            await one()
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(several())
+        gate.open()
+        assert len(read.watched) == (0 if ending == "refused" else 3)
+
+        def gone() -> bool:
+            gate.seen.clear()
+            return all(inputs() is None for inputs in read.watched)
+
+        wait_until(gone)
+    finally:
+        gc.enable()
+    assert registry.served()[0].drain(0)

@@ -25,8 +25,6 @@ from tests.model_files import write_config, write_version
 CLASSIFY = '''
 """A task nobody has heard of: which of two numbers is larger."""
 
-from concurrent.futures import Future
-
 import numpy as np
 from fastapi import APIRouter
 
@@ -39,22 +37,16 @@ class Larger:
     def __init__(self, info):
         self.labels = info.parameters["labels"]
 
-    def prepare(self, payload, *, deadline):
+    async def prepare(self, payload, *, deadline):
         job = {"x": np.array([payload], np.float32)}
-        return done(Prepared(jobs=(job,), state=None, stages={"preprocess": 0.0}))
+        return Prepared(jobs=(job,), state=None, stages={"preprocess": 0.0})
 
-    def finish(self, prepared, outputs, *, deadline):
+    async def finish(self, prepared, outputs, *, deadline):
         index = int(outputs[0]["y"].argmax())
-        return done(Finished(value=self.labels[index], stages={"postprocess": 0.0}))
+        return Finished(value=self.labels[index], stages={"postprocess": 0.0})
 
     def close(self):
         pass
-
-
-def done(value):
-    future = Future()
-    future.set_result(value)
-    return future
 
 
 def build(info, workers):

@@ -10,7 +10,7 @@ import pytest
 
 from app.contracts.errors import DeadlineExceeded, InvalidParameter, ModelNotFound
 from app.contracts.tensors import Tensors
-from app.dataplane import DataPlane
+from app.dataplane import DataPlane, TensorRequest
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.observability.metrics import Metrics
@@ -61,55 +61,52 @@ def dataplane(registry: ModelRegistry, traffic_listener: RecordingListener) -> D
     )
 
 
-def infer(
-    dataplane: DataPlane, registry: ModelRegistry, *, group: str | None = None, timeout: float = 10
-) -> None:
-    async def run() -> None:
-        with registry.lease("double") as served:
-            await dataplane.infer(served, row(1), group=group, timeout=timeout)
+def infer(dataplane: DataPlane, *, group: str | None = None, timeout: float = 10) -> None:
+    async def read(served: ServedModel) -> TensorRequest:
+        return TensorRequest(inputs=row(1), group=group, priority=0, timeout=timeout)
 
-    asyncio.run(run())
+    asyncio.run(dataplane.infer("double", read))
 
 
 def test_an_answer_is_told_with_its_group_and_outputs(
-    dataplane: DataPlane, registry: ModelRegistry, traffic_listener: RecordingListener
+    dataplane: DataPlane, traffic_listener: RecordingListener
 ) -> None:
-    """After the request has ended, so that nothing done with it can delay it."""
-    infer(dataplane, registry)
-    assert traffic_listener.told == ["began", "ended", "answered by double main"]
+    """While it still counts as a request, so that nothing else begins before it is told."""
+    infer(dataplane)
+    assert traffic_listener.told == ["began", "answered by double main", "ended"]
     assert traffic_listener.outputs[0]["y"].tolist() == [[2]]
 
 
 def test_a_refused_request_comes_and_goes_without_an_answer(
-    dataplane: DataPlane, registry: ModelRegistry, traffic_listener: RecordingListener
+    dataplane: DataPlane, traffic_listener: RecordingListener
 ) -> None:
     """Whatever the reason."""
     with pytest.raises(InvalidParameter, match="main, spare"):
-        infer(dataplane, registry, group="nothing")
+        infer(dataplane, group="nothing")
     with pytest.raises(ModelNotFound):
         asyncio.run(dataplane.run("task", None, model="nothing", timeout=1))
     assert traffic_listener.told == ["began", "ended"] * 2
 
 
 def test_a_deadline_that_a_starting_group_misses_says_so(
-    dataplane: DataPlane, registry: ModelRegistry, factory: FakeFactory
+    dataplane: DataPlane, factory: FakeFactory
 ) -> None:
     """The client learns that it may come again."""
     gate = Gate()
     factory.selftest = gate
     with pytest.raises(DeadlineExceeded, match="50 ms: instance group 'spare' is still starting"):
-        infer(dataplane, registry, group="spare", timeout=0.05)
+        infer(dataplane, group="spare", timeout=0.05)
     gate.open()
-    infer(dataplane, registry, group="spare")
+    infer(dataplane, group="spare")
 
 
 def test_a_deadline_that_a_running_group_misses_is_just_that(
-    dataplane: DataPlane, registry: ModelRegistry, factory: FakeFactory
+    dataplane: DataPlane, factory: FakeFactory
 ) -> None:
     """Nothing is said of starting."""
     gate = Gate()
     factory.behaviour = gate
     with pytest.raises(DeadlineExceeded) as raised:
-        infer(dataplane, registry, timeout=0.05)
+        infer(dataplane, timeout=0.05)
     gate.open()
     assert "starting" not in raised.value.message

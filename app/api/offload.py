@@ -14,7 +14,7 @@ LARGE_BYTES = 256 * 1024
 
 
 async def beside_the_loop(executor: Executor, work: Callable[[], T], *, size: int) -> T:
-    """What `work` returns or raises; it runs in a thread when it is about many bytes.
+    """What `work` returns or raises; it runs in a thread of `executor` above LARGE_BYTES of `size`.
 
     A thread helps as far as `work` is made of several calls: within one, such as the parser's, the
     interpreter does not change threads.

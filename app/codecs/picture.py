@@ -18,8 +18,9 @@ Pixels = NDArray[np.uint8]
 class PictureStore:
     """Bounds the bytes of all pictures held at one time.
 
-    A picture is charged once it has been decoded, when its size is known, so the true bound is
-    `budget` plus one picture per codec process.
+    A picture is charged once it has been decoded, when its size is known, until its request ends,
+    which may be before a codec process has let go of it: the true bound is `budget` plus one
+    picture per codec process.
     """
 
     def __init__(self, *, budget: int) -> None:

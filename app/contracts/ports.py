@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -156,8 +155,8 @@ class EngineObserver(Protocol):
 class Prepared:
     """A request after decode and preprocess: the engine jobs to run, and what finish() needs.
 
-    `stages` are seconds by stage name. `release` frees what `state` holds and is called exactly
-    once, whatever happens.
+    `stages` are seconds by stage name. `release` frees what `state` holds. The data plane calls it
+    exactly once: when finish() has returned or raised, or when the request ends before that.
     """
 
     jobs: tuple[Tensors, ...]
@@ -175,12 +174,19 @@ class Finished:
 
 
 class Pipeline(Protocol):
-    """One task on one model version: turns a payload into engine jobs and outputs into a reply."""
+    """One task on one model version: turns a payload into engine jobs and outputs into a reply.
 
-    def prepare(self, payload: Any, *, deadline: float) -> Future[Prepared]: ...
+    Both coroutines run on the event loop: work above a millisecond belongs in a thread or a codec
+    process, awaited through `app.awaiting`. `deadline` is absolute. Either may be cancelled at any
+    await: work that it leaves behind must own what it reads.
+    """
 
-    def finish(
+    async def prepare(self, payload: Any, *, deadline: float) -> Prepared:
+        """What raises gives back what it holds: nobody else knows of it."""
+
+    async def finish(
         self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
-    ) -> Future[Finished]: ...
+    ) -> Finished:
+        """One entry of `outputs` for each job, all numbers finite."""
 
     def close(self) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -128,10 +129,11 @@ class FakeRegistry:
 
 
 class RecordingExecutor(ThreadPoolExecutor):
-    """One thread; `runs` counts what was handed to it."""
+    """One thread, which is in `threads`; `runs` counts what was handed to it."""
 
     def __init__(self) -> None:
-        super().__init__(1)
+        self.threads: set[int] = set()
+        super().__init__(1, initializer=lambda: self.threads.add(threading.get_ident()))
         self.runs = 0
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:

@@ -203,9 +203,10 @@ class ServedModel:
         """The rows of a job whose tensors fit this model. Raises InvalidTensor."""
         expected = {spec.name for spec in self.inputs}
         if set(inputs) != expected:
+            missing = ", ".join(sorted(expected - set(inputs))) or "none"
             raise InvalidTensor(
-                f"the model takes the inputs {', '.join(sorted(expected))}; "
-                f"received {len(inputs)} of which {len(expected & set(inputs))} fit",
+                f"the model takes the inputs {', '.join(sorted(expected))}; received {len(inputs)} "
+                f"of which {len(expected & set(inputs))} fit, missing {missing}",
                 limit=len(expected),
                 received=len(inputs),
             )
@@ -213,8 +214,8 @@ class ServedModel:
             array = inputs[spec.name]
             if not spec.admits(array) or array.size == 0:
                 raise InvalidTensor(
-                    f"input {spec.name!r} must be {spec.dtype} {list(spec.shape)}, "
-                    f"received {array.dtype.name} {list(array.shape)}"
+                    f"input {spec.name!r} must be {spec.dtype} of shape {list(spec.shape)} "
+                    f"(-1 is free), received {array.dtype.name} of shape {list(array.shape)}"
                 )
             if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
                 raise InvalidTensor(f"input {spec.name!r} contains NaN or infinity")

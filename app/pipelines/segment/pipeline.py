@@ -1,16 +1,13 @@
 """One matting model's pipeline: the picture opened, one engine job, the result rendered.
 
-Both ends run in codec processes; here only futures are joined and the picture's memory is owned.
+Both ends run in codec processes; here their calls are awaited and the picture's memory is owned.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +21,6 @@ from app.pipelines.segment.parameters import Parameters, read_parameters
 from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
 
 STAGES = "app.pipelines.segment.stages"
-
-T = TypeVar("T")
 
 
 def open_pipeline(info: ServedModelInfo, *, codecs: Codecs) -> SegmentPipeline:
@@ -48,9 +43,8 @@ class SegmentPipeline:
         self._input_name = input_name
         self._output_name = output_name
 
-    def prepare(self, payload: SegmentRequest, *, deadline: float) -> Future[Prepared]:
-        """Raises Overloaded; the future raises what decoding says of the picture (InputError)."""
-        picture = self._codecs.pictures.open()
+    async def prepare(self, payload: SegmentRequest, *, deadline: float) -> Prepared:
+        """Raises Overloaded, DeadlineExceeded, and InputError where the picture is at fault."""
         meta = {
             "limits": asdict(self._codecs.limits),
             "network": self._network,
@@ -59,34 +53,31 @@ class SegmentPipeline:
             "refine": payload.refine,
             "format": payload.format,
         }
-        body = np.frombuffer(payload.body, np.uint8)
-
-        def prepared(reply: Reply) -> Prepared:
-            picture.charge()
-            return Prepared(
-                jobs=({self._input_name: reply.arrays["input"]},),
-                state=(payload, picture, reply.meta["shape"]),
-                stages=reply.meta["seconds"],
-                release=picture.release,
-            )
-
+        picture = self._codecs.pictures.open()
         try:
-            opening = self._codecs.pool.submit(
+            reply = await self._codecs.call(
                 f"{STAGES}:open_picture",
                 meta,
-                {"body": body},
+                {"body": np.frombuffer(payload.body, np.uint8)},
                 descriptors=(picture.descriptor,),
                 deadline=deadline,
                 blame=ImageUnreadable,
             )
+            picture.charge()
         except BaseException:
             picture.release()
             raise
-        return _then(opening, prepared, otherwise=picture.release)
+        return Prepared(
+            jobs=({self._input_name: reply.arrays["input"]},),
+            state=(payload, picture, reply.meta["shape"]),
+            stages=reply.meta["seconds"],
+            release=picture.release,
+        )
 
-    def finish(
+    async def finish(
         self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
-    ) -> Future[Finished]:
+    ) -> Finished:
+        """A SegmentResult. Raises DeadlineExceeded, OutputTooLarge and WorkerCrashed."""
         request, picture, shape = _state_of(prepared)
         meta = {
             "shape": shape,
@@ -97,11 +88,7 @@ class SegmentPipeline:
             "refine": request.refine,
             "threshold": request.threshold,
         }
-
-        def finished(reply: Reply) -> Finished:
-            return Finished(value=_result(request, reply), stages=reply.meta["seconds"])
-
-        rendering = self._codecs.pool.submit(
+        reply = await self._codecs.call(
             f"{STAGES}:render",
             meta,
             {"mask": outputs[0][self._output_name]},
@@ -109,7 +96,7 @@ class SegmentPipeline:
             deadline=deadline,
             urgent=True,
         )
-        return _then(rendering, finished)
+        return Finished(value=_result(request, reply), stages=reply.meta["seconds"])
 
     def close(self) -> None:
         """Nothing to close: the codecs are shared and belong to `app.main`."""
@@ -132,45 +119,3 @@ def _result(request: SegmentRequest, reply: Reply) -> SegmentResult:
         box=Box(top=top, left=left, width=width, height=height),
         confidence=meta["confidence"],
     )
-
-
-def _then(
-    first: Future[Reply],
-    transform: Callable[[Reply], T],
-    *,
-    otherwise: Callable[[], None] = lambda: None,
-) -> Future[T]:
-    """A future of `transform(first)`. Cancelling it cancels `first`.
-
-    `otherwise` runs when no result is delivered: `first` failed or was cancelled, or nobody waits.
-    """
-    second: Future[T] = Future()
-
-    def settle(done: Future[Reply]) -> None:
-        if done.cancelled():
-            otherwise()
-            second.cancel()
-            second.set_running_or_notify_cancel()
-            return
-        try:
-            value = transform(done.result())
-        except BaseException as error:
-            otherwise()
-            if second.set_running_or_notify_cancel():
-                second.set_exception(error)
-            return
-        if second.set_running_or_notify_cancel():
-            second.set_result(value)
-        else:
-            otherwise()
-
-    # Each would keep the other, pictures and all, until the garbage collector comes by. Until it is
-    # settled, `first` is kept by whoever is to settle it.
-    second.add_done_callback(partial(_cancel_too, weakref.ref(first)))
-    first.add_done_callback(settle)
-    return second
-
-
-def _cancel_too(first: weakref.ref[Future[Reply]], second: Future[T]) -> None:
-    if second.cancelled() and (waiting := first()) is not None:
-        waiting.cancel()

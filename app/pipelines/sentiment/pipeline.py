@@ -8,17 +8,16 @@ memory grow without end. A job for each text would be that much more to queue an
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import chain
-from typing import ParamSpec, TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from app.awaiting import result_of
 from app.contracts.errors import DeadlineExceeded, ModelOutputInvalid, Overloaded
 from app.contracts.ports import Clock, Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Array, Tensors
@@ -26,15 +25,12 @@ from app.pipelines.sentiment.parameters import Parameters, read_parameters
 from app.pipelines.sentiment.scores import Score, rank, softmax
 from app.pipelines.sentiment.tokens import Tokenised, open_tokenizer, tensors_of, tokenise
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 MAX_PENDING = 64
 """Requests that may wait for the tokenizer; the longest request takes it under 0.1 s."""
 
 SHORT_CHARACTERS = 1_536
-"""Up to so many characters in all are tokenised in the caller's thread: a millisecond of work at
-most, where a change of threads and back costs nearly as much when the cores are busy."""
+"""Up to so many characters in all are tokenised on the event loop: a millisecond of work at most,
+where a change of threads and back costs nearly as much when the cores are busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,53 +71,44 @@ class SentimentPipeline:
         self._executor = executor
         self._max_pending = max_pending
         self._pending = 0
-        self._lock = threading.Lock()
         self._clock = clock
 
-    def prepare(self, payload: Sequence[str], *, deadline: float) -> Future[Prepared]:
+    async def prepare(self, payload: Sequence[str], *, deadline: float) -> Prepared:
         """Jobs of up to `max_rows` texts each, the shortest bucket first.
 
-        Raises Overloaded at once when `max_pending` requests wait already; the future raises
-        TextEmpty and DeadlineExceeded.
+        Raises TextEmpty, DeadlineExceeded, and Overloaded when `max_pending` requests are at the
+        tokenizer already.
         """
         if sum(map(len, payload)) <= SHORT_CHARACTERS:
-            return _at_once(self._prepare, payload, deadline)
-        with self._lock:
-            if self._pending >= self._max_pending:
-                raise Overloaded(
-                    f"{self._pending} requests wait for the tokenizer, as many as may",
-                    retry_after=1.0,
-                    limit=self._max_pending,
-                    received=self._pending,
-                )
-            self._pending += 1
+            return self._prepare(payload, deadline)
+        if self._pending >= self._max_pending:
+            raise Overloaded(
+                f"{self._pending} requests wait for the tokenizer, as many as may",
+                retry_after=1.0,
+                limit=self._max_pending,
+                received=self._pending,
+            )
+        self._pending += 1
         try:
-            future = self._executor.submit(self._prepare, payload, deadline)
-        except BaseException:
-            self._left(None)
-            raise
-        future.add_done_callback(self._left)
-        return future
+            return await result_of(self._executor.submit(self._prepare, payload, deadline))
+        finally:
+            self._pending -= 1
 
-    def finish(
+    async def finish(
         self,
         prepared: Prepared,
         outputs: Sequence[Tensors],
         *,
         deadline: float,  # noqa: ARG002 - of the port; this cannot take long enough to miss one
-    ) -> Future[Finished]:
-        """A tuple of TextScores, one per text; the future raises ModelOutputInvalid.
+    ) -> Finished:
+        """A tuple of TextScores, one per text; raises ModelOutputInvalid.
 
-        Runs in the caller's thread: some hundred numbers cost less than a change of threads.
+        Runs on the event loop: some hundred numbers cost less than a change of threads.
         """
-        return _at_once(self._finish, prepared.state, outputs)
+        return self._finish(prepared.state, outputs)
 
     def close(self) -> None:
         """Ends nothing: the executor is the server's."""
-
-    def _left(self, _: object) -> None:
-        with self._lock:
-            self._pending -= 1
 
     def _prepare(self, texts: Sequence[str], deadline: float) -> Prepared:
         if self._clock() >= deadline:
@@ -181,16 +168,6 @@ def _members(texts: Sequence[Tokenised], *, max_rows: int) -> list[list[int]]:
         for _, positions in sorted(buckets.items())
         for start in range(0, len(positions), max_rows)
     ]
-
-
-def _at_once(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """The finished future of work done here and now."""
-    future: Future[T] = Future()
-    try:
-        future.set_result(work(*args, **kwargs))
-    except Exception as error:
-        future.set_exception(error)
-    return future
 
 
 def _logits(output: Tensors) -> Array:

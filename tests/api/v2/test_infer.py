@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -132,18 +135,68 @@ def test_parameters_choose_predictor_timeout_and_priority(client: Client) -> Non
     assert response.headers["x-predictor"] == "spare"
 
 
-def test_large_json_is_read_beside_the_event_loop(registry: ModelRegistry) -> None:
-    """What it takes would keep every other request waiting; refusals are the same from there."""
-    operations = RecordingExecutor()
+@pytest.fixture
+def operations() -> RecordingExecutor:
+    return RecordingExecutor()
+
+
+@pytest.fixture
+def recorded(registry: ModelRegistry, operations: RecordingExecutor) -> Client:
+    """A client of an application that shows what it does beside the event loop."""
     services = make_services(registry=registry, operations=operations)  # type: ignore[arg-type]
-    client = Client(make_app(services=services))
+    return Client(make_app(services=services))
+
+
+def raw_request(columns: int, *, raw_reply: bool, **parameters: Any) -> dict[str, Any]:
+    """One row of halves as raw bytes."""
+    header = document(
+        shape=[1, columns], data=None, parameters={"binary_data_size": 4 * columns}
+    ) | {"parameters": {"binary_data_output": raw_reply} | parameters}
+    return binary(header, np.full(columns, 0.5, "<f4").tobytes())
+
+
+def test_large_json_is_read_beside_the_event_loop(
+    recorded: Client, operations: RecordingExecutor
+) -> None:
+    """What it takes would keep every other request waiting; refusals are the same from there."""
+    outputs = {"outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
     for columns, apart in ((1_000, 0), (100_000, 1)):
         data = [0.5] * columns
-        answer = client.post(INFER, json=document(shape=[1, columns], data=data))
-        assert answer.json()["outputs"][0]["data"] == [1.0] * columns
+        body = document(shape=[1, columns], data=data) | outputs
+        assert recorded.post(INFER, json=body).status_code == 200
         assert operations.runs == apart
-    refused(client.post(INFER, json=document(shape=[1, 7], data=[0.5] * 100_000)))
+    refused(recorded.post(INFER, json=document(shape=[1, 7], data=[0.5] * 100_000)))
     assert operations.runs == 2
+
+
+def test_large_json_is_written_beside_the_event_loop(
+    recorded: Client, operations: RecordingExecutor
+) -> None:
+    """A reply of 8 masks of 320 x 320 takes the time of many requests; raw it takes none."""
+    for columns, raw_reply, apart in ((1_000, False, 0), (100_000, True, 0), (100_000, False, 1)):
+        answer = recorded.post(INFER, **raw_request(columns, raw_reply=raw_reply))
+        assert answer.status_code == 200
+        assert operations.runs == apart
+    assert answer.json()["outputs"][0]["data"] == [1.0] * 100_000
+    assert operations.threads.isdisjoint({threading.get_ident()})
+
+
+def test_without_a_place_a_large_body_is_not_read(
+    registry: ModelRegistry, recorded: Client, operations: RecordingExecutor
+) -> None:
+    """503 for what would be 400 if anybody looked; the places are those of its own group."""
+    junk = b"[" * 300_000
+    with ExitStack() as places, registry.lease("double") as served:
+        for _ in range(16):
+            places.enter_context(served.reserving(deadline=math.inf))
+        response = recorded.post(INFER, content=junk)
+        assert "the queue is full: 16 jobs wait, limit 16" in refused(response, 503)
+        assert int(response.headers["retry-after"]) >= 1
+        assert operations.runs == 0
+        refused(recorded.post(INFER, **raw_request(100_000, raw_reply=True)), 503)
+        elsewhere = raw_request(100_000, raw_reply=True, predictor="spare")
+        assert recorded.post(INFER, **elsewhere).headers["x-predictor"] == "spare"
+    refused(recorded.post(INFER, content=junk))
 
 
 REFUSED_TENSORS: dict[str, Any] = {
