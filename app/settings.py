@@ -1,17 +1,28 @@
-"""Every setting of the server, with its default and its limits."""
+"""Every setting of the server, with its default and its limits; tasks declare their own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SecretStr,
+    ValidationError,
+    create_model,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from app.contracts.errors import ConfigError
 
 PREFIX = "PADDLEPOOL_"
 KEYS_FILE = PREFIX + "API_KEYS_FILE"
 KIB, MIB = 1024, 1024 * 1024
+
+T = TypeVar("T", bound=BaseModel)
 
 Bytes = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -49,12 +60,6 @@ class Settings(BaseSettings):
         "info", description="Least severe log lines that are written."
     )
 
-    segment_max_bytes: Bytes = Field(
-        12 * MIB, description="Largest request body of /segment, in bytes."
-    )
-    sentiment_max_bytes: Bytes = Field(
-        256 * KIB, description="Largest request body of /sentiment, in bytes."
-    )
     infer_max_bytes: Bytes = Field(
         64 * MIB, description="Largest request body of /v2/models/…/infer, in bytes."
     )
@@ -63,7 +68,8 @@ class Settings(BaseSettings):
         description="Largest JSON part of such a body, in bytes; raw tensors come on top.",
     )
     body_max_bytes: Bytes = Field(
-        16 * KIB, description="Largest request body of every other endpoint, in bytes."
+        16 * KIB,
+        description="Largest request body of an endpoint without a limit of its own, in bytes.",
     )
     image_max_pixels: int = Field(
         50_000_000, ge=1, description="Most pixels of an uploaded picture, read from its header."
@@ -75,13 +81,7 @@ class Settings(BaseSettings):
         100, ge=1, description="Most scans of a JPEG; more are a decompression bomb."
     )
     png_max_pixels: int = Field(
-        25_000_000, ge=1, description="Most pixels of a PNG cut-out that is sent back."
-    )
-    text_max_characters: int = Field(
-        2_000, ge=1, le=1_000_000, description="Most characters of one text, before tokenising."
-    )
-    text_max_inputs: int = Field(
-        32, ge=1, le=1_024, description="Most texts in one request to /sentiment."
+        25_000_000, ge=1, description="Most pixels of a PNG that is sent back."
     )
     form_max_fields: int = Field(
         16, ge=1, le=1_000, description="Most fields of a multipart form besides its file."
@@ -152,7 +152,7 @@ class Settings(BaseSettings):
         3,
         ge=1,
         le=64,
-        description="Predictor groups that start on demand and may live at one time; the one not"
+        description="Instance groups that start on demand and may live at one time; the one not"
         " used for the longest makes room for the next.",
     )
     shadow_fraction: float = Field(
@@ -160,11 +160,11 @@ class Settings(BaseSettings):
         ge=0,
         le=1,
         description="Share of the answered requests that is run again, in idle moments, on the"
-        " model's other predictor groups, to compare their times and outputs.",
+        " model's other instance groups, to compare their times and outputs.",
     )
     shadow_groups: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="Predictor groups to run them on, in every model that has them; without any,"
+        description="Instance groups to run them on, in every model that has them; without any,"
         " all that are started.",
     )
     shadow_max_predictors: int = Field(
@@ -172,7 +172,7 @@ class Settings(BaseSettings):
     )
     prove_groups: Literal["off", "started", "all"] = Field(
         "started",
-        description="Predictor groups whose effect is measured in idle moments; `all` opens each"
+        description="Instance groups whose effect is measured in idle moments; `all` opens each"
         " group of each model once, for a moment, also those that start on demand.",
     )
 
@@ -230,11 +230,17 @@ class Settings(BaseSettings):
             raise ValueError(f"must be at least timeout_default_ms, which is {default}")
         return value
 
+    def of(self, part: type[T]) -> T:
+        """These settings as the model in which a task declares its own."""
+        if not isinstance(self, part):
+            raise TypeError(f"settings without {part.__name__}: this is a bug")
+        return self
+
     def keys(self) -> tuple[bytes, ...]:
         """All API keys, from the setting and the file.
 
-        Raises OSError when the file is unread, ValueError with one line when it has no key or is
-        not UTF-8: who names a file does not want a server that is open to all.
+        Raises ConfigError when the file cannot be read, has no key or is not UTF-8: who names a
+        file does not want a server that is open to all.
         """
         keys = [key.get_secret_value() for key in self.api_keys]
         if self.api_keys_file is not None:
@@ -245,10 +251,12 @@ class Settings(BaseSettings):
 def _keys_in(file: Path) -> list[str]:
     try:
         keys = file.read_text("utf-8").split()
+    except OSError as error:
+        raise ConfigError(f"{KEYS_FILE}: {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{KEYS_FILE}: {file} is not UTF-8 from byte {error.start}") from None
+        raise ConfigError(f"{KEYS_FILE}: {file} is not UTF-8 from byte {error.start}") from None
     if not keys:
-        raise ValueError(f"{KEYS_FILE}: there is no key in {file}, at least one is needed")
+        raise ConfigError(f"{KEYS_FILE}: there is no key in {file}, at least one is needed")
     return keys
 
 
@@ -265,7 +273,19 @@ def explain(error: ValidationError) -> str:
     return "; ".join(faults)
 
 
-def unknown_variables(names: Iterable[str]) -> tuple[str, ...]:
+def settings_with(parts: Iterable[type[BaseModel]]) -> type[Settings]:
+    """Settings with the fields of `parts` too. Raises ValueError for a name declared twice."""
+    bases: list[type[BaseModel]] = [Settings]
+    for part in parts:
+        for base in bases:
+            if twice := base.model_fields.keys() & part.model_fields.keys():
+                names = ", ".join(sorted(twice))
+                raise ValueError(f"{part.__name__} and {base.__name__} both declare {names}")
+        bases.append(part)
+    return cast(type[Settings], create_model("Settings", __base__=tuple(bases)))
+
+
+def unknown_variables(names: Iterable[str], settings: type[Settings]) -> tuple[str, ...]:
     """Environment variables that look like settings and are none: most often a typing error."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    known = {PREFIX + name.upper() for name in settings.model_fields}
     return tuple(sorted(name for name in names if name.startswith(PREFIX) and name not in known))

@@ -1,193 +1,191 @@
-"""A new task is one package and one line; a second model of a task is one directory."""
+"""A new task is one package and one line; a second model of a task is one directory.
+
+The task is tests/tasks/tagger, over a Paddle program in a predictor process of its own: everything
+here is what the product runs.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from app.contracts.ports import Predictor, PredictorSpec, Ran
-from app.contracts.reasons import Restart
-from app.contracts.tensors import Tensors
-from app.engine.registry.registry import ModelRegistry
-from app.main import PipelineBuilder, create_app
-from app.observability.metrics import Metrics
-from app.process.suspension import Suspension
-from app.repository.layout import ModelRepository
-from app.settings import Settings
-from app.workers import Workers
-from tests.model_files import write_config, write_version
+from app.main import create_app
+from app.pipelines import PIPELINES
+from app.pipelines.task import load_tasks, settings_class
+from app.settings import unknown_variables
+from tests.engine.fakes import PATIENCE
 
-CLASSIFY = '''
-"""A task nobody has heard of: which of two numbers is larger."""
+pytestmark = pytest.mark.paddle
 
-import numpy as np
-from fastapi import APIRouter
-
-from app.api.replies import answer_headers
-from app.api.services import ServicesDep
-from app.contracts.ports import Finished, Prepared
+ROOT = Path(__file__).parents[1]
+LINE = {"tagger": "tests.tasks.tagger.task"}
+ORIGIN = "https://a.example"
+ENVIRONMENT = {
+    "PADDLEPOOL_TAGGER_MAX_BYTES": "1000",
+    "PADDLEPOOL_TAGGER_MAX_TAGS": "2",
+    "PADDLEPOOL_CORS_ORIGINS": ORIGIN,
+    "PADDLEPOOL_CODEC_PROCESSES": "1",
+    "PADDLEPOOL_PROVE_GROUPS": "off",
+}
 
 
-class Larger:
-    def __init__(self, info):
-        self.labels = info.parameters["labels"]
-
-    async def prepare(self, payload, *, deadline):
-        job = {"x": np.array([payload], np.float32)}
-        return Prepared(jobs=(job,), state=None, stages={"preprocess": 0.0})
-
-    async def finish(self, prepared, outputs, *, deadline):
-        index = int(outputs[0]["y"].argmax())
-        return Finished(value=self.labels[index], stages={"postprocess": 0.0})
-
-    def close(self):
-        pass
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models of the new task."""
+    root = tmp_path_factory.mktemp("tagger_repository")
+    subprocess.run(
+        [sys.executable, "-m", "tests.tasks.tagger_models", str(root)],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+    )
+    return root
 
 
-def build(info, workers):
-    return Larger(info)
+@contextmanager
+def serve(repository: Path, pipelines: Mapping[str, str]) -> Iterator[TestClient]:
+    """The product over these models and tasks, once every model is ready or cannot be."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in ENVIRONMENT.items():
+            environment.setenv(name, value)
+        kind = settings_class(load_tasks(pipelines).values())
+        settings = kind(model_repository=repository)
+    with TestClient(create_app(settings, pipelines=pipelines)) as client:
+        until = time.monotonic() + PATIENCE
+        while (models := client.get("/info").json()["models"]) == [] or any(
+            model["state"] == "LOADING" for model in models
+        ):
+            assert time.monotonic() < until, models
+            time.sleep(0.05)
+        yield client
 
 
-async def larger(a: float, b: float, services: ServicesDep, model: str | None = None):
-    answer = await services.dataplane.run("larger", [a, b], model=model, timeout=5.0)
-    return {"larger": answer.value, "headers": answer_headers(answer)}
+@pytest.fixture(scope="module")
+def client(repository: Path) -> Iterator[TestClient]:
+    with serve(repository, {**PIPELINES, **LINE}) as client:
+        yield client
 
 
-def endpoints():
-    router = APIRouter()
-    router.add_api_route("/larger", larger, methods=["POST"], operation_id="largerOfTwo")
-    return router
-'''
+def tag(client: TestClient, text: str, query: str = "", **headers: str) -> Any:
+    return client.post(f"/tag{query}", json={"text": text}, headers=headers)
 
 
-CONFIG = """
-pipeline = "larger"
-default_group = "plain"
-[[instance_group]]
-name = "plain"
-backend = "doubler"
-[parameters]
-labels = ["{first}", "{second}"]
-"""
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("今天收到了录取通知书", ["han"]),
+        ("ひらがな", ["kana"]),
+        ("안녕하세요", ["hangul"]),
+        ("Привет, мир!", ["cyrillic"]),
+        ("Hello 世界世界", ["latin", "han"]),
+    ],
+)
+def test_the_new_task_answers(client: TestClient, text: str, expected: list[str]) -> None:
+    """Endpoint, batching, the common headers and the stages come with the line in PIPELINES."""
+    reply = tag(client, text)
+    assert reply.status_code == 200, reply.text
+    assert [row["tag"] for row in reply.json()] == expected
+    assert reply.headers["X-Tags"] == str(len(expected))
+    assert (reply.headers["X-Model"], reply.headers["X-Predictor"]) == ("scripts@1", "native")
+    assert {"preprocess;", "infer;", "postprocess;"} <= {
+        stage.strip().partition("dur")[0] for stage in reply.headers["Server-Timing"].split(",")
+    }
 
 
-class Doubler:
-    """A predictor without a framework: y = 2 x."""
-
-    def __init__(self, spec: PredictorSpec) -> None:
-        self._output = spec.outputs[0].name
-        self._sent: list[Tensors] = []
-
-    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
-        del timeout
-        return {self._output: 2 * next(iter(inputs.values()))}  # type: ignore[operator]
-
-    def send(self, inputs: Tensors) -> None:
-        self._sent.append(inputs)
-
-    def arrives(self, seconds: float) -> bool:
-        del seconds
-        return True
-
-    def receive(self, *, timeout: float) -> Ran:
-        return Ran(self.run(self._sent.pop(0), timeout=timeout), 0.001)
-
-    def failure(self) -> Restart | None:
-        return None
-
-    def settle(self) -> None:
-        pass
-
-    def abort(self) -> None:
-        pass
-
-    def resident_bytes(self) -> int:
-        return 1
-
-    def close(self) -> None:
-        pass
+def test_its_errors_are_those_of_every_task(client: TestClient) -> None:
+    """The one table of codes and statuses."""
+    for reply, status, code in (
+        (tag(client, "123"), 422, "text_empty"),
+        (tag(client, "x", "?model=nobody"), 404, "model_not_found"),
+        (tag(client, "x", "?predictor=nobody"), 422, "invalid_parameter"),
+        (client.post("/tag", json={"text": 1}), 422, "invalid_parameter"),
+    ):
+        assert (reply.status_code, reply.json()["code"]) == (status, code)
 
 
-def open_doubler(spec: PredictorSpec, *, suspension: Suspension | None = None) -> Predictor:
-    del suspension  # it does nothing that another model's users could feel
-    return Doubler(spec)
+def test_its_body_limit_is_enforced(client: TestClient) -> None:
+    """The one it declares, set by its variable: 1,000 bytes pass and 1,001 do not."""
+    fits = b'{"text": "' + b"x" * (1_000 - 12) + b'"}'
+    json = {"Content-Type": "application/json"}
+    assert client.post("/tag", content=fits, headers=json).status_code == 200
+    reply = client.post("/tag", content=fits + b" ", headers=json)
+    assert (reply.status_code, reply.json()["code"]) == (413, "file_too_large")
+    assert (reply.json()["limit"], reply.json()["received"]) == (1_000, 1_001)
 
 
-def publish(repository: Path, name: str, *, first: str, second: str) -> None:
-    """A model of the new task whose labels are these."""
-    write_version(repository / name / "1")
-    write_config(repository / name, CONFIG.format(first=first, second=second))
+def test_its_settings_are_read_and_shown(client: TestClient) -> None:
+    """From the environment, with their defaults, in /info, and known to the check for typos."""
+    text = "漢字 かな кирил latin"
+    assert len(tag(client, text).json()) == 2
+    limits = client.get("/info").json()["limits"]
+    assert (limits["tagger_max_bytes"], limits["tagger_max_tags"]) == (1_000, 2)
+    kind = settings_class(load_tasks({**PIPELINES, **LINE}).values())
+    assert unknown_variables([*ENVIRONMENT, "PADDLEPOOL_TAGGER_TAGS"], kind) == (
+        "PADDLEPOOL_TAGGER_TAGS",
+    )
+    assert unknown_variables(["PADDLEPOOL_TAGGER_MAX_TAGS"], settings_class(())) != ()
 
 
-@pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The package of the new task, beside the server and not in it."""
-    package = tmp_path / "packages" / "larger_of_two"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(CLASSIFY, "utf-8")
-    monkeypatch.syspath_prepend(str(package.parent))
-    yield "larger_of_two"
-    sys.modules.pop("larger_of_two", None)
+def test_its_header_may_be_read_by_pages_of_other_origins(client: TestClient) -> None:
+    """A browser hides what is not named."""
+    exposed = tag(client, "x", Origin=ORIGIN).headers["Access-Control-Expose-Headers"]
+    assert {"X-Tags", "X-Model", "X-Truncated"} <= set(exposed.split(", "))
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> ModelRepository:
-    root = tmp_path / "model_repo"
-    publish(root, "alpha", first="first", second="second")
-    return ModelRepository(root)
+def test_its_card_is_in_info(client: TestClient) -> None:
+    """`[parameters]` that it names, of each model."""
+    found = {model["name"]: model for model in client.get("/info").json()["models"]}
+    assert found["scripts"]["task"] == "tagger"
+    assert found["scripts"]["tags"] == ["han", "kana", "hangul", "cyrillic", "latin"]
+    assert found["scripts_zh"]["tags"][0] == "汉字"
+    assert found["scripts"]["labels"] is None  # another task's
 
 
-def serve(repository: ModelRepository, pipelines: Mapping[str, str]) -> Iterator[TestClient]:
-    """The whole application over these models and tasks, everything real but the predictor."""
-    settings = Settings(model_repository=repository.root)
-    with ThreadPoolExecutor(1) as pool:
-        workers = Workers(codec=None, text=pool)  # type: ignore[arg-type]
-        registry = ModelRegistry(
-            repository,
-            open_predictor=open_doubler,
-            build_pipeline=PipelineBuilder(pipelines, workers),
-            observer=Metrics(build={}),
-        )
-        registry.load_all()
-        try:
-            yield TestClient(create_app(settings, registry=registry, pipelines=pipelines))
-        finally:
-            registry.close()
+def test_it_is_in_the_documentation_and_the_metrics(client: TestClient) -> None:
+    """OpenAPI with every error it can give; its route and its models as labels."""
+    operation = client.get("/openapi.json").json()["paths"]["/tag"]["post"]
+    assert operation["operationId"] == "tagText"
+    assert {"413", "422", "503", "504"} <= operation["responses"].keys()
+    tag(client, "x")
+    shown = client.get("/metrics").text
+    done = 'paddlepool_request_duration_seconds_count{method="POST",route="/tag",status="200"} '
+    [count] = [line.removeprefix(done) for line in shown.splitlines() if line.startswith(done)]
+    assert float(count) > 0
+    for labels in (
+        'stage_duration_seconds_count{model="scripts",predictor="native",stage="infer"}',
+        'model_ready{model="scripts_zh",version="1"}',
+    ):
+        assert f"paddlepool_{labels}" in shown
 
 
-def test_a_new_task_is_its_package_and_one_line(task: str, repository: ModelRepository) -> None:
-    """Endpoint, batching, metrics, /info and the error table come with the line in PIPELINES."""
-    for client in serve(repository, {"larger": task}):
-        reply = client.post("/larger?a=1&b=5")
-        assert reply.json()["larger"] == "second", reply.text
-        assert reply.json()["headers"]["X-Model"] == "alpha@1"
-        assert client.get("/v2/health/ready").status_code == 200
-        assert "alpha" in client.get("/info").text
-        metrics = client.get("/metrics").text
-        assert 'paddlepool_stage_duration_seconds_count{model="alpha",predictor="plain"' in metrics
-        assert 'route="/larger"' in metrics
-        assert client.get("/openapi.json").json()["paths"].keys() >= {"/larger"}
-        unknown = client.post("/larger?a=1&b=5&model=nobody")
-        assert (unknown.status_code, unknown.json()["code"]) == (404, "model_not_found")
+def test_a_second_model_of_a_task_is_one_directory(client: TestClient) -> None:
+    """A request names it, and each keeps its own parameters."""
+    for query, expected in (("", "han"), ("?model=scripts", "han"), ("?model=scripts_zh", "汉字")):
+        [row] = tag(client, "汉字", query).json()
+        assert row["tag"] == expected
 
 
-def test_without_its_line_a_task_does_not_exist(repository: ModelRepository) -> None:
-    """The model of an unknown task is UNAVAILABLE with the reason; nothing else breaks."""
-    for client in serve(repository, {}):
-        assert client.post("/larger?a=1&b=5").status_code == 404
+def test_without_its_line_a_task_does_not_exist(repository: Path) -> None:
+    """Its models are UNAVAILABLE with the reason; nothing else breaks."""
+    with serve(repository, PIPELINES) as client:
+        assert tag(client, "x").status_code == 404
         assert client.get("/v2/health/live").status_code == 200
         assert client.get("/v2/health/ready").status_code == 503
+        info = client.get("/info").json()
+        assert "'tagger', there are segment, sentiment" in info["models"][0]["reason"]
+        assert "tagger_max_tags" not in info["limits"]
 
 
-def test_a_second_model_of_a_task_is_one_directory(task: str, repository: ModelRepository) -> None:
-    """Only model_repo/<name>/ is new; a request names it, and each keeps its own parameters."""
-    publish(repository.root, "beta", first="一", second="二")
-    for client in serve(repository, {"larger": task}):
-        for model, expected in ((None, "first"), ("alpha", "first"), ("beta", "一")):
-            query = "" if model is None else f"&model={model}"
-            assert client.post(f"/larger?a=7&b=5{query}").json()["larger"] == expected
+def test_nothing_else_knows_the_task() -> None:
+    """No line of the product, nor of its generic tests, names it."""
+    assert not [
+        path for path in (ROOT / "app").rglob("*.py") if "tagger" in path.read_text("utf-8")
+    ]

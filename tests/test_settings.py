@@ -7,23 +7,36 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from app.contracts.errors import ConfigError
+from app.pipelines import PIPELINES
+from app.pipelines.task import load_tasks, settings_class
 from app.settings import PREFIX, Settings, explain, unknown_variables
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+TASKS = load_tasks(PIPELINES)
+ALL = settings_class(TASKS.values())
 
 
 def refused(**values: object) -> str:
     with pytest.raises(ValidationError) as caught:
-        Settings(**values)  # type: ignore[arg-type]
+        ALL(**values)  # type: ignore[arg-type]
     return explain(caught.value)
 
 
 def test_every_setting_is_documented_with_its_default_and_sentence() -> None:
-    """docs/configuration.md has one row for each field: variable, default, description."""
+    """docs/configuration.md has one row for each field: variable, default, description.
+
+    First the server's, then those of each task.
+    """
+    fields = dict(Settings.model_fields)
+    for task in TASKS.values():
+        assert task.settings is not None
+        fields |= task.settings.model_fields
+    assert fields.keys() == ALL.model_fields.keys()
     rows = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `PADDLE")]
     expected = [
         f"| `{PREFIX}{name.upper()}` | {shown(field.default)} | {field.description} |"
-        for name, field in Settings.model_fields.items()
+        for name, field in fields.items()
     ]
     assert expected == rows
 
@@ -38,7 +51,7 @@ def shown(default: object) -> str:
 
 def test_every_setting_is_described_by_one_sentence() -> None:
     """So that the table can be read."""
-    for name, field in Settings.model_fields.items():
+    for name, field in ALL.model_fields.items():
         assert field.description, name
         assert field.description.endswith("."), name
         assert "\n" not in field.description, name
@@ -74,7 +87,7 @@ def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes, word
     file = tmp_path / "keys"
     file.write_bytes(content)
     for others in ((), ("x",)):
-        with pytest.raises(ValueError, match=words) as refusal:
+        with pytest.raises(ConfigError, match=words) as refusal:
             Settings(api_keys_file=file, api_keys=others).keys()  # type: ignore[arg-type]
         assert str(refusal.value).startswith("PADDLEPOOL_API_KEYS_FILE: ")
         assert "cond" not in str(refusal.value)
@@ -127,4 +140,5 @@ def test_settings_do_not_change() -> None:
 def test_a_misspelt_variable_is_found() -> None:
     """It would be ignored without a word otherwise."""
     names = ["PADDLEPOOL_PROT", "PADDLEPOOL_PORT", "PATH"]
-    assert unknown_variables(names) == ("PADDLEPOOL_PROT",)
+    assert unknown_variables(names, ALL) == ("PADDLEPOOL_PROT",)
+    assert unknown_variables(["PADDLEPOOL_SEGMENT_MAX_BYTES"], ALL) == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -23,30 +23,39 @@ from app.api.routes import RouteTable
 from app.api.services import Services
 from app.api.v2 import config, health, infer, metadata, repository, stats
 from app.api.v2.tensors import BINARY_HEADER
-from app.api.v2.version_routes import MODEL, VERSION
+from app.settings import Settings
 
-DESCRIPTION = "A model server around Paddle Inference: background matting and emotions of texts."
+DESCRIPTION = (
+    "A model server around Paddle Inference: an endpoint for each task, and the Open Inference "
+    "Protocol (v2) for tensors. Parameters and headers named `predictor` hold the name of an "
+    "instance group: one configuration of a model and the processes that run it."
+)
 REFERENCE = "#/components/schemas/{model}"
 EXPOSED = (
     "X-Request-ID",
     "X-Model",
     "X-Predictor",
     "Server-Timing",
-    "X-Width",
-    "X-Height",
-    "X-Foreground-Top",
-    "X-Foreground-Left",
-    "X-Foreground-Width",
-    "X-Foreground-Height",
-    "X-Truncated",
-    "Content-Disposition",
     "Retry-After",
     BINARY_HEADER,
 )
-"""What a page of an allowed origin may read of a reply, besides what every page may."""
+"""Reply headers that a page of an allowed origin may read; each task adds its own."""
 
 ACCEPTED = ("Authorization", "Content-Type", "X-Api-Key", "X-Request-ID", BINARY_HEADER)
-"""What it may send, besides what every page may."""
+"""Request headers that such a page may send."""
+
+
+class DeclaredTask(Protocol):
+    """What HTTP needs of a task's declaration (app.pipelines.task)."""
+
+    @property
+    def endpoints(self) -> Callable[[Settings], APIRouter]: ...
+
+    @property
+    def headers(self) -> Sequence[str]: ...
+
+    @property
+    def card(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +71,21 @@ def build_application(
     services: Services,
     *,
     keys: Sequence[bytes],
-    tasks: Iterable[APIRouter],
+    tasks: Iterable[DeclaredTask],
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
 ) -> FastAPI:
     """Everything HTTP around `services`. Where there are `keys`, requests must carry one."""
-    settings = services.settings
+    settings, tasks = services.settings, tuple(tasks)
+    protocol = [module.router() for module in (health, stats, metadata, config, repository)]
     # Tasks first: routes are tried in order, and these are the ones whose time counts.
     mounts = [
-        *(_Mount(router, TASK_STATUSES) for router in tasks),
-        *(_Mount(module.router()) for module in (info, metrics, docs, demo)),
-        *(_Mount(module.router(), protocol=True) for module in (health, stats, metadata, config)),
-        *(_Mount(module.router(), protocol=True) for module in (infer, repository)),
+        *(_Mount(task.endpoints(settings), TASK_STATUSES) for task in tasks),
+        _Mount(info.router(card=[name for task in tasks for name in task.card])),
+        *(_Mount(module.router()) for module in (metrics, docs, demo)),
+        *(_Mount(router, protocol=True) for router in (*protocol, infer.router(settings))),
     ]
     routes = RouteTable(
         [(mount.router, mount.statuses) for mount in mounts],
-        max_body={
-            "/segment": settings.segment_max_bytes,
-            "/sentiment": settings.sentiment_max_bytes,
-            f"{MODEL}/infer": settings.infer_max_bytes,
-            f"{VERSION}/infer": settings.infer_max_bytes,
-        },
         default_max_body=settings.body_max_bytes,
     )
     for route in routes.routes:
@@ -95,7 +99,12 @@ def build_application(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        middleware=_layers(services, routes, keys),
+        middleware=_layers(
+            services,
+            routes,
+            keys,
+            exposed=(*EXPOSED, *(name for task in tasks for name in task.headers)),
+        ),
     )
     app.state.paddlepool = services
     errors.install(app)
@@ -106,7 +115,9 @@ def build_application(
     return app
 
 
-def _layers(services: Services, routes: RouteTable, keys: Sequence[bytes]) -> list[Middleware]:
+def _layers(
+    services: Services, routes: RouteTable, keys: Sequence[bytes], *, exposed: Sequence[str]
+) -> list[Middleware]:
     """Outermost first. All are plain ASGI: a layer that buffers would hide a disconnect."""
     settings = services.settings
     layers = [
@@ -119,7 +130,7 @@ def _layers(services: Services, routes: RouteTable, keys: Sequence[bytes]) -> li
                 allow_origins=settings.cors_origins,
                 allow_methods=("GET", "POST"),
                 allow_headers=ACCEPTED,
-                expose_headers=EXPOSED,
+                expose_headers=exposed,
             )
         )
     admin_key = settings.admin_key

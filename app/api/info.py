@@ -1,13 +1,15 @@
-"""GET /info: what is served, from which weights, by which predictors, within which limits."""
+"""GET /info: what is served, from which weights, by which instance groups, in which limits."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from app import __version__
 from app.api.services import Services, ServicesDep
@@ -18,8 +20,6 @@ from app.engine.registry.model import ServedModel
 from app.settings import Settings
 
 LIMITS = (
-    "segment_max_bytes",
-    "sentiment_max_bytes",
     "infer_max_bytes",
     "infer_json_max_bytes",
     "body_max_bytes",
@@ -27,8 +27,6 @@ LIMITS = (
     "image_max_side",
     "jpeg_max_scans",
     "png_max_pixels",
-    "text_max_characters",
-    "text_max_inputs",
     "form_max_fields",
     "timeout_default_ms",
     "timeout_max_ms",
@@ -38,32 +36,40 @@ LIMITS = (
     "keep_alive_seconds",
     "send_stall_seconds",
 )
+"""The server's settings that a client runs into; numbers that tasks declare come with them."""
 
 
 class GroupInfo(BaseModel):
-    """One predictor configuration of a model: `count` processes of `threads` threads each."""
+    """One instance group: `count` predictors, processes of `threads` threads each, that run the
+    model in one configuration."""
 
     name: str
     backend: str
     threads: int
     count: int
-    live: int = Field(description="Processes that answer now.")
+    live: int = Field(description="Predictors that answer now.")
     started: bool = Field(description="False for a group that starts when first asked for.")
-    default: bool = Field(description="Whether it answers requests that name no predictor.")
+    default: bool = Field(description="Whether it answers requests that name no instance group.")
     ready: bool
     effective: bool | None = Field(
         None,
-        description="Whether it differs from its base group in outputs or times; null: not known.",
+        description="Whether its outputs or times differ from those of its base, another instance"
+        " group; null: not known.",
     )
     proof: str = Field(description="How that was found out, or why it was not.")
     reason: str | None = Field(
         None, description="Why it is not ready; of a ready one, why it is not known to do anything."
     )
-    queue_limit: int = Field(description="Most jobs that wait for this group.")
+    queue_limit: int = Field(description="Most jobs that may wait for it.")
 
 
 class ModelInfo(BaseModel):
-    """One version of a model. What is null is not known until the version is ready."""
+    """One version of a model. What is null is not known until the version is ready.
+
+    Further members are `[parameters]` of its config.toml that the tasks show, such as `labels`.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     name: str
     version: int | None
@@ -75,9 +81,7 @@ class ModelInfo(BaseModel):
     weights: dict[str, Any] | None = Field(
         None, description="Where the weights come from, their licence, and whether preliminary."
     )
-    labels: list[str] | None = None
-    labels_zh: list[str] | None = None
-    predictors: list[GroupInfo] | None = None
+    predictors: list[GroupInfo] | None = Field(None, description="Its instance groups.")
 
 
 class ThreadBudgetInfo(BaseModel):
@@ -98,26 +102,28 @@ class Info(BaseModel):
     thread_budget: ThreadBudgetInfo
 
 
-def router() -> APIRouter:
-    """What a client reads instead of guessing."""
+def router(*, card: Sequence[str]) -> APIRouter:
+    """What a client reads instead of guessing; `card` names the parameters shown of each model."""
+
+    async def info(services: ServicesDep) -> Info:
+        """Models, versions, fingerprints, provenance of the weights, instance groups and limits."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(services.operations, _info, services, card)
+
     routes = APIRouter(tags=["operations"])
     routes.add_api_route("/info", info, operation_id="info")
     return routes
 
 
-async def info(services: ServicesDep) -> Info:
-    """Models, versions, fingerprints, provenance of the weights, predictor groups and limits."""
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(services.operations, _info, services)
-
-
-def _info(services: Services) -> Info:
+def _info(services: Services, card: Sequence[str]) -> Info:
     budget = services.registry.budget()
     return Info(
         version=__version__,
         ready=services.registry.ready() and not services.lifecycle.draining,
         default_models=dict(services.default_models),
-        models=[_model(services, status) for status in _shown(services.registry.index())],
+        models=[
+            _model(services, status, card) for status in _shown(services.registry.index())
+        ],
         limits=limits(services.settings),
         thread_budget=ThreadBudgetInfo(
             cores=budget.cores, threads=budget.threads, warning=budget.warning
@@ -138,44 +144,42 @@ def _shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
 
 def limits(settings: Settings) -> dict[str, int | float]:
     """The settings a client runs into, under their own names."""
-    return {name: getattr(settings, name) for name in LIMITS}
+    of_tasks = [name for name in type(settings).model_fields if name not in Settings.model_fields]
+    values = {name: getattr(settings, name) for name in (*LIMITS, *of_tasks)}
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
-def _model(services: Services, status: ModelStatus) -> ModelInfo:
-    known = ModelInfo(
-        name=status.name, version=status.version, state=status.state, reason=status.reason or None
-    )
-    try:
-        with services.registry.lease(status.name, status.version) as served:
-            return known.model_copy(update=_served(served))
-    except (ModelNotFound, ModelNotReady):
-        return known
+def _model(services: Services, status: ModelStatus, card: Sequence[str]) -> ModelInfo:
+    known: dict[str, Any] = {
+        "name": status.name,
+        "version": status.version,
+        "state": status.state,
+        "reason": status.reason or None,
+    }
+    parameters: Mapping[str, Any] = {}
+    with (
+        contextlib.suppress(ModelNotFound, ModelNotReady),
+        services.registry.lease(status.name, status.version) as served,
+    ):
+        known |= _served(served)
+        parameters = served.config.parameters
+    return ModelInfo(**{name: parameters.get(name) for name in card} | known)
 
 
 def _served(served: ServedModel) -> dict[str, Any]:
-    parameters = served.config.parameters
     return {
         "task": served.config.pipeline,
         "sha256": served.manifest.sha256(),
         "files": {name: entry.sha256 for name, entry in served.manifest.files.items()},
         "weights": dict(served.manifest.weights),
-        "labels": parameters.get("labels"),
-        "labels_zh": parameters.get("labels_zh"),
         "predictors": [
-            GroupInfo(
-                name=group.name,
-                backend=group.backend,
-                threads=group.threads,
-                count=group.count,
-                live=group.live,
-                started=group.started,
-                default=group.name == served.config.default_group,
-                ready=group.ready,
-                effective=group.effect.effective,
-                proof=group.effect.reason,
-                reason=_reason(group),
-                queue_limit=group.queue_limit,
-            )
+            asdict(group)
+            | {
+                "default": group.name == served.config.default_group,
+                "effective": group.effect.effective,
+                "proof": group.effect.reason,
+                "reason": _reason(group),
+            }
             for group in served.groups()
         ],
     }

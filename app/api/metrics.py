@@ -1,4 +1,4 @@
-"""GET /metrics: the exposition text for Prometheus."""
+"""GET /metrics: the exposition text for Prometheus, and the engine's state that it shows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.services import ServicesDep
+from app.engine.registry.registry import ModelRegistry
+from app.observability.gauges import ModelGauges
 
 
 def router() -> APIRouter:
@@ -31,3 +33,25 @@ async def metrics(services: ServicesDep) -> Response:
         text,
         headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
     )
+
+
+def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:
+    """The engine at this moment. A model that serves nothing is not ready, under its newest version
+    or under 0 where it has none."""
+    gauges = [
+        ModelGauges(
+            model=model.name,
+            version=model.version,
+            ready=model.ready(),
+            default_group=model.config.default_group,
+            groups=model.groups(),
+        )
+        for model in registry.served()
+    ]
+    missing = set(registry.wanted()) - {gauge.model for gauge in gauges}
+    newest = {status.name: status.version or 0 for status in reversed(registry.index())}
+    gauges += [
+        ModelGauges(model=name, version=newest.get(name, 0), ready=False)
+        for name in sorted(missing)
+    ]
+    return gauges

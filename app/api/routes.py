@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fastapi import APIRouter
@@ -28,12 +28,11 @@ class RouteTable:
         self,
         routers: Iterable[tuple[APIRouter, Iterable[int]]],
         *,
-        max_body: Mapping[str, int],
         default_max_body: int,
     ) -> None:
         """Each router comes with the error statuses of all its routes.
 
-        `max_body` is by template and wins over what a route declares as `max_body_size`.
+        `default_max_body` in bytes is for routes that declare no `max_body_size`.
         """
         self.default_max_body = default_max_body
         self.routes = tuple(
@@ -44,7 +43,7 @@ class RouteTable:
                 statuses=frozenset(
                     {route.status_code or 200, *map(int, route.responses), *statuses}
                 ),
-                max_body=max_body.get(route.path, route.max_body_size),
+                max_body=route.max_body_size,
             )
             for router, statuses in routers
             for route in router.routes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,7 @@ def _compare(args: argparse.Namespace) -> int:
     from app.comparison.run import Plan, compare
     from app.comparison.table import columns, comparison_rows, reasons
     from app.pipelines import PIPELINES
+    from app.pipelines.task import comparison_of, load_tasks
 
     found = compare(
         Plan(
@@ -91,7 +93,7 @@ def _compare(args: argparse.Namespace) -> int:
             concurrent=not args.alone,
         ),
         open_predictor=ProcessBackend(nice=0),
-        pipelines=PIPELINES,
+        comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
     )
     print(f"{found.model}@{found.version} on {found.machine}")
     print(f"{found.groups[0].requests} requests a group over: {', '.join(found.samples)}\n")
@@ -204,6 +206,7 @@ def _write_docs(args: argparse.Namespace, machine: str, tables: list[ClaimTable]
     from app.comparison.plot import plot_claims, plot_comparison
     from app.comparison.run import Plan, compare
     from app.pipelines import PIPELINES
+    from app.pipelines.task import comparison_of, load_tasks
 
     images = args.docs / "images"
     images.mkdir(parents=True, exist_ok=True)
@@ -220,7 +223,7 @@ def _write_docs(args: argparse.Namespace, machine: str, tables: list[ClaimTable]
                 requests=min(args.requests or most, most),
             ),
             open_predictor=ProcessBackend(nice=0),
-            pipelines=PIPELINES,
+            comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
         )
         plot_comparison(found, images / f"compare-{model}.svg")
         comparisons.append((found, f"images/compare-{model}.svg"))

@@ -66,6 +66,7 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
     from app.backends.process import ProcessBackend
     from app.contracts.errors import ConfigError
     from app.pipelines import PIPELINES
+    from app.pipelines.task import load_tasks
     from app.quality.cards import CARD, read_card, write_card
     from app.quality.ports import Source
     from app.quality.run import measure_model, task_quality
@@ -75,7 +76,8 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
         smoke=args.smoke or (SMOKE if SMOKE.is_file() else None),
         limit=args.limit,
     )
-    tasks = [(files, task_quality(files, source, PIPELINES)) for files in models]
+    declared = {name: task.quality for name, task in load_tasks(PIPELINES).items()}
+    tasks = [(files, task_quality(files, source, declared)) for files in models]
     for files, task in tasks:
         if task is None and files.name in args.names:
             raise ConfigError(f"{files.name}: nothing is defined to measure its quality by")

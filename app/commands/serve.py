@@ -8,8 +8,9 @@ from pathlib import Path
 
 EXIT_BAD_CONFIGURATION = 3
 
-
 SWITCH_SECONDS = 0.0005
+"""How long a thread computes before another may: a request crosses threads four times, and would
+wait Python's 0.005 seconds each time for a thread that has more to compute, as a load has."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,17 +35,20 @@ def run(args: argparse.Namespace) -> int:
     from app.contracts.errors import ConfigError
     from app.main import create_app
     from app.observability import json_log
+    from app.pipelines import PIPELINES
+    from app.pipelines.task import load_tasks, settings_class
     from app.server import run as server
-    from app.settings import Settings, explain, unknown_variables
+    from app.settings import explain, unknown_variables
 
     names = ("host", "port", "model_repository", "log_level")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    all_settings = settings_class(load_tasks(PIPELINES).values())
     try:
-        settings = Settings(**given)
+        settings = all_settings(**given)
     except ValidationError as error:
         return _refuse(explain(error))
     json_log.configure(settings.log_level)
-    for name in unknown_variables(os.environ):
+    for name in unknown_variables(os.environ, all_settings):
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
     lifecycle = Lifecycle()
     try:
@@ -56,11 +60,9 @@ def run(args: argparse.Namespace) -> int:
         app = create_app(settings, lifecycle=lifecycle)
     except ConfigError as error:
         return _refuse(error.message)
-    # What was imported and built by now stays. Looking through it for garbage would stop every
-    # request for 60 ms now and then, and a reload makes enough objects to start that.
+    # Without this, a full garbage collection would look through everything imported so far and stop
+    # every request for 60 ms; a reload makes enough objects to start one.
     gc.freeze()
-    # A request crosses threads four times. Each time it would wait five milliseconds for a thread
-    # that has more to compute, as one that loads a model has.
     sys.setswitchinterval(SWITCH_SECONDS)
     server.run(app, settings, listener=listener, on_drain=lifecycle.drain)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 from app.commands.repository import add_repository_option, open_repository, read_version
 
@@ -36,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from app.contracts.errors import ConfigError
     from app.engine.pool.thread_budget import available_cores
     from app.pipelines import PIPELINES
+    from app.pipelines.task import comparison_of, load_tasks
 
     for name in ("p95", "seconds"):
         if getattr(args, name) <= 0:
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             cores=cores,
             seconds=args.seconds,
             open_predictor=ProcessBackend(nice=0),
-            pipelines=PIPELINES,
+            comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
             tick=bar.update,
             say=lambda text: bar.write(text, file=sys.stderr),
         ).run()

@@ -12,7 +12,7 @@ from app.comparison.machine import available_bytes, describe_machine
 from app.comparison.measure import SLICES, Load, measure_concurrent, measure_single
 from app.comparison.opening import Opened, open_groups
 from app.comparison.result import Comparison, group_results
-from app.comparison.tasks import choose_samples, task_comparison
+from app.comparison.tasks import ComparisonOf, choose_samples
 from app.contracts.errors import BackendError, ConfigError
 from app.contracts.ports import Predictor, PredictorFactory
 from app.engine.pool.thread_budget import available_cores
@@ -33,13 +33,13 @@ class Plan:
 
 
 def compare(
-    plan: Plan, *, open_predictor: PredictorFactory, pipelines: Mapping[str, str]
+    plan: Plan, *, open_predictor: PredictorFactory, comparison_of: ComparisonOf
 ) -> Comparison:
     """Raises ConfigError for unknown groups or inputs, BackendError when the default is refused."""
     files, config = plan.files, plan.files.config
     chosen = choose_groups(config, plan.groups)
-    task = task_comparison(files.info(), pipelines)
     selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    task = comparison_of(files.info())
     samples = choose_samples(task, plan.inputs, selftest)
     cores = available_cores()
     with tqdm(total=len(chosen), desc="opening", unit="group", leave=False, disable=None) as bar:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from app.comparison.load import Trial, open_trial
 from app.comparison.machine import available_bytes
-from app.comparison.tasks import Sample, choose_samples, task_comparison
+from app.comparison.tasks import ComparisonOf, Sample, choose_samples
 from app.comparison.tuning import (
     Candidate,
     Outcome,
@@ -33,7 +33,7 @@ class Search:
     cores: int
     seconds: float
     open_predictor: PredictorFactory
-    pipelines: Mapping[str, str]
+    comparison_of: ComparisonOf
     tick: Callable[[], None] = lambda: None
     say: Callable[[str], None] = lambda _: None
 
@@ -90,9 +90,8 @@ class Search:
             parameters = dict(files.config.parameters) | {"buckets": list(candidate.buckets)}
             config = files.config.model_copy(update={"parameters": parameters})
             files = replace(files, config=config)
-        task = task_comparison(files.info(), self.pipelines)
         selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
-        samples = choose_samples(task, (), selftest)
+        samples = choose_samples(self.comparison_of(files.info()), (), selftest)
         # A job has one row: what a batch is made of.
         return [
             (name, {key: array[:1] for key, array in inputs.items()}) for name, inputs in samples

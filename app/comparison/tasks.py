@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
@@ -17,7 +16,7 @@ Sample = tuple[str, Tensors]
 
 
 class TaskComparison(Protocol):
-    """What a task package's `comparison(info)` returns."""
+    """What a task's `comparison` returns."""
 
     agreement_name: str
 
@@ -29,17 +28,8 @@ class TaskComparison(Protocol):
         """How far two sets of outputs mean the same: from 0 to 1."""
 
 
-def task_comparison(info: ServedModelInfo, pipelines: Mapping[str, str]) -> TaskComparison | None:
-    """The model's own; None for a model without a pipeline or a task that has none."""
-    if info.pipeline is None:
-        return None
-    if info.pipeline not in pipelines:
-        raise ConfigError(
-            f"{info.name}: pipeline is {info.pipeline!r}, there are {', '.join(pipelines)}"
-        )
-    package = importlib.import_module(pipelines[info.pipeline])
-    build = getattr(package, "comparison", None)
-    return cast(TaskComparison, build(info)) if build is not None else None
+ComparisonOf = Callable[[ServedModelInfo], TaskComparison | None]
+"""That of a model's task; None for a model without a task or a task without one."""
 
 
 def choose_samples(

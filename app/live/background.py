@@ -1,4 +1,4 @@
-"""The one thread that compares groups while the server has nothing better to do."""
+"""The one thread that compares instance groups while no request is being answered."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from app.contracts.ports import Clock
+from app.contracts.ports import Clock, PredictorFactory
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.live.idle_gate import Closed, IdleGate
-from app.live.prover import Prover
+from app.live.ports import AgreementOf, LiveObserver, Served
+from app.live.prover import Prover, Which
 from app.live.shadow import Shadow
+from app.live.shadow_predictor import ShadowPredictors
+from app.process.suspension import Suspension
 
 LOOK_SECONDS = 1.0
-"""How often it looks whether a model was loaded or a group started."""
+"""How often it looks whether a model was loaded or an instance group started."""
 
 START_SECONDS = 10.0
-"""A server that has just started has better things to do than to prove its groups."""
+"""No proof in the first seconds of a server, which are for its first requests."""
 
 AFTER_FAILURE_SECONDS = 60.0
 """What failed unforeseen, such as a system without room for a process, is not tried in a loop."""
@@ -89,3 +92,34 @@ class Background:
         self._idle_gate.close()
         if self._thread.ident is not None:
             self._thread.join(CLOSING_SECONDS)
+
+
+def open_background(
+    registry: Served,
+    *,
+    backend: Callable[[Suspension], PredictorFactory],
+    observer: LiveObserver,
+    agreement_of: AgreementOf,
+    prove: Which,
+    fraction: float,
+    groups: Sequence[str],
+    max_predictors: int,
+) -> Background | None:
+    """Shadow's and Prover's work in one thread, not yet started; None where both are off."""
+    if prove == "off" and not fraction:
+        return None
+    suspension = Suspension()
+    idle_gate = IdleGate(suspension)
+    predictors = ShadowPredictors(
+        open_predictor=backend(suspension), suspension=suspension, idle_gate=idle_gate
+    )
+    shadow = Shadow(
+        registry,
+        predictors,
+        fraction=fraction,
+        groups=groups,
+        max_predictors=max_predictors,
+        observer=observer,
+        agreement_of=agreement_of,
+    )
+    return Background(idle_gate, shadow=shadow, prover=Prover(registry, predictors, which=prove))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from app.contracts.errors import PaddlepoolError
@@ -14,6 +14,7 @@ from app.engine.registry.model import ServedModel
 from app.evidence.proof import max_abs_drift
 from app.live.ports import Agreement, AgreementOf, LiveObserver, Served
 from app.live.shadow_predictor import ShadowPredictor, ShadowPredictors
+from app.repository.config import ModelConfig
 
 MAX_RESIDENT_BYTES = 2 << 30
 """A shadow that has grown above this is closed, and opened again for the next replay."""
@@ -166,3 +167,20 @@ class Shadow:
     def close(self) -> None:
         while self._open:
             self._open.popitem()[1].close()
+
+
+def warn_of_unknown_groups(names: Collection[str], configs: Iterable[ModelConfig]) -> None:
+    """Log which of `names` no model has: a typing error, or a model that is published later."""
+    known = {
+        group.name
+        for config in configs
+        for group in config.instance_group
+        if group.name != config.default_group
+    }
+    for name in names:
+        if name not in known:
+            log.warning(
+                "PADDLEPOOL_SHADOW_GROUPS: no model has an instance group %r besides its default "
+                "one yet",
+                name,
+            )

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
+from app.contracts.status import GroupStatus
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupGauges:
-    """One instance group at the moment of a scrape."""
-
-    predictor: str
-    default: bool
-    queue_depth: int
-    queue_limit: int
-    inflight: int
-    resident_bytes: int
-    effective: bool | None = None
+PER_GROUP = {
+    "paddlepool_queue_depth": "Jobs waiting.",
+    "paddlepool_inflight_requests": "Jobs inside a predictor.",
+    "paddlepool_queue_limit": "Most jobs that may wait.",
+    "paddlepool_predictor_default": "1 for the instance group that answers requests which name "
+    "none: ratios are to it.",
+    "paddlepool_predictor_effective": "1 where the configuration was found to change outputs or "
+    "times, 0 where it was not.",
+}
+"""Families whose labels are the model and, as `predictor`, the instance group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,8 @@ class ModelGauges:
     model: str
     version: int
     ready: bool
-    groups: tuple[GroupGauges, ...] = ()
+    default_group: str = ""
+    groups: tuple[GroupStatus, ...] = ()
 
 
 class Gauges:
@@ -47,27 +48,6 @@ class Gauges:
         yield GaugeMetricFamily(
             "paddlepool_codec_processes", "Codec processes alive.", self.codec_processes()
         )
-        queue = GaugeMetricFamily(
-            "paddlepool_queue_depth", "Jobs waiting.", labels=("model", "predictor")
-        )
-        inflight = GaugeMetricFamily(
-            "paddlepool_inflight_requests",
-            "Jobs inside a predictor.",
-            labels=("model", "predictor"),
-        )
-        limit = GaugeMetricFamily(
-            "paddlepool_queue_limit", "Most jobs that may wait.", labels=("model", "predictor")
-        )
-        default = GaugeMetricFamily(
-            "paddlepool_predictor_default",
-            "1 for the group that answers requests which name none: ratios are taken to it.",
-            labels=("model", "predictor"),
-        )
-        effective = GaugeMetricFamily(
-            "paddlepool_predictor_effective",
-            "1 where the configuration was found to change outputs or times, 0 where it was not.",
-            labels=("model", "predictor"),
-        )
         ready = GaugeMetricFamily(
             "paddlepool_model_ready",
             "1 when the model version answers requests.",
@@ -75,36 +55,31 @@ class Gauges:
         )
         resident = GaugeMetricFamily(
             "paddlepool_predictor_resident_bytes",
-            "Resident memory of the group's predictor processes.",
+            "Resident memory of the instance group's predictor processes.",
             labels=("model", "version", "predictor"),
         )
-        # Two versions of a model have one series here: which one waits does not matter.
-        waiting: Counter[tuple[str, str]] = Counter()
-        running: Counter[tuple[str, str]] = Counter()
-        room: Counter[tuple[str, str]] = Counter()
-        defaults: dict[tuple[str, str], bool] = {}
-        effects: dict[tuple[str, str], bool] = {}
+        values: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in PER_GROUP}
         for model in self.read():
             version = str(model.version)
             ready.add_metric((model.model, version), float(model.ready))
             for group in model.groups:
-                waiting[model.model, group.predictor] += group.queue_depth
-                running[model.model, group.predictor] += group.inflight
-                room[model.model, group.predictor] += group.queue_limit
-                defaults[model.model, group.predictor] = group.default
-                if group.effective is not None:
-                    effects.setdefault((model.model, group.predictor), group.effective)
-                resident.add_metric((model.model, version, group.predictor), group.resident_bytes)
-        for family, values in (
-            (queue, waiting),
-            (inflight, running),
-            (limit, room),
-            (default, defaults),
-            (effective, effects),
-        ):
-            for labels, value in values.items():
+                series = (model.model, group.name)
+                resident.add_metric((model.model, version, group.name), group.resident_bytes)
+                # Two versions of a model have one series: which of them waits does not matter.
+                values["paddlepool_queue_depth"][series] += group.queue_depth
+                values["paddlepool_inflight_requests"][series] += group.inflight
+                values["paddlepool_queue_limit"][series] += group.queue_limit
+                values["paddlepool_predictor_default"][series] = group.name == model.default_group
+                if group.effect.effective is not None:
+                    values["paddlepool_predictor_effective"].setdefault(
+                        series, group.effect.effective
+                    )
+        for name, text in PER_GROUP.items():
+            family = GaugeMetricFamily(name, text, labels=("model", "predictor"))
+            for labels, value in values[name].items():
                 family.add_metric(labels, value)
-        yield from (queue, inflight, limit, default, effective, ready, resident)
+            yield family
+        yield from (ready, resident)
 
     def describe(self) -> Iterable[Metric]:
         return ()

@@ -33,7 +33,8 @@ ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
 class Metrics:
-    """Observer of the engine, the data plane and the HTTP layer.
+    """Observer of the engine, the data plane and the HTTP layer. The label `predictor` holds the
+    name of an instance group.
 
     **Invariant**: labels come from closed sets. Routes and models are made known with
     `expect_route` and `expect_model`, reasons are declared by whoever gives them; whatever else
@@ -61,56 +62,45 @@ class Metrics:
             "Time of one predictor run.",
             ("model", "version", "predictor", "batch_size"),
         )
-        self._rows = Histogram(
-            "paddlepool_batch_rows",
-            "Rows in one predictor run.",
-            ("model", "predictor"),
-            buckets=ROWS,
-            registry=self.registry,
+        self._rows = self._histogram(
+            "paddlepool_batch_rows", "Rows in one predictor run.", ("model", "predictor"), ROWS
         )
-        self._drift = Histogram(
+        self._drift = self._histogram(
             "paddlepool_predictor_output_drift",
-            "Largest absolute difference of a shadowed request's outputs from the default group's.",
+            "Largest absolute difference of a shadowed request's outputs from the answer's.",
             ("model", "predictor"),
-            buckets=DRIFT,
-            registry=self.registry,
+            DRIFT,
         )
-        self._agreement = Histogram(
+        self._agreement = self._histogram(
             "paddlepool_predictor_output_agreement",
-            "How far a shadowed request's outputs mean the same as the default group's, 0 to 1.",
+            "How far a shadowed request's outputs mean the same as the answer's, 0 to 1.",
             ("model", "predictor"),
-            buckets=AGREEMENT,
-            registry=self.registry,
+            AGREEMENT,
         )
-        self._shadowed = Counter(
+        self._shadowed = self._counter(
             "paddlepool_shadow_requests_total",
             "Sampled requests by what became of their replay.",
             ("model", "outcome"),
-            registry=self.registry,
         )
-        self._padding = Counter(
+        self._padding = self._counter(
             "paddlepool_padding_tokens_total",
             "Tokens of padding that texts were given to fill their length bucket.",
             ("model", "predictor"),
-            registry=self.registry,
         )
-        self._rejected = Counter(
+        self._rejected = self._counter(
             "paddlepool_requests_rejected_total",
             "Requests refused or dropped by the engine.",
             ("model", "reason"),
-            registry=self.registry,
         )
-        self._restarts = Counter(
+        self._restarts = self._counter(
             "paddlepool_predictor_restarts_total",
             "Predictor processes that were replaced.",
             ("model", "predictor", "reason"),
-            registry=self.registry,
         )
-        self._codec_restarts = Counter(
+        self._codec_restarts = self._counter(
             "paddlepool_codec_restarts_total",
             "Processes that open and write pictures that were replaced.",
             ("reason",),
-            registry=self.registry,
         )
         self._gauges = Gauges(build)
         self.registry.register(self._gauges)
@@ -123,8 +113,13 @@ class Metrics:
         for reason in (*CODEC_RESTARTS, UNKNOWN):
             self._codec_restarts.labels(reason)
 
-    def _histogram(self, name: str, text: str, labels: tuple[str, ...]) -> Histogram:
-        return Histogram(name, text, labels, buckets=SECONDS, registry=self.registry)
+    def _histogram(
+        self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...] = SECONDS
+    ) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
 
     def watch(self, read: Callable[[], Iterable[ModelGauges]]) -> None:
         """Have the gauges read from the engine at each scrape."""

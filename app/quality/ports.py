@@ -57,6 +57,6 @@ class Bench(Protocol):
 
 
 class TaskQuality(Protocol):
-    """What a task package's `quality(info, source)` returns, its data already read."""
+    """What a task's `quality` returns, its data already read."""
 
     def measure(self, bench: Bench) -> Findings: ...

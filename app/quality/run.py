@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
-from typing import cast
 
 from app.contracts.ports import PredictorFactory, ServedModelInfo
 from app.quality.bench import PredictorBench
@@ -24,22 +22,15 @@ NETWORKS: Mapping[str, Measure] = {"mnist": DigitQuality}
 
 
 def task_quality(
-    files: ModelFiles, source: Source, pipelines: Mapping[str, str]
+    files: ModelFiles, source: Source, tasks: Mapping[str, Measure | None]
 ) -> TaskQuality | None:
     """What is measured of this model, its data read; None where nothing is defined for it.
 
     Raises ConfigError where the data are absent or unfit.
     """
-    build: Measure | None
+    network = str((files.manifest.network or {}).get("name"))
     name = files.config.pipeline
-    if name is None:
-        build = NETWORKS.get(str((files.manifest.network or {}).get("name")))
-    elif name in pipelines:
-        build = cast(
-            "Measure | None", getattr(importlib.import_module(pipelines[name]), "quality", None)
-        )
-    else:
-        build = None
+    build = NETWORKS.get(network) if name is None else tasks.get(name)
     return build(files.info(), source) if build is not None else None
 
 

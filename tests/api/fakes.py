@@ -24,6 +24,8 @@ from app.engine.pool.statistics import Snapshot, Statistics
 from app.engine.pool.thread_budget import ThreadBudget
 from app.engine.registry.registry import ModelRegistry
 from app.observability.metrics import Metrics
+from app.pipelines import PIPELINES
+from app.pipelines.task import load_tasks, settings_class
 from app.repository.config import InstanceGroup, ModelConfig
 from app.repository.manifest import FileEntry, Manifest
 from app.settings import Settings
@@ -150,6 +152,19 @@ class EchoRequest(BaseModel):
     weight: float = Field(default=0.0, allow_inf_nan=False)
 
 
+@dataclass(frozen=True)
+class FakeTask:
+    """A task that is its endpoint alone."""
+
+    router: APIRouter
+    headers: tuple[str, ...] = ()
+    card: tuple[str, ...] = ()
+
+    def endpoints(self, settings: Settings) -> APIRouter:
+        del settings
+        return self.router
+
+
 def echo_router() -> APIRouter:
     """Answers with the length of the text, so that no reply can repeat it."""
     router = APIRouter()
@@ -157,7 +172,7 @@ def echo_router() -> APIRouter:
     async def echo(body: EchoRequest, number: int = 0) -> dict[str, int]:
         return {"characters": len(body.text), "number": number}
 
-    router.add_api_route("/sentiment", echo, methods=["POST"])
+    router.add_api_route("/sentiment", echo, methods=["POST"], max_body_size=256 * 1024)
     return router
 
 
@@ -180,6 +195,11 @@ def make_services(
     )
 
 
+def make_settings(**given: Any) -> Settings:
+    """The product's settings: the server's, and those that its tasks declare."""
+    return settings_class(load_tasks(PIPELINES).values())(**given)
+
+
 @contextlib.asynccontextmanager
 async def no_lifespan(app: FastAPI) -> AsyncIterator[None]:
     del app
@@ -196,7 +216,7 @@ def make_app(
     return build_application(
         services,
         keys=services.settings.keys(),
-        tasks=[echo_router(), *routers],
+        tasks=[FakeTask(echo_router(), card=("labels", "labels_zh")), *map(FakeTask, routers)],
         lifespan=no_lifespan,
     )
 

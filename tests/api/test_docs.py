@@ -12,8 +12,9 @@ import pytest
 from app.api.application import build_application
 from app.api.docs import STATIC
 from app.api.problems import ANY_STATUSES, TASK_STATUSES
-from app.main import PIPELINES, task_routers
-from tests.api.fakes import Client, make_services, no_lifespan
+from app.pipelines import PIPELINES
+from app.pipelines.task import load_tasks
+from tests.api.fakes import Client, make_services, make_settings, no_lifespan
 
 
 @pytest.fixture
@@ -21,7 +22,10 @@ def product() -> Client:
     """The real routers over fakes."""
     return Client(
         build_application(
-            make_services(), keys=(), tasks=task_routers(PIPELINES), lifespan=no_lifespan
+            make_services(make_settings()),
+            keys=(),
+            tasks=load_tasks(PIPELINES).values(),
+            lifespan=no_lifespan,
         )
     )
 

@@ -118,7 +118,7 @@ def test_the_page_holds_tables_plots_and_refusals(tmp_path: Path) -> None:
     compared = compare(
         Plan(files=ModelRepository(tmp_path).read("double", 1), requests=9, concurrent=False),
         open_predictor=FakeFactory(),
-        pipelines={},
+        comparison_of=lambda info: None,
     )
     text = page(
         command="paddlepool compare --claims --docs docs",

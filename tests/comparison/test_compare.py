@@ -113,12 +113,12 @@ def test_a_group_that_is_refused_is_told_and_the_others_run(files: ModelFiles) -
         return open_predictor
 
     plan = Plan(files=files, requests=2, concurrent=False)
-    found = compare(plan, open_predictor=refusing("spare"), pipelines={})
+    found = compare(plan, open_predictor=refusing("spare"), comparison_of=lambda info: None)
     assert [each.group for each in found.groups] == ["main"]
     assert found.refused == {"spare": "no such device"}
     assert found.as_json()["refused"] == [{"group": "spare", "reason": "no such device"}]
     with pytest.raises(BackendError, match="default group main cannot run: no such device"):
-        compare(plan, open_predictor=refusing("main"), pipelines={})
+        compare(plan, open_predictor=refusing("main"), comparison_of=lambda info: None)
 
 
 def test_unequal_threads_are_said_to_be_so(files: ModelFiles) -> None:
@@ -126,7 +126,7 @@ def test_unequal_threads_are_said_to_be_so(files: ModelFiles) -> None:
     found = compare(
         Plan(files=files, requests=2, concurrent=False),
         open_predictor=FakeFactory(),
-        pipelines={},
+        comparison_of=lambda info: None,
     )
     assert found.budgets().startswith("Thread budgets are equal: 1 of ")
     first, second = found.groups
@@ -200,7 +200,7 @@ def test_plots_are_pictures_and_equal_for_equal_results(files: ModelFiles, tmp_p
     found = compare(
         Plan(files=files, requests=2, concurrent=False),
         open_predictor=FakeFactory(),
-        pipelines={},
+        comparison_of=lambda info: None,
     )
     for name in ("a.svg", "b.svg", "a.png"):
         plot_comparison(found, tmp_path / name)

@@ -147,7 +147,7 @@ def test_a_search_runs_in_stages_and_closes_what_it_opened(tmp_path: Path) -> No
         cores=2,
         seconds=0.3,
         open_predictor=factory,
-        pipelines={},
+        comparison_of=lambda info: None,
         tick=lambda: ticks.append(1),
     )
     chosen, outcomes = search.run()

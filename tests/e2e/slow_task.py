@@ -6,10 +6,16 @@ import asyncio
 
 from fastapi import APIRouter, Request, Response
 
+from app.contracts.ports import Pipeline, ServedModelInfo
+from app.pipelines.task import Task
+from app.settings import Settings
+from app.workers import Workers
+
 COUNTS = {"started": 0, "cancelled": 0, "answered": 0}
 
 
-def endpoints() -> APIRouter:
+def endpoints(settings: Settings) -> APIRouter:
+    del settings
     routes = APIRouter()
     routes.add_api_route("/slow", slow, methods=["POST"])
     routes.add_api_route("/slow/counts", counts)
@@ -37,3 +43,11 @@ async def counts() -> dict[str, int]:
 async def large(size: int) -> Response:
     """More than the system's own buffers take."""
     return Response(bytes(size))
+
+
+def build(info: ServedModelInfo, workers: Workers) -> Pipeline:
+    """No model has this task."""
+    raise NotImplementedError
+
+
+TASK = Task(build=build, endpoints=endpoints)

@@ -17,8 +17,9 @@ from app.contracts.tensors import TensorSpec
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.live.idle_gate import IdleGate
-from app.live.shadow import Shadow
+from app.live.shadow import Shadow, warn_of_unknown_groups
 from app.live.shadow_predictor import ShadowPredictors
+from app.repository.config import InstanceGroup, ModelConfig
 from tests.engine.fakes import PATIENCE, FakeFactory, doubled, open_registry, row, write_double
 from tests.live.fakes import RecordingLive, nudged
 from tests.model_files import write_version
@@ -262,3 +263,22 @@ def test_what_is_no_longer_served_is_forgotten(
     shadow.replay_one()
     assert observer.outcomes == ["replayed", "dropped"]
     assert beside.opened[0].closed.is_set()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("natve", True), ("main", True), ("spare", False)],
+    ids=["no group", "a default group", "there"],
+)
+def test_a_group_that_no_model_has_is_told(
+    caplog: pytest.LogCaptureFixture, name: str, told: bool
+) -> None:
+    """It may come later by polling; a typing error would be noticed by nobody otherwise."""
+    groups = tuple(InstanceGroup(name=each, backend="fake") for each in ("main", "spare"))
+    warn_of_unknown_groups([name], [ModelConfig(default_group="main", instance_group=groups)])
+    lines = [
+        line
+        for line in caplog.messages
+        if f"SHADOW_GROUPS: no model has an instance group {name!r}" in line
+    ]
+    assert len(lines) == told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.contracts.ports import EngineObserver
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
+from app.contracts.status import Effect
 from app.live.ports import LiveObserver
-from app.observability.gauges import GroupGauges, ModelGauges
+from app.observability.gauges import ModelGauges
 from app.observability.metrics import DRIFT, METHODS, SECONDS, UNKNOWN, Metrics
+from tests.api.fakes import GROUP
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 GROUPS = ("onednn", "native")
@@ -57,15 +60,7 @@ def test_every_family_is_documented_with_its_labels() -> None:
     metrics.expect_route("/segment", ["POST"], [200])
     metrics.expect_model("m", ["g"])
     metrics.batch_done(model="m", version=1, group="g", rows=1, seconds=0.1)
-    group = GroupGauges(
-        predictor="g",
-        default=True,
-        queue_depth=1,
-        queue_limit=16,
-        inflight=1,
-        resident_bytes=1,
-        effective=True,
-    )
+    group = replace(GROUP, name="g", effect=Effect(True, "other outputs"))
     metrics.watch(lambda: [ModelGauges(model="m", version=1, ready=True, groups=(group,))])
     found = set()
     for family in text_string_to_metric_families(metrics.render().decode()):
@@ -159,16 +154,17 @@ def test_codec_processes_are_counted_and_their_replacements_told_by_reason(
 
 def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
     """Two versions of a model share the series of their queue."""
-    group = GroupGauges(
-        predictor="onednn",
-        default=True,
-        queue_depth=2,
-        queue_limit=16,
-        inflight=1,
-        resident_bytes=10,
+    group = replace(
+        GROUP, name="onednn", queue_depth=2, queue_limit=16, inflight=1, resident_bytes=10
     )
     models = [
-        ModelGauges(model="u2netp", version=version, ready=version == 2, groups=(group,))
+        ModelGauges(
+            model="u2netp",
+            version=version,
+            ready=version == 2,
+            default_group="onednn",
+            groups=(group,),
+        )
         for version in (1, 2)
     ]
     metrics.watch(lambda: models)
@@ -213,15 +209,7 @@ def test_an_effect_is_shown_once_it_is_known(metrics: Metrics) -> None:
     """1 or 0; absent while nothing has been found out."""
     effects = {"onednn": True, "onednn_t2": False, "native": None}
     groups = tuple(
-        GroupGauges(
-            predictor=name,
-            default=name == "onednn",
-            queue_depth=0,
-            queue_limit=1,
-            inflight=0,
-            resident_bytes=0,
-            effective=effect,
-        )
+        replace(GROUP, name=name, effect=Effect(effect, "measured"))
         for name, effect in effects.items()
     )
     metrics.watch(lambda: [ModelGauges(model="u2netp", version=1, ready=True, groups=groups)])

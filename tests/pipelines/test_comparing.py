@@ -8,18 +8,20 @@ import cv2
 import numpy as np
 import pytest
 
-from app.comparison.tasks import TaskComparison, task_comparison
+from app.comparison.tasks import TaskComparison
 from app.contracts.errors import ConfigError, ImageUnreadable
 from app.contracts.tensors import Tensors
 from app.pipelines import PIPELINES
+from app.pipelines.task import comparison_of, load_tasks
 from app.repository.layout import ModelRepository
 
 MODELS = Path(__file__).parents[2] / "model_repo"
+TASKS = load_tasks(PIPELINES)
 
 
 def task_of(model: str) -> TaskComparison:
     repository = ModelRepository(MODELS)
-    task = task_comparison(repository.read(model, repository.versions(model)[0]).info(), PIPELINES)
+    task = comparison_of(repository.read(model, repository.versions(model)[0]).info(), tasks=TASKS)
     assert task is not None
     return task
 
@@ -89,7 +91,7 @@ def test_labels_agree_by_their_best() -> None:
 def test_an_unknown_pipeline_is_refused_and_none_has_no_measure() -> None:
     """A model of raw tensors is compared by its outputs alone."""
     info = ModelRepository(MODELS).read("mnist", 1).info()
-    assert task_comparison(info, PIPELINES) is None
+    assert comparison_of(info, tasks=TASKS) is None
     named = ModelRepository(MODELS).read("emotion", 1).info()
     with pytest.raises(ConfigError, match="pipeline is 'sentiment', there are segment"):
-        task_comparison(named, {"segment": "app.pipelines.segment"})
+        comparison_of(named, tasks={"segment": TASKS["segment"]})

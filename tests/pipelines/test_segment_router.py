@@ -17,10 +17,9 @@ from app.api.errors import install
 from app.api.offload import LARGE_BYTES
 from app.contracts.errors import ImageUnreadable, Overloaded
 from app.dataplane import Answer
-from app.pipelines.segment import endpoints
 from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
-from app.settings import Settings
-from tests.api.fakes import RecordingExecutor
+from app.pipelines.segment.router import build_router
+from tests.api.fakes import RecordingExecutor, make_settings
 
 PICTURE = b"\xff\xd8 not opened by the API process"
 STAGES = {"decode": 0.004, "preprocess": 0.001, "queue": 0.0, "infer": 0.1, "encode": 0.003}
@@ -68,10 +67,10 @@ class Server:
             return await call_next(request)
 
         install(app)
-        app.include_router(endpoints())
+        app.include_router(build_router(make_settings()))
         self.operations = RecordingExecutor()
         app.state.paddlepool = SimpleNamespace(
-            settings=Settings(), dataplane=self.plane, operations=self.operations
+            settings=make_settings(), dataplane=self.plane, operations=self.operations
         )
         self.app = app
         self.client = TestClient(app, raise_server_exceptions=False)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,16 @@ from starlette.testclient import TestClient
 
 from app.backends.process import ProcessBackend
 from app.engine.registry.registry import ModelRegistry
-from app.main import PipelineBuilder, create_app
+from app.main import create_app
+from app.pipelines.task import build_pipeline, load_tasks, settings_class
 from app.repository.layout import ModelRepository
-from app.settings import Settings
 from app.workers import Workers
 
 pytestmark = pytest.mark.paddle
 
 ROOT = Path(__file__).parents[2]
 BLNS = ROOT / ".." / "shared" / "data" / "blns.json"
-TASKS = {"sentiment": "app.pipelines.sentiment"}
+TASKS = {"sentiment": "app.pipelines.sentiment.task"}
 TEXTS = [
     "我好开心",
     "今天气死了。",
@@ -78,19 +79,19 @@ def client(tmp_path_factory: pytest.TempPathFactory, batches: Batches) -> Iterat
         cwd=ROOT,
         capture_output=True,
     )
-    repository = ModelRepository(root)
+    repository, tasks = ModelRepository(root), load_tasks(TASKS)
     with ThreadPoolExecutor(2) as pool:
         workers = Workers(codec=None, text=pool)  # type: ignore[arg-type]
         registry = ModelRegistry(
             repository,
             open_predictor=ProcessBackend(),
-            build_pipeline=PipelineBuilder(TASKS, workers),
+            build_pipeline=partial(build_pipeline, tasks=tasks, workers=workers),
             observer=batches,
         )
         try:
             registry.load_all()
             assert registry.ready(), registry.index()
-            settings = Settings(model_repository=root)
+            settings = settings_class(tasks.values())(model_repository=root)
             app = create_app(settings, registry=registry, pipelines=TASKS)
             yield TestClient(app, raise_server_exceptions=False)
         finally:

@@ -18,7 +18,7 @@ from app.dataplane import TensorRequest
 from app.engine.registry.model import ServedModel
 
 
-def router() -> APIRouter:
+def router(settings: Settings) -> APIRouter:
     routes = APIRouter(tags=["v2"])
     refusals = documented(400, 404, 500, 503, 504, protocol=True)
     body = {
@@ -35,6 +35,7 @@ def router() -> APIRouter:
         infer_version,
         operation="Infer",
         methods=["POST"],
+        max_body_size=settings.infer_max_bytes,
         response_class=Response,
         responses=refusals,
         openapi_extra={"requestBody": body},

@@ -5,6 +5,7 @@ Each is processes of its own with the whole model in them, and every client may 
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Protocol
 
@@ -22,7 +23,7 @@ class Startable(Protocol):
 class OnDemand:
     """Thread-safe. At the limit the group that was not used for the longest makes room."""
 
-    def __init__(self, limit: int = 3) -> None:
+    def __init__(self, limit: float = math.inf) -> None:
         self._limit = limit
         self._lock = threading.Lock()
         self._started: list[Startable] = []  # the last one was used last

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
@@ -54,7 +55,7 @@ class ModelRegistry:
         cores: float | None = None,
         drain_timeout: float = 35.0,
         max_resident_bytes: int = 2 << 30,
-        max_on_demand: int = 3,
+        max_on_demand: float = math.inf,
     ) -> None:
         self._repository = repository
         self._cores = available_cores() if cores is None else cores

@@ -28,6 +28,8 @@ from app.pipelines.segment.request import (
     SegmentResult,
     read_options,
 )
+from app.pipelines.segment.settings import SegmentSettings
+from app.settings import Settings
 
 PART_BYTES = 192 * 1024
 """Divisible by three: the base64 of such parts, one after the other, is that of the whole."""
@@ -58,12 +60,13 @@ class SegmentReply(BaseModel):
     predictor: str = Field(description="The instance group that answered.")
 
 
-def build_router() -> APIRouter:
+def build_router(settings: Settings) -> APIRouter:
     router = APIRouter(tags=["segment"])
     router.add_api_route(
         "/segment",
         segment_image,
         methods=["POST"],
+        max_body_size=settings.of(SegmentSettings).segment_max_bytes,
         operation_id="segmentImage",
         summary="Cut the foreground out of a picture",
         response_class=Response,

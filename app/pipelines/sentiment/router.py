@@ -19,7 +19,9 @@ from app.api.replies import (
 from app.api.services import ServicesDep
 from app.contracts.errors import InvalidParameter
 from app.pipelines.sentiment.pipeline import TextScores
+from app.pipelines.sentiment.settings import SentimentSettings
 from app.pipelines.sentiment.texts import TextLimits, check_texts
+from app.settings import Settings
 
 T = TypeVar("T")
 
@@ -67,12 +69,13 @@ class TextResult(BaseModel):
 Reply = list[LabelScore] | list[list[LabelScore]] | TextResult | list[TextResult]
 
 
-def build_router() -> APIRouter:
+def build_router(settings: Settings) -> APIRouter:
     router = APIRouter(tags=["sentiment"])
     router.add_api_route(
         "/sentiment",
         classify_sentiment,
         methods=["POST"],
+        max_body_size=settings.of(SentimentSettings).sentiment_max_bytes,
         operation_id="classifySentiment",
         summary="Emotions of one or more texts, with scores",
         response_class=Response,
@@ -95,10 +98,11 @@ async def classify_sentiment(
 ) -> Response:
     """Classifies `text` or `inputs`. A string gets one list of labels, a list one per input."""
     settings, asked = services.settings, body.parameters
+    own = settings.of(SentimentSettings)
     texts, single = _texts(body)
     check_texts(
         texts,
-        limits=TextLimits(characters=settings.text_max_characters, texts=settings.text_max_inputs),
+        limits=TextLimits(characters=own.text_max_characters, texts=own.text_max_inputs),
     )
     name, version = split_model(_either("model", model, asked.model))
     answer = await services.dataplane.run(

@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 from fastapi import APIRouter, Request
 
-from app.api.application import EXPOSED
+from app.api.application import build_application
 from app.api.v2.tensors import BINARY_HEADER
+from app.pipelines import PIPELINES
+from app.pipelines.task import load_tasks
 from app.settings import Settings
-from tests.api.fakes import Client, assert_problem, make_app
+from tests.api.fakes import (
+    Client,
+    assert_problem,
+    make_app,
+    make_services,
+    make_settings,
+    no_lifespan,
+)
 
 JSON = {"Content-Type": "application/json"}
 APP = Path(__file__).parents[3] / "app"
@@ -25,11 +34,16 @@ def reading_router() -> APIRouter:
     async def size(request: Request) -> int:
         return len(await request.body())
 
-    router.add_api_route("/segment", size, methods=["POST"])
     router.add_api_route("/other", size, methods=["POST"])
     router.add_api_route("/own", size, methods=["POST"], max_body_size=100)
-    router.add_api_route("/v2/models/{model}/infer", size, methods=["POST"])
     return router
+
+
+def product(settings: Settings) -> Client:
+    """The product's own tasks."""
+    tasks = load_tasks(PIPELINES).values()
+    services = make_services(settings)
+    return Client(build_application(services, keys=(), tasks=tasks, lifespan=no_lifespan))
 
 
 def streamed(size: int) -> Iterator[bytes]:
@@ -53,14 +67,13 @@ class AsyncBody:
 
 
 CAPS = {
-    "/segment": 12 * 1024 * 1024,
     "/other": 16 * 1024,
     "/own": 100,
     "/v2/models/m1/infer": 64 * 1024 * 1024,
 }
 
 
-@pytest.mark.parametrize("path", ["/segment", "/other", "/own"])
+@pytest.mark.parametrize("path", ["/other", "/own"])
 @pytest.mark.parametrize("announced", [True, False], ids=["length", "chunked"])
 def test_a_body_may_have_exactly_its_cap(path: str, announced: bool) -> None:
     """One byte less and the cap itself pass, one more is 413 with both numbers."""
@@ -77,7 +90,7 @@ def test_a_body_may_have_exactly_its_cap(path: str, announced: bool) -> None:
 
 def test_tensors_have_a_cap_of_their_own() -> None:
     """64 MiB, in the shape of their protocol."""
-    client, cap = Client(make_app(reading_router())), CAPS["/v2/models/m1/infer"]
+    client, cap = Client(make_app()), CAPS["/v2/models/m1/infer"]
     headers = {"Content-Length": str(cap + 1)}
     response = client.post("/v2/models/m1/infer", content=b"x", headers=headers)
     assert response.status_code == 413
@@ -85,9 +98,9 @@ def test_tensors_have_a_cap_of_their_own() -> None:
 
 
 def test_caps_are_settings() -> None:
-    """And a form is counted like any other body."""
-    settings = Settings(segment_max_bytes=1_000, sentiment_max_bytes=10)
-    client = Client(make_app(reading_router(), settings=settings))
+    """Each task declares its own; a form is counted like any other body."""
+    settings = make_settings(segment_max_bytes=1_000, sentiment_max_bytes=10)
+    client = product(settings)
     assert_problem(client.post("/segment", content=b"x" * 1_001), 413, "file_too_large")
     assert_problem(client.post("/segment", files={"file": b"x" * 1_000}), 413, "file_too_large")
     assert_problem(client.post("/sentiment", json={"text": "12345"}), 413, "file_too_large")
@@ -198,10 +211,9 @@ def test_listed_origins_are_allowed_and_no_other() -> None:
 
 def test_pages_of_listed_origins_read_every_header_of_a_reply() -> None:
     """A browser hides what is not named: the foreground's box, the time to come back after."""
-    client = Client(make_app(settings=Settings(cors_origins=("https://a.example",))))
+    client = product(make_settings(cors_origins=("https://a.example",)))
     response = client.get("/info", headers={"Origin": "https://a.example"})
     exposed = set(response.headers["access-control-expose-headers"].split(", "))
-    assert exposed == set(EXPOSED)
     own = r'"(X-[A-Za-z-]+|Server-Timing|Retry-After|Content-Disposition|Inference-[A-Za-z-]+)"'
     sources = [*(APP / "api").rglob("*.py"), *(APP / "pipelines").rglob("*.py")]
     named = {name for path in sources for name in re.findall(own, path.read_text("utf-8"))}

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from app.contracts.status import Effect, GroupStatus, ModelStatus
-from app.settings import Settings
 from tests.api.fakes import (
     GROUP,
     Client,
@@ -16,6 +15,7 @@ from tests.api.fakes import (
     assert_problem,
     make_app,
     make_services,
+    make_settings,
 )
 
 BROKEN = ModelStatus(name="m2", version=3, state="UNAVAILABLE", reason="m2/3: broken")
@@ -179,8 +179,8 @@ def test_info_tells_why_a_predictor_is_of_no_use(status: GroupStatus, reason: st
 
 
 def test_info_tells_the_limits_that_are_in_force() -> None:
-    """A client reads them instead of guessing."""
-    settings = Settings(text_max_characters=77, segment_max_bytes=1234)
+    """A client reads them instead of guessing; those that tasks declare among them."""
+    settings = make_settings(text_max_characters=77, segment_max_bytes=1234)
     limits = Client(make_app(settings=settings)).get("/info").json()["limits"]
     assert limits["text_max_characters"] == 77
     assert limits["segment_max_bytes"] == 1234

@@ -1,0 +1,27 @@
+"""What this task declares to the server and to the offline commands."""
+
+from __future__ import annotations
+
+from app.pipelines.segment.masks import MaskAgreement
+from app.pipelines.segment.pipeline import open_pipeline
+from app.pipelines.segment.router import build_router
+from app.pipelines.segment.settings import SegmentSettings
+from app.pipelines.task import Task, offline
+
+TASK = Task(
+    build=lambda info, workers: open_pipeline(info, codecs=workers.codec),
+    endpoints=build_router,
+    settings=SegmentSettings,
+    headers=(
+        "X-Width",
+        "X-Height",
+        "X-Foreground-Top",
+        "X-Foreground-Left",
+        "X-Foreground-Width",
+        "X-Foreground-Height",
+        "Content-Disposition",
+    ),
+    comparison=offline("app.pipelines.segment.comparing:MaskComparison"),
+    agreement=MaskAgreement,
+    quality=offline("app.pipelines.segment.quality:SegmentQuality"),
+)

@@ -1,0 +1,20 @@
+"""What this task declares to the server and to the offline commands."""
+
+from __future__ import annotations
+
+from app.pipelines.sentiment.labels import label_agreement
+from app.pipelines.sentiment.pipeline import open_pipeline
+from app.pipelines.sentiment.router import build_router
+from app.pipelines.sentiment.settings import SentimentSettings
+from app.pipelines.task import Task, offline
+
+TASK = Task(
+    build=lambda info, workers: open_pipeline(info, executor=workers.text),
+    endpoints=build_router,
+    settings=SentimentSettings,
+    headers=("X-Truncated",),
+    card=("labels", "labels_zh"),
+    comparison=offline("app.pipelines.sentiment.comparing:LabelComparison"),
+    agreement=lambda _: label_agreement,
+    quality=offline("app.pipelines.sentiment.quality:SentimentQuality"),
+)

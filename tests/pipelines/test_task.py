@@ -1,0 +1,88 @@
+"""Declarations of tasks: loading them, their settings in one model, their pipelines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pydantic import BaseModel
+
+from app.contracts.errors import ConfigError
+from app.contracts.ports import Pipeline, ServedModelInfo
+from app.pipelines import PIPELINES
+from app.pipelines.segment.settings import SegmentSettings
+from app.pipelines.task import agreement_of, build_pipeline, load_tasks, settings_class
+from app.settings import Settings
+from app.workers import Workers
+
+TASK = load_tasks(PIPELINES)["segment"]
+TOY = replace(TASK, build=lambda info, workers: cast(Any, f"pipeline of {info.name}"))
+
+
+def info(pipeline: str | None) -> ServedModelInfo:
+    return ServedModelInfo(
+        name="m", version=1, directory=Path(), inputs=(), outputs=(), pipeline=pipeline
+    )
+
+
+def build(pipeline: str | None) -> Pipeline | None:
+    workers = Workers(codec=None, text=ThreadPoolExecutor(1))  # type: ignore[arg-type]
+    return build_pipeline(info(pipeline), tasks={"toy": TOY}, workers=workers)
+
+
+@pytest.mark.parametrize(("task", "built"), [(None, None), ("toy", "pipeline of m")])
+def test_a_pipeline_is_built_by_the_task_its_model_names(
+    task: str | None, built: str | None
+) -> None:
+    """A model without a task has none."""
+    assert build(task) == built
+
+
+def test_an_unknown_pipeline_is_a_configuration_error() -> None:
+    """It names what there is."""
+    with pytest.raises(ConfigError, match="'translate', there are toy"):
+        build("translate")
+
+
+def test_a_task_may_have_no_measure_of_agreement() -> None:
+    """Nor has a model without a task."""
+    tasks = {"toy": replace(TOY, agreement=None)}
+    assert agreement_of(info("toy"), tasks=tasks) is None
+    assert agreement_of(info(None), tasks=tasks) is None
+
+
+class Twice(BaseModel):
+    port: int = 1
+
+
+def test_a_setting_is_declared_once() -> None:
+    """Not by the server and a task, nor by two tasks."""
+    with pytest.raises(ValueError, match="Twice and Settings both declare port"):
+        settings_class([replace(TOY, settings=Twice)])
+    with pytest.raises(ValueError, match="both declare segment_max_bytes"):
+        settings_class([TASK, TASK])
+
+
+def test_settings_know_the_tasks_they_were_made_for() -> None:
+    """Others are asked for by mistake only."""
+    assert settings_class([TASK])().of(SegmentSettings).segment_max_bytes == 12 << 20
+    with pytest.raises(TypeError, match="SegmentSettings: this is a bug"):
+        Settings().of(SegmentSettings)
+
+
+def test_a_codec_process_does_not_load_the_declaration() -> None:
+    """It opens hostile bytes, and has no use for settings, HTTP or the network's framework."""
+    program = """
+import sys
+import app.pipelines.segment.stages
+print(sorted({"pydantic", "fastapi", "app.settings", "paddle"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"

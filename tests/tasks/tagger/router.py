@@ -1,0 +1,65 @@
+"""POST /tag: the request and reply forms."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict
+
+from app.api.replies import (
+    ModelParameter,
+    PredictorParameter,
+    TimeoutParameter,
+    answer_headers,
+    split_model,
+    timeout_seconds,
+)
+from app.api.services import ServicesDep
+from app.settings import Settings
+from tests.tasks.tagger.settings import TaggerSettings
+
+
+class TagRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str
+
+
+class TagScore(BaseModel):
+    tag: str
+    score: float
+
+
+def build_router(settings: Settings) -> APIRouter:
+    router = APIRouter(tags=["tag"])
+    router.add_api_route(
+        "/tag",
+        tag_text,
+        methods=["POST"],
+        max_body_size=settings.of(TaggerSettings).tagger_max_bytes,
+        operation_id="tagText",
+        summary="The scripts that a text is written in",
+    )
+    return router
+
+
+async def tag_text(
+    body: TagRequest,
+    response: Response,
+    services: ServicesDep,
+    model: ModelParameter = None,
+    predictor: PredictorParameter = None,
+    timeout_ms: TimeoutParameter = None,
+) -> list[TagScore]:
+    """Best first, at most PADDLEPOOL_TAGGER_MAX_TAGS."""
+    name, version = split_model(model)
+    answer = await services.dataplane.run(
+        "tagger",
+        body.text,
+        model=name,
+        version=version,
+        group=predictor,
+        timeout=timeout_seconds(timeout_ms, services.settings),
+    )
+    tags = answer.value[: services.settings.of(TaggerSettings).tagger_max_tags]
+    response.headers.update(answer_headers(answer) | {"X-Tags": str(len(tags))})
+    return [TagScore(tag=tag.name, score=tag.score) for tag in tags]
