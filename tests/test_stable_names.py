@@ -1,0 +1,222 @@
+"""The names that users write into their programs, dashboards and files, as they are today.
+
+Each list is literal: a renamed or removed name fails here, and so does a new one that is not added.
+A name that is here stays valid; what it means in prose may be said better (docs/glossary.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.api.application import ACCEPTED, build_application
+from app.api.uploads import FILE_FIELDS
+from app.api.v2.infer import PARAMETERS as INFER_PARAMETERS
+from app.contracts.status import Effect
+from app.observability.gauges import ModelGauges
+from app.observability.metrics import Metrics
+from app.pipelines import PIPELINES
+from app.pipelines.segment.request import OPTIONS, ROUTING
+from app.pipelines.sentiment.router import SentimentParameters, SentimentRequest
+from app.pipelines.task import load_tasks, settings_class
+from app.repository.config import DynamicBatching, InstanceGroup, ModelConfig, VersionPolicy, Warmup
+from tests.api.fakes import GROUP, Client, make_services, make_settings, no_lifespan
+
+PATHS = """
+POST /segment
+POST /sentiment
+GET /info
+GET /metrics
+GET /v2
+GET /v2/health/live
+GET /v2/health/ready
+GET /v2/models/stats
+GET /v2/models/{model}
+GET /v2/models/{model}/config
+GET /v2/models/{model}/ready
+GET /v2/models/{model}/stats
+GET /v2/models/{model}/versions/{version}
+GET /v2/models/{model}/versions/{version}/config
+GET /v2/models/{model}/versions/{version}/ready
+GET /v2/models/{model}/versions/{version}/stats
+POST /v2/models/{model}/infer
+POST /v2/models/{model}/versions/{version}/infer
+POST /v2/repository/index
+POST /v2/repository/models/{model}/load
+POST /v2/repository/models/{model}/unload
+"""
+PAGES = ("/", "/demo/demo.js", "/docs", "/docs/errors", "/openapi.json")
+SEGMENT = "bg_color crop format model output predictor refine size threshold timeout_ms"
+SENTIMENT = "model predictor timeout_ms"
+SENTIMENT_BODY = "inputs parameters text"
+SENTIMENT_PARAMETERS = "model predictor timeout_ms tokens top_k truncated"
+SEGMENT_REPLY = (
+    "confidence foreground_box format height image model predictor timings width"  # as JSON
+)
+V2_PARAMETERS = "predictor priority timeout"
+REPLY_HEADERS = """
+X-Request-ID X-Model X-Predictor Server-Timing Retry-After Inference-Header-Content-Length X-Width
+X-Height X-Foreground-Top X-Foreground-Left X-Foreground-Width X-Foreground-Height X-Truncated
+Content-Disposition
+"""
+REQUEST_HEADERS = (
+    "Authorization Content-Type X-Api-Key X-Request-ID Inference-Header-Content-Length"
+)
+METRICS = """
+paddlepool_batch_rows model predictor
+paddlepool_build_info cpu_flags onednn paddle version
+paddlepool_codec_processes
+paddlepool_codec_restarts_total reason
+paddlepool_inflight_requests model predictor
+paddlepool_model_ready model version
+paddlepool_padding_tokens_total model predictor
+paddlepool_predictor_default model predictor
+paddlepool_predictor_effective model predictor
+paddlepool_predictor_infer_seconds batch_size model predictor version
+paddlepool_predictor_output_agreement model predictor
+paddlepool_predictor_output_drift model predictor
+paddlepool_predictor_resident_bytes model predictor version
+paddlepool_predictor_restarts_total model predictor reason
+paddlepool_queue_depth model predictor
+paddlepool_queue_limit model predictor
+paddlepool_request_duration_seconds method route status
+paddlepool_requests_rejected_total model reason
+paddlepool_shadow_requests_total model outcome
+paddlepool_stage_duration_seconds model predictor stage
+"""
+SETTINGS = """
+admin_key api_keys api_keys_file backlog body_max_bytes codec_memory_bytes codec_processes
+codec_queue_size codec_timeout_seconds cors_origins default_models drain_delay_seconds
+drain_timeout_seconds form_max_fields header_max_bytes header_timeout_seconds health_needs_key host
+image_max_pixels image_max_side infer_json_max_bytes infer_max_bytes jpeg_max_scans
+keep_alive_seconds log_level max_connections metrics_needs_key model_repository on_demand_groups
+picture_memory_bytes png_max_pixels port predictor_memory_bytes prove_groups receive_timeout_seconds
+repository_poll_seconds segment_max_bytes send_stall_seconds sentiment_max_bytes shadow_fraction
+shadow_groups shadow_max_predictors text_max_characters text_max_inputs text_threads
+timeout_default_ms timeout_max_ms
+"""
+CONFIG = {
+    ModelConfig: "default default_group dynamic_batching instance_group parameters pipeline"
+    " version_policy warmup",
+    VersionPolicy: "count kind versions",
+    DynamicBatching: "max_batch_size max_queue_delay_ms max_queue_size",
+    InstanceGroup: "backend base count name options start threads tolerance",
+    Warmup: "shapes",
+}
+INFO = """
+default_models
+limits.body_max_bytes limits.form_max_fields limits.header_max_bytes limits.header_timeout_seconds
+limits.image_max_pixels limits.image_max_side limits.infer_json_max_bytes limits.infer_max_bytes
+limits.jpeg_max_scans limits.keep_alive_seconds limits.png_max_pixels limits.receive_timeout_seconds
+limits.segment_max_bytes limits.send_stall_seconds limits.sentiment_max_bytes
+limits.text_max_characters limits.text_max_inputs limits.timeout_default_ms limits.timeout_max_ms
+models.files models.labels models.labels_zh models.name models.predictors.backend
+models.predictors.count models.predictors.default models.predictors.effective models.predictors.live
+models.predictors.name models.predictors.proof models.predictors.queue_limit models.predictors.ready
+models.predictors.reason models.predictors.started models.predictors.threads models.reason
+models.sha256 models.state models.task models.version models.weights
+name ready thread_budget.cores thread_budget.threads thread_budget.warning version
+"""
+MAPS = ("default_models", "models.files", "models.weights")
+"""Their keys are data."""
+
+
+@pytest.fixture(scope="module")
+def product() -> Client:
+    """The real endpoints over fakes."""
+    tasks = load_tasks(PIPELINES).values()
+    services = make_services(make_settings())
+    return Client(build_application(services, keys=(), tasks=tasks, lifespan=no_lifespan))
+
+
+@pytest.fixture(scope="module")
+def paths(product: Client) -> dict[str, Any]:
+    return dict(product.get("/openapi.json").json()["paths"])
+
+
+def parameters(operation: dict[str, Any]) -> list[str]:
+    return sorted(each["name"] for each in operation["parameters"] if each["in"] == "query")
+
+
+def members(value: Any, above: str = "") -> Iterator[str]:
+    """The dotted name of every member, lists looked into."""
+    if isinstance(value, dict) and value and above not in MAPS:
+        for name, inner in value.items():
+            yield from members(inner, f"{above}.{name}".lstrip("."))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        yield from members(value[0], above)
+    else:
+        yield above
+
+
+def test_paths(product: Client, paths: dict[str, Any]) -> None:
+    """Those of OpenAPI, and the pages that a browser opens."""
+    found = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    assert found == set(PATHS.strip().splitlines())
+    assert [product.get(page).status_code for page in PAGES] == [200] * len(PAGES)
+
+
+def test_parameters(paths: dict[str, Any]) -> None:
+    """In the query, in a form, in JSON."""
+    segment, sentiment = paths["/segment"]["post"], paths["/sentiment"]["post"]
+    form = segment["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+    assert parameters(segment) == SEGMENT.split()
+    assert form.keys() - {"file"} == set(SEGMENT.split()) == {*OPTIONS, *ROUTING}
+    assert parameters(sentiment) == SENTIMENT.split()
+    assert sorted(SentimentRequest.model_fields) == SENTIMENT_BODY.split()
+    assert sorted(SentimentParameters.model_fields) == SENTIMENT_PARAMETERS.split()
+    reply = segment["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
+    assert sorted(reply) == SEGMENT_REPLY.split()
+    assert sorted(INFER_PARAMETERS) == V2_PARAMETERS.split()
+    assert FILE_FIELDS == ("file", "image_file")
+
+
+def test_headers() -> None:
+    """Of replies, as a page of another origin may read them, and of requests."""
+    settings = make_settings(cors_origins=("https://a.example",))
+    tasks = load_tasks(PIPELINES).values()
+    services = make_services(settings)
+    app = build_application(services, keys=(), tasks=tasks, lifespan=no_lifespan)
+    reply = Client(app).get("/info", headers={"Origin": "https://a.example"})
+    exposed = reply.headers["access-control-expose-headers"].split(", ")
+    assert sorted(exposed) == sorted(REPLY_HEADERS.split())
+    assert sorted(ACCEPTED) == sorted(REQUEST_HEADERS.split())
+
+
+def test_metrics() -> None:
+    """Every family with its labels."""
+    metrics = Metrics(build=dict.fromkeys(("version", "paddle", "onednn", "cpu_flags"), "1"))
+    metrics.expect_route("/segment", ["POST"], [200])
+    metrics.expect_model("m", ["g"])
+    metrics.batch_done(model="m", version=1, group="g", rows=1, seconds=0.1)
+    group = replace(GROUP, name="g", effect=Effect(True, "other outputs"))
+    metrics.watch(lambda: [ModelGauges(model="m", version=1, ready=True, groups=(group,))])
+    found = set()
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        found.add(" ".join([name, *sorted(labels)]))
+    ours = {line for line in found if line.startswith("paddlepool_")}
+    assert ours == set(METRICS.strip().splitlines())
+
+
+def test_settings() -> None:
+    """Each is a variable: PADDLEPOOL_ and the name in capitals."""
+    kind = settings_class(load_tasks(PIPELINES).values())
+    assert sorted(kind.model_fields) == SETTINGS.split()
+    assert kind.model_config["env_prefix"] == "PADDLEPOOL_"
+
+
+@pytest.mark.parametrize("table", CONFIG, ids=lambda table: table.__name__)
+def test_config_toml(table: Any) -> None:
+    """The keys of each table."""
+    assert sorted(table.model_fields) == CONFIG[table].split()
+
+
+def test_info(product: Client) -> None:
+    """Every member, of a model that is ready."""
+    assert sorted(members(product.get("/info").json())) == sorted(INFO.split())
