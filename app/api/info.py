@@ -48,7 +48,7 @@ class GroupInfo(BaseModel):
     threads: int
     count: int
     live: int = Field(description="Predictors that answer now.")
-    started: bool = Field(description="False for a group that starts when first asked for.")
+    started: bool = Field(description="False where it starts when first asked for.")
     default: bool = Field(description="Whether it answers requests that name no instance group.")
     ready: bool
     effective: bool | None = Field(
@@ -121,9 +121,7 @@ def _info(services: Services, card: Sequence[str]) -> Info:
         version=__version__,
         ready=services.registry.ready() and not services.lifecycle.draining,
         default_models=dict(services.default_models),
-        models=[
-            _model(services, status, card) for status in _shown(services.registry.index())
-        ],
+        models=[_model(services, status, card) for status in _shown(services.registry.index())],
         limits=limits(services.settings),
         thread_budget=ThreadBudgetInfo(
             cores=budget.cores, threads=budget.threads, warning=budget.warning

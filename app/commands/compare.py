@@ -1,4 +1,4 @@
-"""`paddlepool compare`: a model's predictor groups on the same inputs, with proof of effect."""
+"""`paddlepool compare`: a model's instance groups on the same inputs, with proof of effect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--requests",
         type=int,
         default=None,
-        help=f"runs of each group (default {REQUESTS}; with --claims as many as published)",
+        help=f"runs of each instance group (default {REQUESTS}; with --claims as published)",
     )
     parser.add_argument(
         "--groups", default="", metavar="A,B,…", help="default: every instance group"
@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--claims",
         action="store_true",
-        help="measure the two published tables of speed-ups instead of a model's groups",
+        help="measure the two published tables of speed-ups instead of a model's instance groups",
     )
     parser.add_argument(
         "--docs",

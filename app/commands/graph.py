@@ -15,7 +15,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a model of the repository")
     parser.add_argument("--version", type=int, help="default: the newest")
     add_repository_option(parser)
-    parser.add_argument("--group", help="a Paddle Inference group (default: the default group)")
+    parser.add_argument(
+        "--group", help="an instance group of Paddle Inference (default: the model's default group)"
+    )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the graph")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every operator")
 

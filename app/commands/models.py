@@ -28,7 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="also open each instance group that always runs and run its self-test",
     )
     add_quality_options(verify)
-    describe = actions.add_parser("describe", help="inputs, outputs, groups, origin of one model")
+    describe = actions.add_parser(
+        "describe", help="inputs, outputs, instance groups, origin of one model"
+    )
     describe.add_argument("name", metavar="MODEL")
     describe.add_argument("--version", type=int, help="default: the newest")
     add_seal(actions)

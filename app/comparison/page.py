@@ -18,9 +18,10 @@ belong to the machine, which was
 
 > {machine}
 
-Every group runs in a process of its own and is asked in turns with the others, on the same inputs,
-after its golden self-test and a warm run. Times are what a request pays for its predictor: the way
-to the process and back is in them (about half a millisecond), queue, picture and tokenizer are not.
+Every instance group runs in a process of its own and is asked in turns with the others, on the same
+inputs, after its golden self-test and a warm run. Times are what a request pays for its predictor:
+the way to the process and back is in them (about half a millisecond), queue, picture and tokenizer
+are not.
 """
 
 CLAIMS = """\
@@ -101,7 +102,7 @@ def page(
         parts += [f"{found.groups[0].requests} requests a group.\n"]
         parts += [markdown(comparison_rows(found)) + "\n"]
         parts += ["\n".join(f"- {line}" for line in reasons(found)) + "\n"]
-        parts += [f"![{found.model}: times and rates of its predictor groups]({plot})\n"]
+        parts += [f"![{found.model}: times and rates of its instance groups]({plot})\n"]
     return "\n".join(parts)
 
 

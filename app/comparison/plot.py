@@ -65,7 +65,7 @@ def plot_comparison(found: Comparison, file: Path) -> None:
         axes[1].set_title(f"all {found.cores:g} cores busy: requests per second", fontsize=10)
         axes[1].set_xlabel("requests per second")
         axes[1].tick_params(labelleft=False)
-    figure.suptitle(f"{found.model}@{found.version}: predictor groups", fontsize=12)
+    figure.suptitle(f"{found.model}@{found.version}: instance groups", fontsize=12)
     legend = "blue: the default group; amber: changes nothing; 1t: one thread"
     figure.text(0.01, 0.01, f"{found.machine}. {legend}", fontsize=7, color="#555555")
     _save(figure, file)

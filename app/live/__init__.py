@@ -1,1 +1,1 @@
-"""Predictor groups compared while the server serves: proof and shadowing, in its idle moments."""
+"""Instance groups compared while the server serves: proof and shadowing, in its idle moments."""

@@ -36,7 +36,7 @@ class Report:
         """What stands in the card; the same figures on the same machine give the same bytes."""
         lines = [
             f"Version {self.version} (sha256 `{self.fingerprint[:12]}…`), "
-            f"predictor `{self.group}`, printed by",
+            f"instance group `{self.group}`, printed by",
             "",
             "```sh",
             f"paddlepool models verify --quality {self.model}",

@@ -113,7 +113,7 @@ def predictors() -> list[Json]:
             [(f"{INFER}:{quantile}{{{RECORDED}}}", "{{model}} {{predictor}}")],
             width=8,
             unit="s",
-            text="One run of a predictor, one line for each group: the comparison itself.",
+            text="One run of a predictor, one line for each instance group: the comparison itself.",
         )
         for quantile in ("p50", "p95", "p99")
     ]
@@ -122,7 +122,7 @@ def predictors() -> list[Json]:
             f"Ratio to the default group, {quantile}",
             [(f"{INFER}:{quantile}_ratio_to_default{{{RECORDED}}}", "{{model}} {{predictor}}")],
             width=8,
-            text="Above 1: slower than the group that answers when a request names none.",
+            text="Above 1: slower than the instance group that answers when a request names none.",
         )
         for quantile in ("p50", "p95", "p99")
     ]
@@ -288,11 +288,11 @@ def load() -> list[Json]:
 
 
 def dashboard() -> Json:
-    sections = [("Service", service()), ("Predictor groups", predictors()), ("Load", load())]
+    sections = [("Service", service()), ("Instance groups", predictors()), ("Load", load())]
     return {
         "uid": "paddlepool",
         "title": "Paddlepool",
-        "description": "Requests, predictor groups side by side, queues, memory and restarts.",
+        "description": "Requests, instance groups side by side, queues, memory and restarts.",
         "tags": ["paddlepool"],
         "schemaVersion": 41,
         "editable": False,

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = {"app", "paddlepool_client"}  # the second is installed from clients/python, by its path
-# Imported only when a predictor group or a command asks for it.
+# Imported only when an instance group or a command asks for it.
 EXTRAS = ("onnx", "compare")
 
 

@@ -21,8 +21,8 @@ from app.cli import main
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors, TensorSpec
-from app.pipelines.segment import quality as segment_quality
-from app.pipelines.sentiment import quality as sentiment_quality
+from app.pipelines.segment.quality import SegmentQuality
+from app.pipelines.sentiment.quality import SentimentQuality
 from app.quality.bench import PredictorBench
 from app.quality.digits import TRAIN_SHARE, DigitQuality
 from app.quality.ports import Source, Table
@@ -124,7 +124,7 @@ def test_masks_are_judged_on_every_tenth_pair_beside_the_baselines(tmp_path: Pat
         root = tmp_path / "sod_train"
         cv2.imwrite(str(root / "images" / f"ecssd_{number:02}.jpg"), picture)
         cv2.imwrite(str(root / "masks" / f"ecssd_{number:02}.png"), mask)
-    task = segment_quality(MATTING, Source(data=tmp_path))
+    task = SegmentQuality(MATTING, Source(data=tmp_path))
     found = task.measure(
         FakeBench(lambda job: {"d0": (job["input"][:, :1] > 0).astype(np.float32)})
     )
@@ -174,7 +174,7 @@ def _by_first_word(job: Tensors) -> Tensors:
 def test_texts_are_judged_with_and_without_copies_of_training(reader: ServedModelInfo) -> None:
     """Two of three right; without the one that training has, one of two; one smoke text wrong."""
     source = Source(data=reader.directory, smoke=reader.directory / "smoke.jsonl")
-    found = sentiment_quality(reader, source).measure(FakeBench(_by_first_word))
+    found = SentimentQuality(reader, source).measure(FakeBench(_by_first_word))
     tables = {table.key: _rows(table) for table in found.tables}
     assert tables["eval"]["usual_eval"][:2] == (3, pytest.approx(2 / 3))
     assert tables["eval"]["usual_eval without posts of usual_train"][:2] == (2, 0.5)
@@ -186,7 +186,7 @@ def test_texts_are_judged_with_and_without_copies_of_training(reader: ServedMode
 
 def test_absent_smoke_sentences_are_told(reader: ServedModelInfo) -> None:
     """They belong to the project's checkout; the splits are measured without them."""
-    found = sentiment_quality(reader, Source(data=reader.directory)).measure(
+    found = SentimentQuality(reader, Source(data=reader.directory)).measure(
         FakeBench(_by_first_word)
     )
     assert found.notes[0].startswith("NOT MEASURED: the smoke sentences")
@@ -197,7 +197,7 @@ def test_a_label_that_the_model_lacks_is_named(reader: ServedModelInfo) -> None:
     path = reader.directory / "smp2020_ewect" / "usual_eval.jsonl"
     path.write_text('{"content": "glad", "label": "fear"}\n', "utf-8")
     with pytest.raises(ConfigError, match="usual_eval has the label 'fear'"):
-        sentiment_quality(reader, Source(data=reader.directory))
+        SentimentQuality(reader, Source(data=reader.directory))
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"content": 3, "label": "happy"}', b"\n"])
@@ -205,13 +205,13 @@ def test_a_damaged_split_is_named(reader: ServedModelInfo, content: bytes) -> No
     """No traceback from the parser."""
     (reader.directory / "smp2020_ewect" / "virus_eval.jsonl").write_bytes(content)
     with pytest.raises(ConfigError, match=r"virus_eval\.jsonl"):
-        sentiment_quality(reader, Source(data=reader.directory))
+        SentimentQuality(reader, Source(data=reader.directory))
 
 
 def test_absent_pairs_are_named(tmp_path: Path) -> None:
     """The folder that is missing and the option that names it."""
     with pytest.raises(ConfigError, match=r"data absent: there is no folder .*sod_train/images"):
-        segment_quality(MATTING, Source(data=tmp_path))
+        SegmentQuality(MATTING, Source(data=tmp_path))
 
 
 @pytest.mark.parametrize(

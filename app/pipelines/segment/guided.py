@@ -1,8 +1,9 @@
 """Make a mask follow the picture's edges: the fast guided filter, with the colour picture as guide.
 
 After He, Sun and Tang, "Guided Image Filtering" (2013), and He and Sun, "Fast Guided Filter"
-(2015): the linear model alpha = a . colour + b is fitted in small windows of a reduced picture and
-applied to the full one, so that its cost hardly grows with the picture.
+(2015, https://arxiv.org/abs/1505.00996): the linear model alpha = a . colour + b is fitted in small
+windows of a reduced picture and applied to the full one, so that its cost hardly grows with the
+picture.
 """
 
 from __future__ import annotations

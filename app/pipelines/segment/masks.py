@@ -14,7 +14,8 @@ FOREGROUND = 0.5
 
 
 def normalise(mask: Floats) -> Floats:
-    """Stretch a mask to 0…1 as upstream does; a flat mask has nothing to stretch and stays."""
+    """Stretch a mask to 0…1, as normPRED() of
+    https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py does. A flat mask stays."""
     low, high = float(mask.min()), float(mask.max())
     if high - low < 1e-6:
         return np.clip(mask, 0.0, 1.0)

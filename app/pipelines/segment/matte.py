@@ -35,7 +35,8 @@ def bands(height: int, width: int, *, step: int = 1) -> Iterator[slice]:
 
 
 def network_input(pixels: Pixels, size: int, mean: Sequence[float], std: Sequence[float]) -> Floats:
-    """The official U2-Net preprocessing: (1, 3, size, size).
+    """What U2-Net was trained on, (1, 3, size, size): RescaleT and ToTensorLab(flag=0) of
+    https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py
 
     Bilinear without anti-aliasing (Lanczos or area averaging moves the masks by several percent),
     divided by the picture's own maximum. A black picture divides by one instead of zero.
@@ -56,7 +57,8 @@ def confidence(mask: Floats) -> float:
 
 
 def plain_alpha(mask: Floats, width: int, height: int) -> Pixels:
-    """The mask resized to the picture, as the official masks are made: levels cut, not rounded."""
+    """The mask resized to the picture; levels are cut, not rounded, as in save_output() of
+    https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py"""
     levels = (mask * np.float32(255.0)).astype(np.uint8)
     if width < levels.shape[1] or height < levels.shape[0]:
         # OpenCV would skip levels where Pillow, which the official masks are made with, weighs all.

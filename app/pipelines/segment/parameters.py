@@ -15,7 +15,11 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Parameters(BaseModel):
-    """How a picture becomes the network's input: side in pixels, then per-channel mean and std."""
+    """How a picture becomes the network's input: side in pixels, then per-channel mean and std.
+
+    The defaults are U2-Net's, which takes mean and std from ImageNet: ToTensorLab of
+    https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
