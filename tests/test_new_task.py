@@ -189,3 +189,10 @@ def test_nothing_else_knows_the_task() -> None:
     assert not [
         path for path in (ROOT / "app").rglob("*.py") if "tagger" in path.read_text("utf-8")
     ]
+
+
+def test_the_documentation_shows_the_task_as_it_is() -> None:
+    """Its declaration, to the letter."""
+    declared = (ROOT / "tests" / "tasks" / "tagger" / "task.py").read_text("utf-8")
+    page = (ROOT / "docs" / "new-task.md").read_text("utf-8")
+    assert f"```python\n{declared[declared.index('TASK = ') :]}```" in page

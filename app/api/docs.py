@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import html
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
@@ -24,17 +23,12 @@ POLICY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Asset:
-    file: str
-    media_type: str
-
-
 ASSETS = {
-    "docs.js": _Asset("docs.js", "text/javascript"),
-    "swagger-ui.css": _Asset("swagger-ui.css.gz", "text/css"),
-    "swagger-ui-bundle.js": _Asset("swagger-ui-bundle.js.gz", "text/javascript"),
+    "docs.js": ("docs.js", "text/javascript"),
+    "swagger-ui.css": ("swagger-ui.css.gz", "text/css"),
+    "swagger-ui-bundle.js": ("swagger-ui-bundle.js.gz", "text/javascript"),
 }
+"""Name in the address: file and media type."""
 
 
 def router() -> APIRouter:
@@ -60,16 +54,16 @@ async def page() -> Response:
 async def asset(asset: str, request: Request) -> Response:
     if asset not in ASSETS:
         raise HTTPException(404)
-    found = ASSETS[asset]
-    content = (STATIC / found.file).read_bytes()
+    file, media_type = ASSETS[asset]
+    content = (STATIC / file).read_bytes()
     headers = {"Cache-Control": "public, max-age=86400"}
-    if found.file.endswith(".gz"):
+    if file.endswith(".gz"):
         headers["Vary"] = "Accept-Encoding"
         if "gzip" in request.headers.get("accept-encoding", ""):
             headers["Content-Encoding"] = "gzip"
         else:
             content = gzip.decompress(content)
-    return Response(content, media_type=found.media_type, headers=headers)
+    return Response(content, media_type=media_type, headers=headers)
 
 
 async def errors_page() -> Response:

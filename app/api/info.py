@@ -116,15 +116,14 @@ def router(*, card: Sequence[str]) -> APIRouter:
 
 
 def _info(services: Services, card: Sequence[str]) -> Info:
-    budget = services.registry.budget()
     return Info(
         version=__version__,
         ready=services.registry.ready() and not services.lifecycle.draining,
         default_models=dict(services.default_models),
         models=[_model(services, status, card) for status in _shown(services.registry.index())],
         limits=limits(services.settings),
-        thread_budget=ThreadBudgetInfo(
-            cores=budget.cores, threads=budget.threads, warning=budget.warning
+        thread_budget=ThreadBudgetInfo.model_validate(
+            services.registry.budget(), from_attributes=True
         ),
     )
 
@@ -148,12 +147,7 @@ def limits(settings: Settings) -> dict[str, int | float]:
 
 
 def _model(services: Services, status: ModelStatus, card: Sequence[str]) -> ModelInfo:
-    known: dict[str, Any] = {
-        "name": status.name,
-        "version": status.version,
-        "state": status.state,
-        "reason": status.reason or None,
-    }
+    known = asdict(status) | {"reason": status.reason or None}
     parameters: Mapping[str, Any] = {}
     with (
         contextlib.suppress(ModelNotFound, ModelNotReady),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -133,16 +134,10 @@ def _document(answer: Answer) -> bytes:
     that the interpreter can turn to the event loop between them.
     """
     result: SegmentResult = answer.value
-    box = result.box
     reply = {
         "width": result.width,
         "height": result.height,
-        "foreground_box": {
-            "top": box.top,
-            "left": box.left,
-            "width": box.width,
-            "height": box.height,
-        },
+        "foreground_box": asdict(result.box),
         "confidence": round(result.confidence, 6),
         "format": result.format,
         "timings": {stage: round(seconds * 1000, 3) for stage, seconds in answer.stages.items()},
