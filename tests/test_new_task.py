@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from app.engine.registry.load_history import NOT_LOADED
 from app.main import create_app
 from app.pipelines import PIPELINES
 from app.pipelines.task import load_tasks, settings_class
@@ -61,7 +62,7 @@ def serve(repository: Path, pipelines: Mapping[str, str]) -> Iterator[TestClient
     with TestClient(create_app(settings, pipelines=pipelines)) as client:
         until = time.monotonic() + PATIENCE
         while (models := client.get("/info").json()["models"]) == [] or any(
-            model["state"] == "LOADING" for model in models
+            model["state"] == "LOADING" or model["reason"] == NOT_LOADED for model in models
         ):
             assert time.monotonic() < until, models
             time.sleep(0.05)
