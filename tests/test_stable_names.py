@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.application import ACCEPTED, build_application
 from app.api.uploads import FILE_FIELDS
-from app.api.v2.infer import PARAMETERS as INFER_PARAMETERS
+from app.api.v2.bodies import PARAMETERS as INFER_PARAMETERS
 from app.contracts.status import Effect
 from app.observability.gauges import ModelGauges
 from app.observability.metrics import Metrics
@@ -57,7 +57,7 @@ SENTIMENT_PARAMETERS = "model predictor timeout_ms tokens top_k truncated"
 SEGMENT_REPLY = (
     "confidence foreground_box format height image model predictor timings width"  # as JSON
 )
-V2_PARAMETERS = "predictor priority timeout"
+V2_PARAMETERS = "binary_data_output predictor priority timeout"
 REPLY_HEADERS = """
 X-Request-ID X-Model X-Predictor Server-Timing Retry-After Inference-Header-Content-Length X-Width
 X-Height X-Foreground-Top X-Foreground-Left X-Foreground-Width X-Foreground-Height X-Truncated

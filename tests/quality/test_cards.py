@@ -84,8 +84,8 @@ def test_each_version_has_figures_of_its_own(card: Path) -> None:
     assert [
         line for line in card.read_text("utf-8").splitlines() if line.startswith("Version")
     ] == [
-        "Version 1 (sha256 `fedcba987654…`), predictor `onednn`, printed by",
-        "Version 2 (sha256 `0123456789ab…`), predictor `onednn`, printed by",
+        "Version 1 (sha256 `fedcba987654…`), instance group `onednn`, printed by",
+        "Version 2 (sha256 `0123456789ab…`), instance group `onednn`, printed by",
     ]
     assert compare_card(card, official) is None
     assert compare_card(card, replace(official, findings=preview.findings)) is not None

@@ -16,6 +16,7 @@ from app.api.v2.version_routes import add_by_version
 from app.contracts.errors import FileTooLarge, InvalidTensor
 from app.dataplane import TensorRequest
 from app.engine.registry.model import ServedModel
+from app.settings import Settings
 
 
 def router(settings: Settings) -> APIRouter:

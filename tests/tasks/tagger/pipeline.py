@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 
 from pydantic import BaseModel, ConfigDict
 
+from app.awaiting import result_of
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Tensors
@@ -30,15 +31,15 @@ class TaggerPipeline:
         self._parameters = parameters
         self._executor = executor
 
-    def prepare(self, payload: str, *, deadline: float) -> Future[Prepared]:
+    async def prepare(self, payload: str, *, deadline: float) -> Prepared:
         del deadline  # a text of some KiB takes a millisecond
-        return self._executor.submit(self._prepare, payload)
+        return await result_of(self._executor.submit(self._prepare, payload))
 
-    def finish(
+    async def finish(
         self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
-    ) -> Future[Finished]:
+    ) -> Finished:
         del prepared, deadline
-        return self._executor.submit(self._finish, outputs)
+        return await result_of(self._executor.submit(self._finish, outputs))
 
     def close(self) -> None:
         """Ends nothing: the executor is the server's."""
