@@ -1,16 +1,22 @@
-# Paddlepool's commands. `make run` and `make test` need only Python (3.11 to 3.13) and PyPI.
+# `make` lists what there is. `make run` and `make test` need only Python (3.11 to 3.13) and PyPI.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: run test check lint load install lock comparison weights
+.PHONY: help run test test-fast check lint load install lock comparison weights
+
+help:  ## list these commands
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 run: weights  ## serve all models on http://127.0.0.1:8000
 	$(BIN)/paddlepool serve
 
 test: weights  ## run every test
 	$(BIN)/python -m pytest
+
+test-fast: $(INSTALLED)  ## run the tests without Paddle, servers and long waits (under a minute)
+	$(BIN)/python -m pytest -q --hypothesis-profile=fast -m "not paddle and not e2e and not slow" $(TESTS)
 
 lint: $(INSTALLED)  ## format, lint and types, changing nothing
 	$(BIN)/ruff format --check .
@@ -19,7 +25,7 @@ lint: $(INSTALLED)  ## format, lint and types, changing nothing
 
 check: lint test  ## everything a commit must pass
 
-install: $(INSTALLED)
+install: $(INSTALLED)  ## make .venv from the lock, and nothing else
 
 # Bounded: a network that swallows packets must not keep the server from starting.
 weights: $(INSTALLED)  ## the official U²-Netp weights, where they can be had

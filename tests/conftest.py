@@ -16,6 +16,9 @@ hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
+hypothesis.settings.register_profile(  # for `make test-fast`
+    "fast", hypothesis.settings.get_profile("any machine"), max_examples=20
+)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from app.commands.models_quality import add_quality_options, check_quality_options, verify_quality
@@ -186,8 +186,7 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
     return 0
 
 
-def _pairs(values: object) -> str:
-    assert isinstance(values, dict)
+def _pairs(values: Mapping[str, object]) -> str:
     return ", ".join(f"{key} {_word(value)}" for key, value in values.items())
 
 

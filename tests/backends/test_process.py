@@ -33,6 +33,8 @@ from tests.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
 from tests.engine.fakes import PATIENCE, RecordingObserver, Sleeper, row, wait_until, write_double
 from tests.model_files import PAIRS
 
+pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
+
 BACKENDS = {"fake": "tests.backends.targets:open_double"}
 
 

@@ -19,6 +19,8 @@ from tests.backends.targets import HANG, SPIN
 from tests.backends.test_process import BACKENDS, spec
 from tests.engine.fakes import PATIENCE, row, wait_until
 
+pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
+
 ROOT = Path(__file__).parents[2]
 
 

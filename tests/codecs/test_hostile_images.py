@@ -57,6 +57,7 @@ def processor_seconds(pool: CodecPool) -> dict[int, float]:
     return {pid: sum(map(int, each)) / os.sysconf("SC_CLK_TCK") for pid, each in ticks.items()}
 
 
+@pytest.mark.slow
 def test_every_hostile_picture_has_its_expected_outcome() -> None:
     """314 files: decoded or refused as expected, no process lost, memory capped, neighbours served.
 

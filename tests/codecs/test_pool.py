@@ -30,6 +30,8 @@ from app.contracts.reasons import Restart
 from app.process.child import Child, Reply
 from tests.engine.fakes import Sleeper, wait_until
 
+pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
+
 FAULTS = "tests.codecs.faults"
 
 

@@ -331,6 +331,7 @@ def test_too_few_answers_cannot_be_judged(
     assert judged(reloads_of(), rounds, answers=99) == expected
 
 
+@pytest.mark.slow
 def test_a_phase_ends_in_time_whatever_its_last_reload_does(
     script: Callable[[str], ModuleType], stub: Callable[[Answer], str]
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import pytest
+
 from app.contracts.errors import BackendError
 from app.contracts.status import UNKNOWN_EFFECT, Effect
 from app.contracts.tensors import Tensors
@@ -150,6 +152,7 @@ def test_runs_that_fail_are_tried_again_later(
     assert "runs failed" not in effect(served).reason
 
 
+@pytest.mark.slow
 def test_interrupted_pairs_do_not_count(
     registry: ModelRegistry,
     shadow_predictors: ShadowPredictors,

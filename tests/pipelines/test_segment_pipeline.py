@@ -108,6 +108,7 @@ def open_descriptors() -> int:
 PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
 
 
+@pytest.mark.slow
 def test_the_golden_pictures_have_the_official_masks(server: Server) -> None:
     """The 12 official pictures with the reference weights: mean MAE <= 0.002, worst <= 0.006."""
     if not (GOLDEN.is_dir() and REFERENCE.is_file()):
@@ -370,6 +371,7 @@ def test_a_webp_wider_than_webp_can_be_is_refused(server: Server) -> None:
     assert server.ask(pictures.blank_png(16_383, 8), output="mask", format="webp").width == 16_383
 
 
+@pytest.mark.slow
 def test_fifty_megapixels_pass_within_the_memory_limit(server: Server) -> None:
     """The largest upload becomes a mask and a composite; no process is lost."""
     image = pictures.photo(1000, 500).resize((10_000, 5_000))

@@ -296,6 +296,7 @@ def test_eighty_thousand_wrong_items_cost_one_message(server: Server) -> None:
     assert len(response.content) < 2_000
 
 
+@pytest.mark.slow
 def test_naughty_strings_are_200_or_422(server: Server) -> None:
     """The whole Big List of Naughty Strings, one at a time and 32 together."""
     if not BLNS.exists():

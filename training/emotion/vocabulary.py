@@ -29,7 +29,7 @@ _PIECES = "|".join(
 
 def build() -> Tokenizer:
     """Return the untrained tokenizer: folding, links and names to one sign, BPE within runs."""
-    tokenizer = Tokenizer(BPE(unk_token="[UNK]"))
+    tokenizer = Tokenizer(BPE(unk_token="[UNK]"))  # noqa: S106 - a token of texts
     tokenizer.normalizer = normalizers.Sequence(
         [
             normalizers.NFKC(),

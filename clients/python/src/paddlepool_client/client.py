@@ -166,7 +166,7 @@ class _BlockingWire:
         self._sleep(seconds)
 
     async def read(self, path: Path) -> bytes:
-        return path.read_bytes()
+        return path.read_bytes()  # noqa: ASYNC240 - nothing else runs on a blocking client's loop
 
 
 class _AwaitingWire:

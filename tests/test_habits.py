@@ -1,0 +1,46 @@
+"""What contributors lean on is there: commands, the version, types for those who import us."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+from app import __version__
+
+ROOT = Path(__file__).parents[1]
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+
+
+def test_make_alone_lists_every_command() -> None:
+    """One line each; the words are those beside the target."""
+    targets = re.search(r"^\.PHONY: (.+)$", MAKEFILE, re.M)
+    assert targets is not None
+    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = re.findall(r"^  make ([a-z-]+)  +\S", done.stdout, re.M)
+    assert listed == re.findall(r"^([a-z-]+):.*##", MAKEFILE, re.M)
+    assert sorted(listed) == sorted(targets[1].split())
+
+
+def test_the_documents_name_commands_that_exist() -> None:
+    """In code; prose may speak of what one makes."""
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.M))
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        named = re.findall(r"(?:`|^)make ([a-z-]+)", path.read_text("utf-8"), re.M)
+        assert set(named) <= targets, path.name
+
+
+def test_the_newest_release_of_the_changelog_is_the_version() -> None:
+    """Before the first release there is none."""
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    released = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", text, re.M)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+    assert released[:1] in ([], [__version__])
+
+
+def test_every_declared_kind_of_file_is_in_the_package() -> None:
+    """A pattern that matches nothing, as py.typed once did, promises what is not there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    for pattern in project["tool"]["setuptools"]["package-data"]["*"]:
+        assert list((ROOT / "app").rglob(pattern)), pattern
