@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
+import logging.handlers
 import queue
 import sys
 import threading
@@ -35,24 +35,23 @@ INTERVAL_SECONDS = 0.05
 FAREWELL_SECONDS = 5.0
 
 
-class BackgroundHandler(logging.Handler):
-    """Formats and writes in a thread of its own: a slow reader of our log stops no request.
+class BackgroundHandler(logging.handlers.QueueHandler):
+    """Hands lines to a thread that formats and writes them: a slow reader stops no request.
 
-    It does so every `INTERVAL_SECONDS`: a line written as soon as its request is over would take
-    the interpreter from the next one, which its client is just sending.
     When `WAITING_LINES` lines wait, further ones are dropped, and a line says how many were.
     """
 
     def __init__(self, writer: logging.Handler) -> None:
-        super().__init__()
-        self.queue: queue.Queue[logging.LogRecord] = queue.Queue(WAITING_LINES)
+        self.lines: queue.Queue[logging.LogRecord] = queue.Queue(WAITING_LINES)
+        super().__init__(self.lines)
         self._dropped = 0
-        self._closing = threading.Event()
-        self._writer = writer
-        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
-        self._thread.start()
+        self._listener = _PacedListener(self.lines, writer)
+        self._listener.start()
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # formatting it here would take the request's time
+
+    def enqueue(self, record: logging.LogRecord) -> None:
         try:
             if self._dropped:
                 self.queue.put_nowait(
@@ -71,17 +70,33 @@ class BackgroundHandler(logging.Handler):
 
         A reader that has stopped reading keeps the process alive for `FAREWELL_SECONDS`, no longer.
         """
-        self._closing.set()
-        self._thread.join(FAREWELL_SECONDS)
+        self._listener.stop()
         super().close()
 
-    def _write(self) -> None:
-        closing = False
-        while not closing:
-            closing = self._closing.wait(INTERVAL_SECONDS)
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    self._writer.handle(self.queue.get_nowait())
+
+class _PacedListener(logging.handlers.QueueListener):
+    """Looks for lines every `INTERVAL_SECONDS`: one written as soon as its request is over would
+    take the interpreter from the next one, which its client is just sending."""
+
+    def __init__(self, lines: queue.Queue[logging.LogRecord], writer: logging.Handler) -> None:
+        super().__init__(lines, writer)
+        self._lines = lines
+        self._closing, self._written = threading.Event(), threading.Event()
+
+    def dequeue(self, block: bool) -> logging.LogRecord:
+        closing = self._closing.is_set()  # before it looks: what was said by then is in the queue
+        while self._lines.empty():
+            if closing:
+                self._written.set()
+                self.enqueue_sentinel()
+            else:
+                closing = self._closing.wait(INTERVAL_SECONDS)
+        return self._lines.get(block)
+
+    def stop(self) -> None:
+        """Bounded: the standard one waits for as long as the writer is stuck."""
+        self._closing.set()
+        self._written.wait(FAREWELL_SECONDS)
 
 
 def configure(level: str, stream: TextIO | None = None) -> None:

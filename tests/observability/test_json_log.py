@@ -68,7 +68,7 @@ def test_closing_waits_for_a_full_queue(writer: Gated, monkeypatch: pytest.Monke
     assert writer.writing.wait(PATIENCE)
     for _ in range(WAITING_LINES):
         logger.info("more")
-    assert handler.queue.full()
+    assert handler.lines.full()
     closing = threading.Thread(target=handler.close)
     closing.start()
     writer.gate.set()
@@ -118,7 +118,7 @@ def test_a_blocked_writer_does_not_block_the_caller(writer: Gated) -> None:
     for _ in range(WAITING_LINES + 7):  # returns although nothing is being written
         logger.info("more")
     writer.gate.set()
-    while not handler.queue.empty():
+    while not handler.lines.empty():
         threading.Event().wait(0.01)
     logger.info("last")
     handler.close()
