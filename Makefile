@@ -52,7 +52,7 @@ $(LOAD_INSTALLED): loadtest/requirements.lock
 	touch $(LOAD_INSTALLED)
 
 comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (45 minutes)
-	$(BIN)/paddlepool compare --claims --docs docs
+	$(BIN)/python loadtest/claims.py --docs docs
 
 lock:  ## resolve the dependencies again (needs uv on the path)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.comparison.result import Comparison
 from app.comparison.table import seconds
 from app.contracts.errors import ConfigError
 
-if TYPE_CHECKING:
-    from app.comparison.claims import ClaimTable
-
 SUFFIXES = (".png", ".svg")
-DEFAULT, OTHER, PUBLISHED, INEFFECTIVE = "#1f6feb", "#8aa4c8", "#c0c4cc", "#d9a441"
+DEFAULT, OTHER, INEFFECTIVE = "#1f6feb", "#8aa4c8", "#d9a441"
 
 
 def check_plot(file: Path) -> None:
@@ -31,7 +28,7 @@ def plot_comparison(found: Comparison, file: Path) -> None:
     concurrent = [each.concurrent_per_second for each in found.groups]
     panels = 2 if any(rate is not None for rate in concurrent) else 1
     height = 1.6 + 0.42 * len(found.groups)
-    figure, axes = _figure(panels, width=5.6 * panels + 1.0, height=height)
+    figure, axes = open_figure(panels, width=5.6 * panels + 1.0, height=height)
     names = [f"{each.group} ({each.threads}t)" for each in found.groups]
     colours = [
         DEFAULT
@@ -68,33 +65,10 @@ def plot_comparison(found: Comparison, file: Path) -> None:
     figure.suptitle(f"{found.model}@{found.version}: instance groups", fontsize=12)
     legend = "blue: the default group; amber: changes nothing; 1t: one thread"
     figure.text(0.01, 0.01, f"{found.machine}. {legend}", fontsize=7, color="#555555")
-    _save(figure, file)
+    save_figure(figure, file)
 
 
-def plot_claims(tables: Sequence[ClaimTable], file: Path) -> None:
-    """Published speed-ups over the dynamic graph beside ours."""
-    figure, axes = _figure(len(tables), width=9.6 * len(tables), height=4.6)
-    for axis, table in zip(axes, tables, strict=True):
-        names = [row.label for row in table.rows]
-        published = [row.published_ratio or 0.0 for row in table.rows]
-        ours = [row.ratio for row in table.rows]
-        places = list(range(len(names)))
-        axis.barh([p + 0.2 for p in places], published, 0.38, color=PUBLISHED, label="published")
-        axis.barh([p - 0.2 for p in places], ours, 0.38, color=DEFAULT, label="measured here")
-        for place, row in zip(places, table.rows, strict=True):
-            if row.published_ratio is not None:
-                _write(axis, row.published_ratio, place + 0.2, f"{row.published_ratio:.1f}×")
-            _write(axis, row.ratio, place - 0.2, f"{row.ratio:.1f}×")
-        axis.set_yticks(places, names)
-        axis.invert_yaxis()
-        axis.set_xlim(0, 1.15 * max(*published, *ours))
-        axis.set_xlabel("times faster than the dynamic graph")
-        axis.set_title(table.title, fontsize=10)
-        axis.legend(fontsize=8, loc="upper right")
-    _save(figure, file)
-
-
-def _figure(panels: int, *, width: float, height: float) -> tuple[Any, list[Any]]:
+def open_figure(panels: int, *, width: float, height: float) -> tuple[Any, list[Any]]:
     figure = _matplotlib().Figure(figsize=(width, height), layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))
     axes = list(figure.subplots(1, panels, squeeze=False)[0])
@@ -108,15 +82,15 @@ def _label(axis: Any, ends: Sequence[float], labels: Sequence[str]) -> None:
     axis.invert_yaxis()
     axis.set_xlim(0, 1.45 * max(ends))
     for place, (end, label) in enumerate(zip(ends, labels, strict=True)):
-        _write(axis, end, place, label)
+        annotate(axis, end, place, label)
 
 
-def _write(axis: Any, end: float, place: float, label: str) -> None:
+def annotate(axis: Any, end: float, place: float, label: str) -> None:
     """A label a little to the right of its bar's end."""
     axis.annotate(label, (end, place), (5, 0), textcoords="offset points", va="center", fontsize=8)
 
 
-def _save(figure: Any, file: Path) -> None:
+def save_figure(figure: Any, file: Path) -> None:
     import matplotlib
 
     # Letters stay letters, names of parts do not vary, and no date: equal plots are equal files.

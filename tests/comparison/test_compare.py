@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from app.cli import main
+from app.commands import compare as compare_command
 from app.comparison.measure import measure_concurrent, measure_single
 from app.comparison.plot import plot_comparison
 from app.comparison.result import group_results
@@ -165,6 +166,17 @@ def test_bad_arguments_are_refused_before_anything_runs(
     """One line that says what was wrong."""
     assert main(["compare", *arguments]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_claims_are_measured_by_the_benchmark_of_the_checkout(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the options and gives its exit code; an installed package has no benchmark."""
+    assert main(["compare", "--claims", "--repository", str(tmp_path)]) == 1
+    assert "claims: no model of this name" in capfd.readouterr().err
+    monkeypatch.setattr(compare_command, "__file__", str(tmp_path / "app" / "commands" / "x.py"))
+    assert main(["compare", "--claims"]) == 1
+    assert "which only a checkout has" in capfd.readouterr().err
 
 
 @pytest.mark.paddle

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+import claim_tables
 import pytest
 
 from app.commands.export import configure
-from app.comparison import claims
 from app.export import config_text
 from app.export.manifest import ORIGINS
 from app.networks import NAMES
@@ -27,5 +27,5 @@ def test_the_choices_are_those_of_the_exporter() -> None:
 def test_the_length_buckets_are_the_same_wherever_they_are_written() -> None:
     """What is exported and what is measured is what a model without buckets of its own gets."""
     assert config_text.BUCKETS == parameters.BUCKETS
-    served = tuple(length for length in parameters.BUCKETS if length <= claims.PADDED)
-    assert served == claims.BUCKETS
+    served = tuple(length for length in parameters.BUCKETS if length <= claim_tables.PADDED)
+    assert served == claim_tables.BUCKETS

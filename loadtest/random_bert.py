@@ -1,4 +1,4 @@
-"""A BERT of bert-base's shape with random weights, to measure with: latency asks for no meaning."""
+"""A BERT of bert-base's shape with random weights: latency does not depend on what they mean."""
 
 import hashlib
 from dataclasses import asdict

@@ -1,13 +1,12 @@
-"""What `paddlepool compare` keeps in the cache."""
+"""What loadtest/claims.py keeps in the cache."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import claims
 import pytest
-
-from app.commands import compare
-from app.export.weights import random_bert
+import random_bert
 
 pytestmark = pytest.mark.paddle
 
@@ -28,10 +27,10 @@ def test_the_random_bert_is_made_once_for_each_revision_of_the_network(
     monkeypatch.setattr(random_bert, "export_random_bert", export)
     source = tmp_path / "bert.py"
     source.write_text("first")
-    monkeypatch.setattr(compare, "BERT_SOURCE", source)
-    first = compare._random_bert()
-    assert compare._random_bert() == first
+    monkeypatch.setattr(claims, "BERT_SOURCE", source)
+    first = claims.random_bert()
+    assert claims.random_bert() == first
     source.write_text("second")
-    second = compare._random_bert()
+    second = claims.random_bert()
     assert made == [first, second]
     assert all(each.is_relative_to(tmp_path / "cache") for each in made)

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from app.comparison.claims import (
+from claim_tables import (
     BUCKETS,
     LENGTHS,
     PADDED,
     Backends,
     ClaimRow,
     ClaimTable,
-    PaddedPredictor,
     beaten,
     measure_bert,
     measure_u2netp,
     runs_of,
 )
-from app.comparison.page import page
-from app.comparison.plot import plot_claims
+from claims_page import page
+from claims_plot import plot_claims
+from padded_predictor import PaddedPredictor
+
 from app.comparison.run import Plan, compare
 from app.contracts.tensors import Tensors
 from app.repository.layout import ModelRepository
@@ -121,7 +121,7 @@ def test_the_page_holds_tables_plots_and_refusals(tmp_path: Path) -> None:
         comparison_of=lambda info: None,
     )
     text = page(
-        command="paddlepool compare --claims --docs docs",
+        command="loadtest/claims.py --docs docs",
         machine="a processor, 2 cores",
         tables=[(found, "images/claims.svg")],
         comparisons=[(compared, "images/double.svg")],

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from padded_predictor import PaddedPredictor
 
 from app.comparison.measure import SLICES, measure_concurrent, measure_single
 from app.comparison.opening import open_groups
 from app.comparison.tasks import Sample
 from app.contracts.errors import BackendError
-from app.contracts.ports import Predictor, PredictorFactory, Ran
-from app.contracts.reasons import Restart
-from app.contracts.tensors import Array, Tensors
+from app.contracts.ports import Predictor, PredictorFactory
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles
 from app.repository.selftest import read_selftest
@@ -70,49 +69,6 @@ def beaten(table: ClaimTable) -> dict[str, bool]:
         if row.published_ratio not in (None, 1.0):
             found.setdefault(row.published_ratio or 0.0, []).append(row)
     return {rows[-1].label: any(row.ahead for row in rows) for rows in found.values()}
-
-
-class PaddedPredictor:
-    """A predictor that pads each text to the smallest of `lengths` that holds it."""
-
-    def __init__(self, predictor: Predictor, lengths: Sequence[int]) -> None:
-        self._predictor = predictor
-        self._lengths = lengths
-
-    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
-        return self._predictor.run(self._padded(inputs), timeout=timeout)
-
-    def send(self, inputs: Tensors) -> None:
-        self._predictor.send(self._padded(inputs))
-
-    def arrives(self, seconds: float) -> bool:
-        return self._predictor.arrives(seconds)
-
-    def receive(self, *, timeout: float) -> Ran:
-        return self._predictor.receive(timeout=timeout)
-
-    def _padded(self, inputs: Tensors) -> Tensors:
-        tokens = next(iter(inputs.values())).shape[1]
-        more = next(length for length in self._lengths if length >= tokens) - tokens
-        padded: dict[str, Array] = {
-            name: np.pad(array, ((0, 0), (0, more))) for name, array in inputs.items()
-        }
-        return padded
-
-    def failure(self) -> Restart | None:
-        return self._predictor.failure()
-
-    def settle(self) -> None:
-        self._predictor.settle()
-
-    def resident_bytes(self) -> int:
-        return self._predictor.resident_bytes()
-
-    def abort(self) -> None:
-        self._predictor.abort()
-
-    def close(self) -> None:
-        self._predictor.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

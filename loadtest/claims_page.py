@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.comparison.claims import ClaimTable
+from claim_tables import ClaimTable
+
 from app.comparison.result import Comparison
 from app.comparison.table import columns, comparison_rows, markdown, reasons, seconds
 

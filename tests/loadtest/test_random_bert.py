@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from random_bert import BERT_BASE_CHINESE, export_random_bert
 
-from app.export.weights.random_bert import BERT_BASE_CHINESE, export_random_bert
 from app.networks.bert import BertConfig
 from app.repository.layout import ModelRepository
 
