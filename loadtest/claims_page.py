@@ -19,7 +19,7 @@ belong to the machine, which was
 
 > {machine}
 
-Every instance group runs in a process of its own and is asked in turns with the others, on the same
+Every instance group runs in a process of its own and is interleaved with the others, on the same
 inputs, after its golden self-test and a warm run. Times are what a request pays for its predictor:
 the way to the process and back is in them (about half a millisecond), queue, picture and tokenizer
 are not.

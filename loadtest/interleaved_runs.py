@@ -1,4 +1,4 @@
-"""What something costs the users: their latencies with it and without, in turns of one run."""
+"""What something costs users: latencies with it and without it, interleaved in one run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def single_row_cases(repository: Path) -> list[Case]:
 def users(
     server: Server, working: Sequence[tuple[Case, float]], *, seed: int
 ) -> Iterator[list[list[Answered]]]:
-    """One user for each case, who pauses between requests for so many seconds in the mean.
+    """One user for each case, who pauses between requests for the seconds given, on average.
 
     Their lists are complete at the end; a request that fails is an error then.
     """
@@ -148,7 +148,7 @@ def run(
     parser.add_argument("--repository", type=Path, default=ROOT / "model_repo")
     parser.add_argument("--seconds", type=float, default=seconds, help="length of a phase")
     parser.add_argument("--rounds", type=int, default=rounds, help="pairs of phases")
-    parser.add_argument("--cores", type=int, help="use only so many of this machine's cores")
+    parser.add_argument("--cores", type=int, help="use only this number of the machine's cores")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here as well")
     arguments = parser.parse_args()
     if arguments.cores:

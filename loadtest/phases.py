@@ -1,4 +1,4 @@
-"""The phases of the benchmark: one client's latency, throughput in turns, liveness under load."""
+"""The phases of the benchmark: one client's latency, throughput, liveness under load."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def latency(server: Server, case: Case, bare: BarePool) -> dict[str, Any]:
 def throughput(
     server: Server, case: Case, bare: BarePool, *, clients: int, seconds: float, rounds: int
 ) -> dict[str, Any]:
-    """Rows a second of the server with so many clients, and of the bare loops, in turns."""
+    """Rows a second of the server with `clients`, and of the bare loops, interleaved."""
     served: list[float] = []
     alone: list[float] = []
     busy: list[float] = []

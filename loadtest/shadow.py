@@ -1,4 +1,4 @@
-"""What shadowing costs the users: their latencies with it and without, in turns of one run.
+"""What shadowing costs users: latencies with it and without it, interleaved in one run.
 
     .venv/bin/python loadtest/shadow.py [--groups native,onnxruntime] [--cores N] [--json FILE]
 

@@ -76,8 +76,8 @@ class Begun:
 def take_up(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Begun:
     """What an earlier run has written for these rows; anything else is cut off.
 
-    Afterwards `part` is there and holds the header and that many rows. The last column tells an
-    error by not being empty. Raises InvalidParameter when it cannot be written.
+    Afterwards `part` is there and holds the header and that many rows. A row whose last column
+    is not empty has failed. Raises InvalidParameter when it cannot be written.
     """
     begun = Begun()
     try:

@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="how parameters lie on disk; they are computed with in float32 either way",
     )
     parser.add_argument(
-        "--origin", choices=ORIGINS, required=True, help="who made the weights; /info tells it"
+        "--origin", choices=ORIGINS, required=True, help="who made the weights; shown by /info"
     )
     parser.add_argument("--source", default="", help="free text: data, recipe, where from")
     parser.add_argument("--licence", default="", help="licence of the weights")

@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         required=True,
         metavar="MS",
-        help="95 of 100 requests must take at most so many milliseconds in the engine",
+        help="the 95th percentile of the time in the engine must be at most this",
     )
     add_repository_option(parser)
     parser.add_argument(
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
     from app.backends.process import ProcessBackend
     from app.comparison.config_edit import write_group
-    from app.comparison.search import Search, turns
+    from app.comparison.search import Search, most_ticks
     from app.comparison.table import columns
     from app.comparison.tuning import explain
     from app.contracts.errors import ConfigError
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     repository = open_repository(args.repository)
     files = read_version(repository, args.model, None)
     cores = max(1, int(available_cores()))
-    total = turns(cores, buckets="buckets" in files.config.parameters)
+    total = most_ticks(cores, buckets="buckets" in files.config.parameters)
     with tqdm(total=total, desc=f"tuning {files.name}", unit="turn", disable=None) as bar:
         chosen, outcomes = Search(
             files=files,

@@ -1,1 +1,1 @@
-"""Predictor configurations against each other: same inputs, and believed when proven."""
+"""Predictor configurations compared on the same inputs; an effect is claimed only when proven."""

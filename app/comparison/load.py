@@ -20,7 +20,7 @@ from app.repository.config import DynamicBatching, Warmup
 from app.repository.layout import ModelFiles
 
 ROUTE = "/tune"
-PATIENCE_SECONDS = 120.0
+REQUEST_SECONDS = 120.0
 
 
 def candidate_files(
@@ -51,7 +51,7 @@ def candidate_files(
 
 
 @dataclass(slots=True)
-class Trial:
+class CandidateUnderLoad:
     """One candidate being served and loaded. Close it."""
 
     candidate: Candidate
@@ -63,7 +63,7 @@ class Trial:
     _turn: int = field(default=0)
 
     def run(self, seconds: float) -> None:
-        """Keep every client busy for so long; each finishes the request it has begun."""
+        """Keep every client busy for `seconds`; requests that have begun are finished."""
         ends = time.perf_counter() + seconds
         lock = threading.Lock()
 
@@ -73,7 +73,7 @@ class Trial:
                     self._turn += 1
                     inputs = self.samples[self._turn % len(self.samples)][1]
                 began = time.monotonic()
-                self.model.submit(inputs, deadline=began + PATIENCE_SECONDS).result()
+                self.model.submit(inputs, deadline=began + REQUEST_SECONDS).result()
                 self.metrics.request_done(
                     route=ROUTE, method="POST", status=200, seconds=time.monotonic() - began
                 )
@@ -98,14 +98,14 @@ class Trial:
         self.model.close()
 
 
-def open_trial(
+def open_candidate(
     files: ModelFiles,
     candidate: Candidate,
     samples: Sequence[Sample],
     *,
     cores: int,
     open_predictor: PredictorFactory,
-) -> Trial:
+) -> CandidateUnderLoad:
     """Blocks until every predictor has passed its self-test and is warm. Raises BackendError."""
     metrics = Metrics(build={})
     metrics.expect_model(files.name, [files.config.default_group])
@@ -125,7 +125,7 @@ def open_trial(
         model.close()
         raise
     clients = max(cores, candidate.count * candidate.batch)
-    return Trial(
+    return CandidateUnderLoad(
         candidate=candidate, clients=clients, samples=samples, model=model, metrics=metrics
     )
 

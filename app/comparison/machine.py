@@ -23,7 +23,7 @@ def describe_machine(*, cores: float, cpuinfo: Path = Path("/proc/cpuinfo")) -> 
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Memory that processes could take without swapping; 0 where the kernel does not tell."""
+    """Memory that processes could take without swapping; 0 where the kernel does not say."""
     try:
         found = re.search(r"^MemAvailable:\s*(\d+) kB$", meminfo.read_text("ascii"), re.MULTILINE)
     except OSError:

@@ -1,4 +1,4 @@
-"""Times and outputs of several groups, taken in turns so that all meet the same machine."""
+"""Times and outputs of several groups, interleaved so that a busy machine slows all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.evidence.proof import bitwise_equal
 
 RUN_SECONDS = 120.0
 SLICES = 3
-"""The concurrent runs of a group are cut into so many, with the other groups in between."""
+"""Slices of a group's concurrent runs; those of the other groups come in between."""
 
 
 @dataclass(slots=True)
@@ -49,10 +49,10 @@ def measure_single(
     tick: Callable[[], None] = lambda: None,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Runs]:
-    """`requests` runs of each group, one at a time, the samples in turn.
+    """`requests` runs of each group, one at a time, cycling through the samples.
 
-    `warm_up` runs before, every sample unless given. The group that begins a round moves on by
-    one, so that none always follows the same other.
+    `warm_up` runs first; it is every sample unless given. Each round begins with the next group,
+    so that no group always follows the same other one.
     """
     for name in predictors:
         for _, inputs in samples if warm_up is None else warm_up:

@@ -36,7 +36,7 @@ def open_groups(
     count: Callable[[InstanceGroup], int] = lambda _: 1,
     opened_one: Callable[[], None] = lambda: None,
 ) -> Opened:
-    """`count(group)` predictors of each group; one that refuses the model is told, never raised."""
+    """Opens `count(group)` predictors of each group; refusals are in the result, not raised."""
     opened = Opened(predictors={}, refused={})
     try:
         for group in groups:

@@ -48,7 +48,7 @@ class Comparison:
 
     `refused` and `not_busy` (measured alone, but not on all cores) have a reason by group.
     `weights_sha256` is that of the version's params file, or of its program where it has none: a
-    number can be given again.
+    version number can be used again for other weights.
     """
 
     model: str

@@ -116,7 +116,7 @@ def _open_for_all_cores(
     cores: float,
     open_predictor: PredictorFactory,
 ) -> Opened:
-    """As many more predictors of each group as give every core a thread.
+    """Opens more predictors of each group, until every core has a thread.
 
     Refuses a group whose predictors would take more than half of the memory that is free.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from app.comparison.load import Trial, open_trial
+from app.comparison.load import CandidateUnderLoad, open_candidate
 from app.comparison.machine import available_bytes
 from app.comparison.tasks import ComparisonOf, Sample, choose_samples
 from app.comparison.tuning import (
@@ -21,12 +21,13 @@ from app.repository.layout import ModelFiles
 from app.repository.selftest import read_selftest
 
 ROUNDS = 3
-"""The time of each candidate is cut into so many turns, so that all meet the same machine."""
+"""The time of each candidate is cut into slices, interleaved with those of the others, so
+that a busy machine slows all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """`seconds` of load for each candidate; `tick` is called after each turn."""
+    """`seconds` of load for each candidate; `tick` is called after each slice."""
 
     files: ModelFiles
     p95_seconds: float
@@ -49,14 +50,14 @@ class Search:
         return choose(outcomes, p95_seconds=self.p95_seconds), outcomes
 
     def _stage(self, candidates: Sequence[Candidate], *, known: Sequence[Outcome]) -> list[Outcome]:
-        trials: list[Trial] = []
+        loaded: list[CandidateUnderLoad] = []
         try:
             for candidate in candidates:
-                if not self._fits_memory(candidate, known, trials):
+                if not self._fits_memory(candidate, known, loaded):
                     self.say(f"left out for lack of memory: {candidate}")
                     continue
-                trials.append(
-                    open_trial(
+                loaded.append(
+                    open_candidate(
                         self.files,
                         candidate,
                         self._samples(candidate),
@@ -65,22 +66,22 @@ class Search:
                     )
                 )
             for _ in range(ROUNDS):
-                for trial in trials:
-                    trial.run(self.seconds / ROUNDS)
+                for each in loaded:
+                    each.run(self.seconds / ROUNDS)
                     self.tick()
-            return [trial.outcome() for trial in trials]
+            return [each.outcome() for each in loaded]
         finally:
-            for trial in trials:
-                trial.close()
+            for each in loaded:
+                each.close()
 
     def _fits_memory(
-        self, candidate: Candidate, known: Sequence[Outcome], trials: Sequence[Trial]
+        self, candidate: Candidate, known: Sequence[Outcome], loaded: Sequence[CandidateUnderLoad]
     ) -> bool:
         """By what one predictor took so far; half of what is free is left to others."""
-        seen = [*known, *(trial.outcome() for trial in trials if trial.seconds)]
+        seen = [*known, *(one.outcome() for one in loaded if one.seconds)]
         each = max((one.resident_bytes // one.candidate.count for one in seen), default=0)
-        if not each and trials:
-            open_now = trials[0].model.groups()[0]
+        if not each and loaded:
+            open_now = loaded[0].model.groups()[0]
             each = open_now.resident_bytes // max(1, open_now.live)
         return candidate.count * each <= available_bytes() // 2
 
@@ -98,7 +99,7 @@ class Search:
         ]
 
 
-def turns(cores: int, *, buckets: bool) -> int:
+def most_ticks(cores: int, *, buckets: bool) -> int:
     """How often a search ticks at most, for a progress bar."""
     stages = len(thread_candidates(cores, buckets=())) + 3 + (3 if buckets else 0)
     return ROUNDS * stages

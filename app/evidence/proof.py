@@ -3,7 +3,7 @@
 Paddle's switches report "enabled" and change nothing (`enable_openvino_engine`, int8 on a float
 program), so no getter is asked. A group is *effective* when its outputs or its times differ from
 those of its base (the whole interval of the ratio beyond 5 %); *ineffective* when its outputs are
-the same bits and its times differ by no more than the interleaved runs explain; *unproven* while
+bitwise equal and its times differ by no more than the interleaved runs explain; *unproven* while
 the runs are too few or too noisy to tell.
 """
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from app.contracts.tensors import Tensors
 
-Effect = Literal["effective", "ineffective", "unproven"]
+Finding = Literal["effective", "ineffective", "unproven"]
 
 MIN_PAIRS = 8
 """Below this many pairs no order of their signs is unlikely enough: 2 / 2**8 is 0.8 %."""
@@ -28,10 +28,10 @@ MINIMAL_EFFECT = 1.05
 """A smaller ratio of times is no reason to choose a configuration, whatever its significance."""
 
 MINIMAL_SECONDS = 0.00025
-"""Two processes of one configuration differ by a part of the way there and back, for good."""
+"""Two processes of one configuration can differ for good by a part of the round trip."""
 
 HIDDEN_EFFECT = 1.25
-"""While so large an effect could hide in the noise, nothing is called ineffective."""
+"""While the noise could hide an effect this large, nothing is called ineffective."""
 
 CONFIDENCE = 0.99
 RESAMPLES = 2000
@@ -57,7 +57,7 @@ class Evidence:
 class Verdict:
     """`ratio` is the group's time over its base's; `low` to `high` is its 99 % interval."""
 
-    effect: Effect
+    finding: Finding
     reason: str
     ratio: float
     low: float
@@ -66,7 +66,7 @@ class Verdict:
     @property
     def effective(self) -> bool | None:
         """None while unproven."""
-        return {"effective": True, "ineffective": False}.get(self.effect)
+        return {"effective": True, "ineffective": False}.get(self.finding)
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -76,14 +76,14 @@ def judge(evidence: Evidence) -> Verdict:
         raise ValueError(f"{pairs} times of the group, {len(evidence.base_seconds)} of its base")
     if pairs == 0:
         return Verdict(
-            effect="unproven", reason="it has not run yet", ratio=math.nan, low=0.0, high=math.inf
+            finding="unproven", reason="it has not run yet", ratio=math.nan, low=0.0, high=math.inf
         )
     ratio, low, high = ratio_interval(evidence.seconds, evidence.base_seconds)
-    effect, reason = _decide(evidence, ratio, low, high)
-    return Verdict(effect=effect, reason=reason, ratio=ratio, low=low, high=high)
+    finding, reason = _decide(evidence, ratio, low, high)
+    return Verdict(finding=finding, reason=reason, ratio=ratio, low=low, high=high)
 
 
-def _decide(evidence: Evidence, ratio: float, low: float, high: float) -> tuple[Effect, str]:
+def _decide(evidence: Evidence, ratio: float, low: float, high: float) -> tuple[Finding, str]:
     base, pairs = evidence.base, len(evidence.seconds)
     takes = f"{ratio:.2f} times the time of {base} ({low:.2f} to {high:.2f}, {pairs} pairs)"
     if not evidence.bitwise_equal and evidence.repeatable:

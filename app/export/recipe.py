@@ -1,4 +1,4 @@
-"""What each known network needs to become a served model, read from a weights file or directory."""
+"""What each known network needs to be published, read from a weights file or directory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A manifest for a program that somebody else exported: read, tried, described, sealed."""
+"""A manifest for a program that was exported elsewhere: read, run on trial, described."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _program_of(directory: Path) -> tuple[str, str | None]:
 
 
 def _is_program(path: Path) -> bool:
-    """Whether a file that stands alone is a program, and not a tokenizer or whatever else."""
+    """Whether a lone .json file is a program, and not a tokenizer or something else."""
     if path.suffix != ".json":
         return path.is_file()
     try:
@@ -156,7 +156,7 @@ def _is_program(path: Path) -> bool:
 
 
 def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """What the program declares, and not what came: bfloat16 comes as float32, and is garbage."""
+    """Checks declared dtypes, not those received: bfloat16 arrives as float32 with wrong values."""
     if not (inputs and outputs):
         raise ExportError(
             f"the program has {len(inputs)} inputs and {len(outputs)} outputs, needed is at least "

@@ -14,7 +14,7 @@ from app.repository.config import ModelConfig
 
 RUN_SECONDS = 120.0
 FREE_SIZES = (1, 8, 32, 64, 224)
-"""Tried in turn for axes that may have any size, until the program takes one."""
+"""Tried one after another for axes of any size, until the program accepts one."""
 
 TOLERANCE = 1e-3
 """Of the largest output, or of 1 where that is smaller: ten times what kernels differ by."""
@@ -22,8 +22,11 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a program gave. `onednn` says why oneDNN must not serve it, or is empty; `independent`
-    whether a row's outputs are the same alone and beside another row; None: it has no rows."""
+    """Results of the runs.
+
+    `onednn` says why oneDNN must not serve the program, or is empty; `independent` whether a row's
+    outputs are the same alone and beside another row, None where it has no rows.
+    """
 
     inputs: Tensors
     outputs: Tensors
@@ -97,7 +100,7 @@ def run_trial(
             outputs=golden,
             specs=tuple(_as_seen(output, seen) for output in spec.outputs),
             tolerance=tolerance,
-            onednn=_doubt(onednn, one, golden, tolerance),
+            onednn=_why_not_onednn(onednn, one, golden, tolerance),
             independent=independent,
         )
     finally:
@@ -164,11 +167,11 @@ def _rows_are_independent(
         return False, []
     # One length for all: an output may have a row for each thing found, and not for each row.
     lengths = {len(array) for array in (*both.values(), *joined.values())}
-    alike = all(_joins(golden[name], second[name], joined[name]) for name in golden)
+    alike = all(_is_concatenation(golden[name], second[name], joined[name]) for name in golden)
     return len(lengths) == 1 and alike, [second, joined]
 
 
-def _joins(first: Array, second: Array, joined: Array) -> bool:
+def _is_concatenation(first: Array, second: Array, joined: Array) -> bool:
     if first.shape[1:] != second.shape[1:]:
         return False
     rows = np.concatenate([first, second])
@@ -176,7 +179,7 @@ def _joins(first: Array, second: Array, joined: Array) -> bool:
 
 
 def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:
-    """The declared output, corrected by the arrays that came: Paddle infers some shapes wrongly."""
+    """The declared output, corrected by the arrays received: Paddle infers some shapes wrongly."""
     arrays = [tensors[spec.name] for tensors in seen]
     declared = spec.shape if len(spec.shape) == arrays[0].ndim else arrays[0].shape
     shape = tuple(
@@ -186,7 +189,7 @@ def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:
     return TensorSpec(spec.name, arrays[0].dtype.name, shape)
 
 
-def _doubt(bench: _Bench, inputs: Tensors, golden: Tensors, tolerance: float) -> str:
+def _why_not_onednn(bench: _Bench, inputs: Tensors, golden: Tensors, tolerance: float) -> str:
     try:
         found = bench.run(inputs)
     except PaddlepoolError as error:

@@ -19,13 +19,13 @@ from app.live.shadow_predictor import ShadowPredictors
 from app.process.suspension import Suspension
 
 LOOK_SECONDS = 1.0
-"""How often it looks whether a model was loaded or an instance group started."""
+"""How often it checks whether a model was loaded or an instance group started."""
 
 START_SECONDS = 10.0
-"""No proof in the first seconds of a server, which are for its first requests."""
+"""Instance groups are not proven in the first seconds of the server, which its first requests need."""
 
 AFTER_FAILURE_SECONDS = 60.0
-"""What failed unforeseen, such as a system without room for a process, is not tried in a loop."""
+"""Pause after an unforeseen failure, such as a system that cannot start another process."""
 
 CLOSING_SECONDS = 1.0
 
@@ -88,7 +88,7 @@ class Background:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """End the thread; a run it is in is left to end with the process."""
+        """End the thread; a run in progress is not waited for and ends with the process."""
         self._idle_gate.close()
         if self._thread.ident is not None:
             self._thread.join(CLOSING_SECONDS)

@@ -10,7 +10,7 @@ from app.contracts.ports import Clock
 from app.process.suspension import Suspension
 
 SETTLE_SECONDS = 0.02
-"""After the last answer, time for its bytes to leave before anything is begun."""
+"""Pause after the last answer, so that its bytes are sent before a run begins."""
 
 
 class Closed(Exception):
@@ -20,7 +20,7 @@ class Closed(Exception):
 class IdleGate:
     """Thread-safe; began() and ended() are called from the event loop and cost microseconds.
 
-    **Invariant**: while a request is between them, every process of the suspension stands still.
+    **Invariant**: while a request is between them, every process of the suspension is stopped.
     """
 
     def __init__(self, suspension: Suspension, *, clock: Clock = time.monotonic) -> None:
@@ -46,7 +46,7 @@ class IdleGate:
                 self._changed.notify_all()
 
     def wait(self) -> None:
-        """Until no request is being answered. Raises Closed."""
+        """Blocks until no request is being answered. Raises Closed."""
         with self._changed:
             while not self._closed:
                 settled = self._since + SETTLE_SECONDS - self._clock()
@@ -56,7 +56,7 @@ class IdleGate:
         raise Closed
 
     def rest(self, seconds: float, *, unless: Callable[[], bool]) -> None:
-        """Until something is worth looking at: woken by wake(), at the latest after `seconds`.
+        """Blocks until wake() is called, for `seconds` at most.
 
         Returns at once when `unless()` is true. Raises Closed.
         """
@@ -67,7 +67,7 @@ class IdleGate:
                 raise Closed
 
     def check(self) -> None:
-        """Raises Closed when that is the case: the likely reason of whatever has just failed."""
+        """Raises Closed after close(), which is then the likely cause of a failure."""
         if self._closed:
             raise Closed
 
@@ -76,7 +76,7 @@ class IdleGate:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End what stands still or runs; whoever waits here gets Closed."""
+        """End the processes of the suspension; callers that wait here get Closed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

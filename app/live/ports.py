@@ -1,4 +1,4 @@
-"""What the live comparison tells about itself, and what it asks of a task."""
+"""What the live comparison reports, and what it asks of a task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AgreementOf = Callable[[ServedModelInfo], Agreement | None]
 
 
 class LiveObserver(Protocol):
-    """Hears of runs beside the service; must not block or raise."""
+    """Receives the results of runs in idle moments; must not block or raise."""
 
     def batch_done(
         self, *, model: str, version: int, group: str, rows: int, seconds: float
@@ -28,7 +28,7 @@ class LiveObserver(Protocol):
         """One replay against the answer: largest absolute difference, and the task's measure."""
 
     def shadowed(self, *, model: str, outcome: ShadowOutcome) -> None:
-        """One sampled request is done with."""
+        """One sampled request is finished."""
 
 
 class Served(Protocol):

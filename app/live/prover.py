@@ -1,4 +1,4 @@
-"""Whether each started group does anything: run in turns with its base until that is known."""
+"""Whether each started group has an effect: runs interleaved with its base until that is known."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from app.live.shadow_predictor import ShadowPredictor, ShadowPredictors
 
 Which = Literal["off", "started", "all"]
 
-MOST_PAIRS = 24
-MOST_ATTEMPTS = 72
+MAX_PAIRS = 24
+MAX_ATTEMPTS = 72
 """Of pairs: those that requests interrupt are not counted."""
 
 RETRY_SECONDS = 600.0
-"""A group whose runs were too noisy to tell is measured again after so long."""
+"""A group whose runs were too noisy to tell is measured again after this pause."""
 
 NOTHING_TO_COMPARE = Effect(None, "the others are compared with it, and it names no base")
 
@@ -120,11 +120,11 @@ class Prover:
     ) -> Verdict:
         runs = _Runs()
         verdict = _judge(runs, base)
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             _run_pair(inputs, shadow, base_shadow, runs)
             verdict = _judge(runs, base)
             pairs = len(runs.seconds)
-            if pairs >= MIN_PAIRS and (verdict.effective is not None or pairs >= MOST_PAIRS):
+            if pairs >= MIN_PAIRS and (verdict.effective is not None or pairs >= MAX_PAIRS):
                 break
         return verdict
 

@@ -25,7 +25,7 @@ Key = tuple[ServedModel, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class AnsweredJob:
     """One job of a request that the default group answered, and its outputs."""
 
     served: ServedModel
@@ -36,7 +36,7 @@ class Sample:
 class Shadow:
     """offer() is called from the event loop; replay_one() from the thread that owns the predictors.
 
-    Memory is bounded: one sample of each model waits, what comes meanwhile is dropped, and at most
+    Memory is bounded: one job of each model waits, further ones are dropped, and at most
     `max_predictors` are open, those of the groups least recently run being closed first.
     """
 
@@ -60,7 +60,7 @@ class Shadow:
         self._observer = observer
         self._agreement_of = agreement_of
         self._draw = draw
-        self._waiting: dict[str, Sample] = {}
+        self._waiting: dict[str, AnsweredJob] = {}
         self._open: dict[Key, ShadowPredictor] = {}
         self._refused: set[Key] = set()
 
@@ -77,29 +77,29 @@ class Shadow:
             self._observer.shadowed(model=served.name, outcome=ShadowOutcome.DROPPED)
             return False
         chosen = int(self._draw() * len(jobs))
-        self._waiting[served.name] = Sample(served, jobs[chosen], outputs[chosen])
+        self._waiting[served.name] = AnsweredJob(served, jobs[chosen], outputs[chosen])
         return True
 
     def waiting(self) -> bool:
         return bool(self._waiting)
 
     def replay_one(self) -> bool:
-        """Run the sample that waits longest on each of its groups; False when none waits.
+        """Run the job that waits longest on each of its groups; False when none waits.
 
         Raises Closed.
         """
         waiting = list(self._waiting.values())  # one step: offer() may add to it meanwhile
         if not waiting:
             return False
-        sample = waiting[0]
+        answered = waiting[0]
         self._forget_gone()
-        served, outcome = sample.served, ShadowOutcome.FAILED
+        served, outcome = answered.served, ShadowOutcome.FAILED
         try:
             if served not in self._registry.served() or not (groups := self._groups_of(served)):
                 outcome = ShadowOutcome.DROPPED
                 return True
             agreement = self._agreement_of(served.info)
-            done = [self._replay(sample, group, agreement) for group in groups]
+            done = [self._replay(answered, group, agreement) for group in groups]
             if all(done):  # each is run, whatever became of the one before
                 outcome = ShadowOutcome.REPLAYED
         finally:
@@ -113,8 +113,8 @@ class Shadow:
         names = [g.name for g in others if g.name in self._groups or (not self._groups and g.ready)]
         return [name for name in names if (served, name) not in self._refused]
 
-    def _replay(self, sample: Sample, group: str, agreement: Agreement | None) -> bool:
-        served, key = sample.served, (sample.served, group)
+    def _replay(self, answered: AnsweredJob, group: str, agreement: Agreement | None) -> bool:
+        served, key = answered.served, (answered.served, group)
         try:
             shadow = self._open.pop(key, None) or self._shadow_predictors.open(served, group)
         except PaddlepoolError as error:
@@ -122,7 +122,7 @@ class Shadow:
             log.warning("%s %s: cannot be shadowed: %s", served.name, group, error.message)
             return False
         try:
-            timed = shadow.run(sample.inputs)
+            timed = shadow.run(answered.inputs)
         except PaddlepoolError as error:
             shadow.close()
             log.warning("%s %s: a replay failed: %s", served.name, group, error.message)
@@ -133,7 +133,7 @@ class Shadow:
         self._keep(key, shadow)
         if timed.seconds is not None:
             # Without a batch axis the first one is data, and a label of it the clients' choice.
-            rows = len(next(iter(sample.inputs.values()))) if served.batched else 1
+            rows = len(next(iter(answered.inputs.values()))) if served.batched else 1
             self._observer.batch_done(
                 model=served.name,
                 version=served.version,
@@ -144,8 +144,8 @@ class Shadow:
         self._observer.drifted(
             model=served.name,
             group=group,
-            drift=max_abs_drift(timed.outputs, sample.outputs),
-            agreement=None if agreement is None else agreement(timed.outputs, sample.outputs),
+            drift=max_abs_drift(timed.outputs, answered.outputs),
+            agreement=None if agreement is None else agreement(timed.outputs, answered.outputs),
         )
         return True
 

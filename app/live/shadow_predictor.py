@@ -1,4 +1,4 @@
-"""A predictor beside the service: runs in idle moments, and knows when a run was interrupted."""
+"""A predictor that runs in idle moments only, and reports whether a run was interrupted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.live.idle_gate import IdleGate
 from app.process.suspension import Suspension
 
 RUN_SECONDS = 120.0
-"""Of the process's own running: the time it stands still does not count."""
+"""Of the process's own running: time for which it is stopped does not count."""
 
 
 @dataclass(frozen=True, slots=True)

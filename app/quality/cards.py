@@ -76,7 +76,7 @@ def write_card(path: Path, report: Report) -> None:
 def compare_card(path: Path, report: Report) -> Difference | None:
     """How the card's figures differ from the report's, or None where they agree.
 
-    Fractions may differ by TOLERANCE, and the card may tell more: data may be absent here.
+    Fractions may differ by TOLERANCE, and the card may hold more: data may be absent here.
     Raises ConfigError like read_card.
     """
     text = read_card(path)
@@ -85,10 +85,10 @@ def compare_card(path: Path, report: Report) -> Difference | None:
         return Difference(
             f"it has no figures of version {report.version}; --write-cards writes them", wrong=False
         )
-    told = _figures(own[1])
+    written = _figures(own[1])
     for line in _figures(report.as_markdown()):
-        if not any(_agree(line, theirs) for theirs in told):
-            alike = [theirs for theirs in told if _words(theirs) == _words(line)]
+        if not any(_agree(line, theirs) for theirs in written):
+            alike = [theirs for theirs in written if _words(theirs) == _words(line)]
             says = f"it says {alike[0]!r}" if alike else "it says nothing of the kind"
             return Difference(f"{says}, measured: {line!r}")
     return None

@@ -18,7 +18,7 @@ BINS = 15
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What a set of predictions is worth; every figure lies within 0 … 1."""
+    """Figures of a set of predictions; each lies within 0 … 1."""
 
     texts: int
     accuracy: float

@@ -15,7 +15,7 @@ Value = float | int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where the data are. `limit` keeps the first so many items of each set: a quick look.
+    """Where the data are. `limit` keeps only the first items of each set: a quick look.
 
     `smoke` is a file of sentences with labels, or None where there is none.
     """

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.samples import Sample
 
 from app.comparison.config_edit import write_group
-from app.comparison.load import histogram_quantile, open_trial
+from app.comparison.load import histogram_quantile, open_candidate
 from app.comparison.search import Search
 from app.comparison.tuning import (
     Candidate,
@@ -123,17 +123,17 @@ def test_load_goes_through_the_engine_and_its_metrics(tmp_path: Path) -> None:
     write_double(tmp_path)
     files = ModelRepository(tmp_path).read("double", 1)
     factory = FakeFactory()
-    trial = open_trial(files, PAIR, [("a", row(1))], cores=2, open_predictor=factory)
+    loaded = open_candidate(files, PAIR, [("a", row(1))], cores=2, open_predictor=factory)
     try:
-        trial.run(0.3)
-        found = trial.outcome()
+        loaded.run(0.3)
+        found = loaded.outcome()
     finally:
-        trial.close()
+        loaded.close()
     assert len(factory.opened) == 2
     assert found.clients == 2
     warm_ups = 2 * len(factory.opened)
     ran = sum(len(predictor.timeouts) for predictor in factory.opened) - warm_ups
-    assert found.per_second * trial.seconds == pytest.approx(ran)
+    assert found.per_second * loaded.seconds == pytest.approx(ran)
     assert 0 < found.p95_seconds < 1
 
 

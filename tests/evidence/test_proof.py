@@ -51,7 +51,7 @@ def evidence(
 def test_the_verdict(found: Evidence, effect: str) -> None:
     """Other bits or a proven 5 % in time are an effect; too little to tell is said to be so."""
     verdict = judge(found)
-    assert verdict.effect == effect
+    assert verdict.finding == effect
     assert verdict.effective is {"effective": True, "ineffective": False}.get(effect)
     assert "native" in verdict.reason
     assert verdict.low <= verdict.ratio <= verdict.high
@@ -62,13 +62,13 @@ def test_a_difference_of_the_way_there_is_no_effect() -> None:
     verdict = judge(
         Evidence(base="a", seconds=[0.0011] * 50, base_seconds=[0.001] * 50, bitwise_equal=True)
     )
-    assert verdict.effect == "ineffective"
+    assert verdict.finding == "ineffective"
 
 
 def test_nothing_measured_is_unproven() -> None:
     """No pair, no verdict; times that are not in pairs are a mistake."""
     verdict = judge(Evidence(base="a", seconds=[], base_seconds=[], bitwise_equal=True))
-    assert (verdict.effect, verdict.effective) == ("unproven", None)
+    assert (verdict.finding, verdict.effective) == ("unproven", None)
     assert math.isnan(verdict.ratio)
     with pytest.raises(ValueError, match="1 times of the group, 2 of its base"):
         judge(Evidence(base="a", seconds=[1.0], base_seconds=[1.0, 2.0], bitwise_equal=True))
