@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -190,6 +192,35 @@ def test_imports_point_inward(name: str) -> None:
         and not any(within(found.imported, prefix) for prefix in prefixes)
     ]
     assert not wrong
+
+
+def room_of(name: str) -> str:
+    """The directory that a module lies in; modules of `app` itself are rooms of their own."""
+    is_package = MODULES[name].name == "__init__.py"
+    package = name if is_package else name.rpartition(".")[0]
+    return name if package == "app" else package
+
+
+def test_no_two_rooms_import_each_other() -> None:
+    """Neither directly nor through others: CycleError names the rooms."""
+    graph: dict[str, set[str]] = {room_of(name): set() for name in MODULES}
+    for found in ALL:
+        if found.imported in MODULES:
+            graph[room_of(found.importer)].add(room_of(found.imported))
+    for room, below in graph.items():
+        below.discard(room)
+    assert tuple(TopologicalSorter(graph).static_order())
+
+
+def test_no_module_and_no_room_is_large() -> None:
+    """300 lines a module; a tenth of all lines for the modules of one directory."""
+    lines = {name: path.read_text("utf-8").count("\n") for name, path in MODULES.items()}
+    assert {name: count for name, count in lines.items() if count > 300} == {}
+    rooms: Counter[str] = Counter()
+    for name, path in MODULES.items():
+        rooms[str(path.parent.relative_to(ROOT))] += lines[name]
+    most = rooms.total() // 10
+    assert {room: count for room, count in rooms.items() if count > most} == {}
 
 
 @pytest.mark.parametrize("name", MODULES)
