@@ -13,9 +13,9 @@ from functools import partial
 
 from fastapi import FastAPI
 
-from app.api.application import build_application
 from app.api.metrics import read_gauges
 from app.api.services import Lifecycle, Services
+from app.application import build_application
 from app.backends.process import ProcessBackend
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore

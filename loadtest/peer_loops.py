@@ -92,10 +92,11 @@ FRAMEWORKS: dict[str, Callable[[str, int], tuple[Run, list[str]]]] = {
 
 def _masks(run: Run, name: str) -> Work:
     def work(body: bytes) -> bytes:
-        pixels = cv2.imdecode(np.frombuffer(body, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+        decoded = cv2.imdecode(np.frombuffer(body, np.uint8), cv2.IMREAD_COLOR)
+        pixels = np.asarray(decoded)[..., ::-1]
         height, width = pixels.shape[:2]
         small = cv2.resize(pixels, (SIDE, SIDE)).astype(np.float32)
-        small = (small / small.max() - np.float32(MEAN)) / np.float32(STD)
+        small = (small / small.max() - np.asarray(MEAN, np.float32)) / np.asarray(STD, np.float32)
         mask = run({name: np.ascontiguousarray(small.transpose(2, 0, 1)[None])})[0, 0]
         mask = (mask - mask.min()) / (mask.max() - mask.min())
         full = cv2.resize((mask * 255).astype(np.uint8), (width, height))

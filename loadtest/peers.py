@@ -80,7 +80,14 @@ class Row:
 
 
 def served(
-    name: str, task: str, *, port: int, pid: int, message: bytes, **counts: int
+    name: str,
+    task: str,
+    *,
+    port: int,
+    pid: int,
+    message: bytes,
+    clients: int,
+    threads_each: int,
 ) -> Contender:
     """Anyone who answers over HTTP."""
 
@@ -103,11 +110,17 @@ def served(
         return done / (now - began)
 
     def busy(seconds: float) -> float:
-        with ThreadPoolExecutor(counts["clients"]) as pool:
-            return sum(pool.map(client, [seconds] * counts["clients"]))
+        with ThreadPoolExecutor(clients) as pool:
+            return sum(pool.map(client, [seconds] * clients))
 
     return Contender(
-        name=name, task=task, one=one, busy=busy, memory=lambda: memory_of(pid)["pss"], **counts
+        name=name,
+        task=task,
+        one=one,
+        busy=busy,
+        memory=lambda: memory_of(pid)["pss"],
+        clients=clients,
+        threads_each=threads_each,
     )
 
 
@@ -139,7 +152,7 @@ def loops(
         def busy(seconds: float) -> float:
             call = {"seconds": seconds}
             replies = pool.map(lambda c: c.call(call, body, timeout=seconds + 60).meta, children)
-            return sum(reply["runs"] / reply["seconds"] for reply in replies)
+            return float(sum(reply["runs"] / reply["seconds"] for reply in replies))
 
         yield Contender(
             name=f"bare {framework} loop",
@@ -296,7 +309,7 @@ def _agreement(each: Contender, ours: Contender) -> str:
     """That it is the same work: how far the results are from ours."""
     if each.task == "picture":
         found, expected = (
-            cv2.imdecode(np.frombuffer(c.result, np.uint8), cv2.IMREAD_GRAYSCALE).astype(float)
+            np.asarray(cv2.imdecode(np.frombuffer(c.result, np.uint8), cv2.IMREAD_GRAYSCALE), float)
             for c in (each, ours)
         )
         return f"mask within {np.abs(found - expected).mean():.2f} of 255 levels"

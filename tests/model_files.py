@@ -32,7 +32,7 @@ def write_version(
     x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
     (directory / "inference.json").write_bytes(program)
     (directory / "inference.pdiparams").write_bytes(params)
-    golden = {f"input.{name}": array for name, array in (inputs or {"x": x}).items()}
+    golden: dict[str, Any] = {f"input.{name}": a for name, a in (inputs or {"x": x}).items()}
     golden |= {f"output.{name}": array for name, array in (outputs or {"y": 2 * x}).items()}
     np.savez_compressed(directory / "selftest.npz", tolerance=np.float64(tolerance), **golden)
     write_manifest(directory, specs)

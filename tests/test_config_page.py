@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from app.backends.paddle_inference import OPTIONS
 from app.repository.config import DynamicBatching, InstanceGroup, ModelConfig, VersionPolicy, Warmup
 
@@ -17,7 +19,7 @@ def section(title: str) -> str:
 
 def test_every_key_of_config_toml_is_documented() -> None:
     """Each key of each table has its row, and no other has one."""
-    tables = {
+    tables: dict[str, type[BaseModel]] = {
         "version_policy": VersionPolicy,
         "dynamic_batching": DynamicBatching,
         "[instance_group]": InstanceGroup,

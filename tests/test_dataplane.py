@@ -252,7 +252,8 @@ def test_a_large_body_without_room_is_refused_before_it_is_read(
 ) -> None:
     """Both front doors share the six places: three pictures, three bodies, and no seventh."""
     read = Reading()
-    pipeline.slow = read.slow = waiting = []
+    waiting: list[Any] = []
+    pipeline.slow = read.slow = waiting
 
     async def seven() -> list[Any]:
         asked: list[Coroutine[Any, Any, Any]] = [ask(dataplane, number) for number in range(3)]

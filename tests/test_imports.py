@@ -81,6 +81,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.commands.serve", ("app",)),
     ("app.commands*", (*ENGINE, *OFFLINE, "app.commands", "app.settings")),
     ("app.cli", ("app.contracts.errors", "app.commands")),
+    ("app.application", (*EDGE, "app.engine", "app.pipelines.task")),
     ("app.main", ("app",)),
     ("app", ()),
 )

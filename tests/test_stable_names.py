@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.api.application import ACCEPTED, build_application
 from app.api.uploads import FILE_FIELDS
 from app.api.v2.bodies import PARAMETERS as INFER_PARAMETERS
+from app.application import ACCEPTED, build_application
 from app.contracts.status import Effect
 from app.observability.gauges import ModelGauges
 from app.observability.metrics import Metrics

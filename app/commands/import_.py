@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     silence()
     from app.export.exporter import Origin
-    from app.export.weights.official import import_u2netp
+    from app.export.official import import_u2netp
     from app.export.weights.release import U2NETP_RELEASE
 
     origin = Origin(args.origin, source=args.source, licence=args.licence) if args.origin else None

@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pull(args: argparse.Namespace, repository: Path) -> str:
-    from app.export.weights.release import U2NETP_RELEASE, published_version, sha256_of
+    from app.export.publish import published_version
+    from app.export.weights.release import U2NETP_RELEASE, sha256_of
 
     release = U2NETP_RELEASE
     if existing := published_version(repository / args.model, release.sha256):
@@ -55,7 +56,7 @@ def _pull(args: argparse.Namespace, repository: Path) -> str:
 
         download(release, file, timeout=args.timeout)
     silence()
-    from app.export.weights.official import (
+    from app.export.official import (
         import_u2netp,  # brings Paddle in; not before it is needed
     )
 

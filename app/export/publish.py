@@ -1,6 +1,7 @@
 """A version directory that appears complete or not at all: staged, synced, renamed."""
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -80,3 +81,15 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def published_version(model: Path, sha256: str) -> Path | None:
+    """The version of `model` that was built from the weights file with this digest, if any."""
+    for number in versions(model):
+        try:
+            manifest = json.loads((model / str(number) / "manifest.json").read_text("utf-8"))
+            if manifest["weights"]["sha256"] == sha256:
+                return model / str(number)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a damaged version is the server's business; it is not the one we look for
+    return None

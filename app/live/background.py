@@ -22,7 +22,7 @@ LOOK_SECONDS = 1.0
 """How often it checks whether a model was loaded or an instance group started."""
 
 START_SECONDS = 10.0
-"""Instance groups are not proven in the first seconds of the server, which its first requests need."""
+"""No group is proven in the first seconds of the server, which its first requests need."""
 
 AFTER_FAILURE_SECONDS = 60.0
 """Pause after an unforeseen failure, such as a system that cannot start another process."""

@@ -108,10 +108,10 @@ class Metrics:
         for method in (*METHODS, OTHER):
             for status in ("404", "405"):
                 self._request.labels(UNMATCHED, method, status)
-        for reason in (*Rejection, UNKNOWN):
+        for reason in Rejection:
             self._rejected.labels(UNKNOWN, reason)
-        for reason in (*CODEC_RESTARTS, UNKNOWN):
-            self._codec_restarts.labels(reason)
+        for restart in CODEC_RESTARTS:
+            self._codec_restarts.labels(restart)
 
     def _histogram(
         self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...] = SECONDS
@@ -139,9 +139,9 @@ class Metrics:
     def expect_model(self, model: str, groups: Iterable[str]) -> None:
         """Make a model and its instance groups labels."""
         self._models.add(model)
-        for reason in (*Rejection, UNKNOWN):
+        for reason in Rejection:
             self._rejected.labels(model, reason)
-        for outcome in (*ShadowOutcome, UNKNOWN):
+        for outcome in ShadowOutcome:
             self._shadowed.labels(model, outcome)
         for group in groups:
             self._drift.labels(model, group)
@@ -150,8 +150,8 @@ class Metrics:
             self._padding.labels(model, group)
             for stage in STAGES:
                 self._stage.labels(model, group, stage)
-            for reason in (*Restart, UNKNOWN):
-                self._restarts.labels(model, group, reason)
+            for restart in Restart:
+                self._restarts.labels(model, group, restart)
 
     def request_done(self, *, route: str | None, method: str, status: int, seconds: float) -> None:
         """One HTTP reply; `route` is the template that matched, None where none did."""
@@ -169,13 +169,13 @@ class Metrics:
         self._rows.labels(self._model(model), group).observe(rows)
 
     def restarted(self, *, model: str, group: str, reason: Restart) -> None:
-        self._restarts.labels(self._model(model), group, _declared(reason, Restart)).inc()
+        self._restarts.labels(self._model(model), group, reason).inc()
 
     def codec_restarted(self, reason: Restart) -> None:
-        self._codec_restarts.labels(_declared(reason, CODEC_RESTARTS)).inc()
+        self._codec_restarts.labels(reason).inc()
 
     def rejected(self, *, model: str, reason: Rejection) -> None:
-        self._rejected.labels(self._model(model), _declared(reason, Rejection)).inc()
+        self._rejected.labels(self._model(model), reason).inc()
 
     def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
         """One replay against the default group's answer."""
@@ -184,7 +184,7 @@ class Metrics:
             self._agreement.labels(self._model(model), group).observe(agreement)
 
     def shadowed(self, *, model: str, outcome: ShadowOutcome) -> None:
-        self._shadowed.labels(self._model(model), _declared(outcome, ShadowOutcome)).inc()
+        self._shadowed.labels(self._model(model), outcome).inc()
 
     def padded(self, *, model: str, group: str, tokens: int) -> None:
         """Tokens of padding a request's texts were given to fill their buckets."""
@@ -200,9 +200,3 @@ class Metrics:
 
 def _method(method: str) -> str:
     return method if method in METHODS else OTHER
-
-
-def _declared(word: str, declared: Iterable[str]) -> str:
-    """An observer must not raise, so a word that nobody declared is counted where all can see it:
-    under `unknown`."""
-    return word if word in tuple(declared) else UNKNOWN

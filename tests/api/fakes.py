@@ -14,8 +14,8 @@ import httpx
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.application import build_application
 from app.api.services import Lifecycle, Services
+from app.application import build_application
 from app.contracts.errors import ModelNotFound
 from app.contracts.status import GroupStatus, ModelStatus
 from app.contracts.tensors import TensorSpec
@@ -105,7 +105,7 @@ class FakeRegistry:
         return tuple(self.models)
 
     def wanted(self) -> tuple[str, ...]:
-        return tuple(sorted({item.name for item in (*self.models, *self.failed)}))
+        return tuple(sorted({item.name for item in (*self.models, *self.failed)}))  # type: ignore[attr-defined]
 
     def index(self) -> tuple[ModelStatus, ...]:
         ready = [

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app.api.application import build_application
 from app.api.docs import STATIC
 from app.api.problems import ANY_STATUSES, TASK_STATUSES
+from app.application import build_application
 from app.pipelines import PIPELINES
 from app.pipelines.task import load_tasks
 from tests.api.fakes import Client, make_services, make_settings, no_lifespan

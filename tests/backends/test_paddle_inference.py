@@ -69,7 +69,7 @@ paddle.jit.save(network, sys.argv[1] + "/inference", input_spec=spec)
 
 
 def spec_of(files: ModelFiles, **changes: Any) -> PredictorSpec:
-    fields = {
+    fields: dict[str, Any] = {
         "directory": files.directory,
         "program": files.manifest.program,
         "params": files.manifest.params,
@@ -114,8 +114,8 @@ def test_it_computes_what_the_whole_package_computes(
     with np.load(target) as expected:
         found = predictor.run(inputs, timeout=PATIENCE)
         assert list(found) == ["scores", "mean"]
-        np.testing.assert_allclose(found["scores"], expected["arr_0"], atol=1e-5)
-        np.testing.assert_allclose(found["mean"], expected["arr_1"], atol=1e-5)
+        np.testing.assert_allclose(found["scores"], expected["arr_0"], atol=1e-5)  # type: ignore[arg-type]
+        np.testing.assert_allclose(found["mean"], expected["arr_1"], atol=1e-5)  # type: ignore[arg-type]
 
 
 def test_the_python_package_of_the_framework_stays_out(predictor: ProcessPredictor) -> None:
@@ -173,7 +173,7 @@ def test_shapes_that_share_weights_give_the_same_answers(files: ModelFiles) -> N
     try:
         for height in range(8, 8 + SHAPES + 2):
             shared, own = (p.run(image(1, height=height), timeout=PATIENCE) for p in predictors)
-            np.testing.assert_allclose(shared["scores"], own["scores"], atol=1e-6)
+            np.testing.assert_allclose(shared["scores"], own["scores"], atol=1e-6)  # type: ignore[arg-type]
     finally:
         for predictor in predictors:
             predictor.close()
@@ -208,7 +208,7 @@ def test_a_legacy_program_is_served(tmp_path: Path) -> None:
     )
     outputs = predictor.run({"x": np.ones((3, 4), np.float32)}, timeout=PATIENCE)
     predictor.close()
-    np.testing.assert_allclose(outputs["y"], [[4, 5]] * 3, atol=1e-6)
+    np.testing.assert_allclose(outputs["y"], [[4, 5]] * 3, atol=1e-6)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from app.contracts.errors import (
     RunRefused,
     WorkerCrashed,
 )
-from app.contracts.ports import PredictorSpec
+from app.contracts.ports import Predictor, PredictorSpec
 from app.engine.registry.registry import ModelRegistry
 from app.process.suspension import Suspension
 from app.repository.layout import ModelRepository
@@ -39,18 +39,21 @@ BACKENDS = {"fake": "tests.backends.targets:open_double"}
 
 
 def spec(**changes: Any) -> PredictorSpec:
-    return PredictorSpec(
-        **{
-            "directory": Path(),
-            "program": "p",
-            "params": "w",
-            "inputs": PAIRS[0],
-            "outputs": PAIRS[1],
-            "backend": "fake",
-            "threads": 1,
-        }
-        | changes
-    )
+    fields: dict[str, Any] = {
+        "directory": Path(),
+        "program": "p",
+        "params": "w",
+        "inputs": PAIRS[0],
+        "outputs": PAIRS[1],
+        "backend": "fake",
+        "threads": 1,
+    }
+    return PredictorSpec(**(fields | changes))
+
+
+def _pid(predictor: Predictor) -> int:
+    assert isinstance(predictor, ProcessPredictor)
+    return predictor.pid
 
 
 @pytest.fixture
@@ -210,7 +213,7 @@ def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
     predictor = ProcessBackend(backends)(spec(), suspension=suspension)
     try:
         found = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
-        policy = os.sched_getscheduler(predictor.pid)
+        policy = os.sched_getscheduler(_pid(predictor))
     finally:
         predictor.close()
     assert found == [[mine if suspension is None else min(19, mine + 5), min(19, mine + 5)]]
@@ -225,7 +228,7 @@ def test_a_settled_predictor_serves_whatever_is_held() -> None:
         suspension.hold()
         predictor.settle()
         assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
-        os.kill(predictor.pid, signal.SIGSTOP)
+        os.kill(_pid(predictor), signal.SIGSTOP)
         wait_until(lambda: predictor.failure() == "stopped")
     finally:
         predictor.close()

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,7 @@ def a_picture() -> bytes:
 
 def read_metrics(client: httpx.Client) -> dict[tuple[str, str], float]:
     """Sums over u2netp's series, by name and reason."""
-    sums: Counter[tuple[str, str]] = Counter()
+    sums: defaultdict[tuple[str, str], float] = defaultdict(float)
     for family in text_string_to_metric_families(client.get("/metrics").text):
         for sample in family.samples:
             if sample.labels.get("model") == "u2netp" and "le" not in sample.labels:

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from app.contracts.errors import WorkerCrashed
-from app.contracts.ports import PredictorSpec, Ran
+from app.contracts.ports import PredictorSpec, Ran, Suspended
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.tensors import Tensors
 from app.engine.registry.registry import ModelRegistry
-from app.process.suspension import Suspension
 from app.repository.layout import ModelRepository
 from tests.model_files import write_config, write_version
 
@@ -119,7 +118,7 @@ class FakePredictor:
         self._tested = False
         self.dead: Restart | None = None
         self.resident = 1 << 20
-        self.suspension: Suspension | None = None
+        self.suspension: Suspended | None = None
         self.closed = threading.Event()
         self.aborted = threading.Event()
         self.timeouts: list[float] = []
@@ -182,13 +181,13 @@ class FakeFactory:
     seconds: float | None = None
     opened: list[FakePredictor] = field(default_factory=list)
     specs: list[PredictorSpec] = field(default_factory=list)
-    pauses: list[Suspension | None] = field(default_factory=list)
+    pauses: list[Suspended | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._opening = threading.Condition()
 
     def __call__(
-        self, spec: PredictorSpec, *, suspension: Suspension | None = None
+        self, spec: PredictorSpec, *, suspension: Suspended | None = None
     ) -> FakePredictor:
         with self._opening:
             self.specs.append(spec)

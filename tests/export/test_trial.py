@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.contracts.errors import BackendError, ExportError, RunRefused
-from app.contracts.ports import Predictor, PredictorSpec
+from app.contracts.ports import Predictor, PredictorFactory, PredictorSpec
 from app.contracts.tensors import Tensors, TensorSpec
 from app.export.trial import run_trial
 from app.repository.config import ModelConfig, Warmup
@@ -42,7 +42,7 @@ def spec(*outputs: TensorSpec) -> PredictorSpec:
     )
 
 
-def opening(behaviour: Behaviour) -> Callable[[PredictorSpec], Predictor]:
+def opening(behaviour: Behaviour) -> PredictorFactory:
     return lambda _spec: Pretended(behaviour)  # type: ignore[return-value]
 
 
@@ -103,6 +103,6 @@ def test_why_nothing_ran_is_said() -> None:
 
     y = TensorSpec("y", "float32", (-1, 2))
     with pytest.raises(ExportError, match="cannot open the program: the backend raised an error"):
-        run_trial(spec(y), config=ModelConfig(), open_predictor=refuse_to_open)
+        run_trial(spec(y), config=ModelConfig(), open_predictor=refuse_to_open)  # type: ignore[arg-type]
     with pytest.raises(ExportError, match=r"no shape tried \(the framework cannot run it\); name"):
         run_trial(spec(y), config=ModelConfig(), open_predictor=opening(refuse_to_run))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from app.contracts.errors import BackendError
+from app.contracts.ports import PredictorSpec, Suspended
 from app.contracts.status import UNKNOWN_EFFECT, Effect
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
@@ -15,7 +16,7 @@ from app.engine.registry.registry import ModelRegistry
 from app.live.idle_gate import IdleGate
 from app.live.prover import NOTHING_TO_COMPARE, RETRY_SECONDS, Prover, Which
 from app.live.shadow_predictor import ShadowPredictors
-from tests.engine.fakes import PATIENCE, FakeFactory, ManualClock, doubled, row
+from tests.engine.fakes import PATIENCE, FakeFactory, FakePredictor, ManualClock, doubled, row
 from tests.live.fakes import nudged
 
 
@@ -105,10 +106,12 @@ def test_a_group_whose_base_is_refused_is_not_judged(
     """Null with the reason, not false: nothing is known about the group."""
 
     class OnlyTheFirst(FakeFactory):
-        def __call__(self, spec):  # type: ignore[no-untyped-def]
+        def __call__(
+            self, spec: PredictorSpec, *, suspension: Suspended | None = None
+        ) -> FakePredictor:
             if self.opened:
                 self.refuse = BackendError("no room")
-            return super().__call__(spec)
+            return super().__call__(spec, suspension=suspension)
 
     only = OnlyTheFirst()
     prove_all(registry, replace(shadow_predictors, open_predictor=only))

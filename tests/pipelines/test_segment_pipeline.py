@@ -381,7 +381,7 @@ def test_fifty_megapixels_pass_within_the_memory_limit(server: Server) -> None:
         {"output": "composite", "format": "jpg"},
         {"size": "preview"},
     ):
-        result = server.ask(body, **options)
+        result = server.ask(body, **options)  # type: ignore[arg-type]
         assert result.width in (10_000, 707)
     assert server.codecs.pool.status().restarts == 0
 
@@ -487,7 +487,7 @@ def test_a_second_matting_network_needs_only_its_configuration(server: Server) -
     tensor = prepared.jobs[0]["x"]
     assert tensor.shape == (1, 3, 64, 64)
     assert abs(1.0 - float(tensor.max())) < 1e-6
-    outputs = [{"alpha": bright(tensor - 0.5)}]
+    outputs = [{"alpha": bright(np.asarray(tensor, np.float32) - 0.5)}]
     finished = awaited(pipeline.finish(prepared, outputs, deadline=deadline))
     prepared.release()
     assert finished.value.width == 200

@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from app.contracts.errors import (
     Overloaded,
     TextEmpty,
 )
-from app.contracts.ports import Prepared
+from app.contracts.ports import Prepared, ServedModelInfo
 from app.contracts.tensors import Array, Tensors, TensorSpec, shape_key
 from app.pipelines.sentiment.parameters import Parameters
 from app.pipelines.sentiment.pipeline import (
@@ -56,11 +56,11 @@ BLNS = Path(__file__).parents[2] / ".." / "shared" / "data" / "blns.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelInfo:
+class ModelInfo(ServedModelInfo):
     """What a pipeline is told of its model version."""
 
     directory: Path
-    parameters: dict[str, Any] = field(default_factory=lambda: dict(PARAMETERS))
+    parameters: Mapping[str, Any] = field(default_factory=lambda: dict(PARAMETERS))
     name: str = "emotion"
     version: int = 1
     inputs: tuple[TensorSpec, ...] = (
@@ -105,7 +105,7 @@ def pipeline(info: ModelInfo, executor: ThreadPoolExecutor) -> SentimentPipeline
 
 def fake_model(job: Tensors) -> Tensors:
     """Logits that depend on each row's real tokens and on nothing else."""
-    real = job["input_ids"] * job["attention_mask"]
+    real = job["input_ids"] * job["attention_mask"]  # type: ignore[operator]
     weights = np.arange(1, 7, dtype=np.float64)
     return {"logits": np.cos(real.sum(axis=1, keepdims=True) * weights).astype(np.float32)}
 
@@ -193,8 +193,8 @@ def test_a_tokenizer_is_built_once_for_each_length(info: ModelInfo) -> None:
     path = info.directory / "tokenizer.json"
     first = open_tokenizer(path, max_tokens=100)
     assert open_tokenizer(path, max_tokens=100) is first
-    assert open_tokenizer(path, max_tokens=64).truncation["max_length"] == 64
-    assert first.truncation["max_length"] == 100
+    assert open_tokenizer(path, max_tokens=64).truncation["max_length"] == 64  # type: ignore[index]
+    assert first.truncation["max_length"] == 100  # type: ignore[index]
 
 
 def test_the_maximum_is_a_bucket_even_between_two(info: ModelInfo) -> None:

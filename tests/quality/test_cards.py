@@ -111,6 +111,7 @@ def test_a_card_with_other_figures_is_found(
     assert (fault is None) == (found is None)
     if found is not None:
         assert found.wrong
+        assert fault is not None
         assert fault in found.sentence
 
 

@@ -13,7 +13,7 @@ TRUTH = np.array([[255, 255], [0, 0]], np.uint8)
 
 def test_a_perfect_mask() -> None:
     """Error 0, and F and IoU 1."""
-    found = measure([TRUTH.astype(np.float32) / 255], [TRUTH])
+    found = measure([(TRUTH / 255).astype(np.float32)], [TRUTH])
     assert (found.mae, found.max_f, found.iou, found.pictures) == (0.0, 1.0, 1.0, 1)
 
 
@@ -33,7 +33,7 @@ def test_graded_masks_count_in_the_error_alone() -> None:
 
 def test_figures_are_means_over_pictures() -> None:
     """A right and a wholly wrong picture: IoU 0.5 and error 0.5."""
-    right = TRUTH.astype(np.float32) / 255
+    right = (TRUTH / 255).astype(np.float32)
     found = measure([right, 1 - right], [TRUTH, TRUTH])
     assert (found.mae, found.iou, found.pictures) == (0.5, 0.5, 2)
 

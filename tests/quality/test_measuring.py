@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import cv2
 import numpy as np
@@ -19,7 +19,7 @@ from tokenizers.processors import TemplateProcessing
 
 from app.cli import main
 from app.contracts.errors import ConfigError
-from app.contracts.ports import ServedModelInfo
+from app.contracts.ports import Predictor, ServedModelInfo
 from app.contracts.tensors import Tensors, TensorSpec
 from app.pipelines.segment.quality import SegmentQuality
 from app.pipelines.sentiment.quality import SentimentQuality
@@ -36,7 +36,7 @@ SHARED = ROOT.parent / "shared" / "data"
 class FakeBench:
     """Computes outputs with a function of one job."""
 
-    def __init__(self, network) -> None:
+    def __init__(self, network: Callable[[Tensors], Tensors]) -> None:
         self._network = network
 
     def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
@@ -46,7 +46,12 @@ class FakeBench:
         return iter(items)
 
 
-def info(directory: Path, inputs, outputs, **parameters: object) -> ServedModelInfo:
+def info(
+    directory: Path,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    **parameters: object,
+) -> ServedModelInfo:
     return ServedModelInfo(
         name="toy",
         version=1,
@@ -74,7 +79,7 @@ def test_the_bench_joins_equal_shapes_and_keeps_the_order() -> None:
             return {"y": 2 * inputs["x"]}
 
     jobs = [{"x": np.full((1, width), number)} for number, width in enumerate((3, 4, 3, 3, 4))]
-    bench = PredictorBench(Doubling(), max_batch_size=2, label="toy")
+    bench = PredictorBench(cast(Predictor, Doubling()), max_batch_size=2, label="toy")
     outputs = bench.run(jobs, what="jobs")
     assert [int(output["y"][0, 0]) for output in outputs] == [0, 2, 4, 6, 8]
     assert batches == [(2, 3), (1, 3), (2, 4)]
@@ -126,7 +131,7 @@ def test_masks_are_judged_on_every_tenth_pair_beside_the_baselines(tmp_path: Pat
         cv2.imwrite(str(root / "masks" / f"ecssd_{number:02}.png"), mask)
     task = SegmentQuality(MATTING, Source(data=tmp_path))
     found = task.measure(
-        FakeBench(lambda job: {"d0": (job["input"][:, :1] > 0).astype(np.float32)})
+        FakeBench(lambda job: {"d0": (job["input"][:, :1] > 0).astype(np.float32)})  # type: ignore[operator]
     )
     [table] = found.tables
     rows = _rows(table)

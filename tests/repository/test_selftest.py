@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ class Answering:
 
 
 def written(directory: Path, *, x: Array = X, boxes: Array = NONE) -> Path:
-    arrays = {"input.x": x, "output.boxes": boxes}
+    arrays: dict[str, Any] = {"input.x": x, "output.boxes": boxes}
     np.savez(directory / "selftest.npz", tolerance=np.float64(0.1), **arrays)
     return directory
 

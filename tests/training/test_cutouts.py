@@ -74,7 +74,9 @@ def test_the_served_model_draws_the_sheet(
     repository = str(ROOT / "model_repo")
     main(["--repository", repository, "--pictures", str(pictures), "--out", str(sheet)])
     assert "1 pictures" in capsys.readouterr().out
-    drawn = cv2.imread(str(sheet))[-SIDE - 2 : -2, 2 : 2 + 3 * SIDE]
+    whole = cv2.imread(str(sheet))
+    assert whole is not None
+    drawn = whole[-SIDE - 2 : -2, 2 : 2 + 3 * SIDE]
     mask = drawn[:, SIDE : 2 * SIDE, 0]
     assert mask[SIDE // 2, SIDE // 2] > 128
     assert mask[40, 5] < 128

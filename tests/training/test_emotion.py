@@ -26,7 +26,7 @@ from training.emotion.batching import WIDTHS, pad, shuffled  # noqa: E402
 from training.emotion.corpora import LABELS, TASKS, Post  # noqa: E402
 from training.emotion.evaluate import encoded, logits  # noqa: E402
 from training.emotion.network import Pretraining, config  # noqa: E402
-from training.emotion.prepare import Overlap, key  # noqa: E402
+from training.emotion.prepare import Overlap, key  # noqa: E402  # type: ignore[attr-defined]
 from training.emotion.quality import measure, softmax, temperature  # noqa: E402
 from training.emotion.targets import masking  # noqa: E402
 from training.emotion.vocabulary import CLS, MASK, PAD, SEP  # noqa: E402

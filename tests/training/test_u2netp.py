@@ -27,7 +27,7 @@ from training.u2netp.data import (  # noqa: E402
     write_pack,
     write_soft,
 )
-from training.u2netp.evaluate import load_network, measure, stretch  # noqa: E402
+from training.u2netp.evaluate import load_network, measure, stretch  # noqa: E402  # type: ignore[attr-defined]
 from training.u2netp.loader import to_input  # noqa: E402
 from training.u2netp.loss import deep_loss  # noqa: E402
 from training.u2netp.network import U2Netp  # noqa: E402
@@ -68,7 +68,7 @@ def corpus(folder: Path) -> Corpus:
     return read(folder)
 
 
-def _weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+def _weights(trainer: Trainer) -> dict[str, torch.Tensor]:  # type: ignore[name-defined]
     return {
         **trainer.network.state_dict(),
         **{f"ema {k}": v for k, v in trainer.average.state_dict().items()},

@@ -1,12 +1,10 @@
 """The official U²-Netp release: where it is, what it must be, and whether a model has it."""
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.contracts.errors import DownloadError
-from app.export.publish import versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +64,3 @@ U2NETP_RELEASE = Release(
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def published_version(model: Path, sha256: str) -> Path | None:
-    """The version of `model` that was built from the weights file with this digest, if any."""
-    for number in versions(model):
-        try:
-            manifest = json.loads((model / str(number) / "manifest.json").read_text("utf-8"))
-            if manifest["weights"]["sha256"] == sha256:
-                return model / str(number)
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # a damaged version is the server's business; it is not the one we look for
-    return None

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from fastapi import APIRouter, Request
 
-from app.api.application import build_application
 from app.api.v2.tensors import BINARY_HEADER
+from app.application import build_application
 from app.pipelines import PIPELINES
 from app.pipelines.task import load_tasks
 from app.settings import Settings

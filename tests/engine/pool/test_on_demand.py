@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,5 +151,5 @@ def test_an_unloaded_model_takes_no_room(two: Two) -> None:
         two.ask(0, 1)
 
 
-def spares(two: Two) -> list[object]:
+def spares(two: Two) -> list[Any]:
     return [model._groups["spare"] for model in two.models]  # type: ignore[misc]

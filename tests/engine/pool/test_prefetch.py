@@ -12,6 +12,7 @@ import pytest
 
 from app.contracts.errors import BackendError, DeadlineExceeded, ModelNotReady, WorkerCrashed
 from app.contracts.ports import InferResult
+from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors
 from app.engine.pool.group import EngineContext
 from app.engine.pool.instance import PREFETCH_RUN_SECONDS
@@ -136,7 +137,7 @@ def test_what_cannot_be_sent_is_kept(served: Served, monkeypatch: pytest.MonkeyP
     predictor = served.factory.opened[0]
 
     def dead(inputs: Tensors) -> None:
-        predictor.dead = "killed"
+        predictor.dead = Restart.KILLED
         raise WorkerCrashed("gone")
 
     monkeypatch.setattr(predictor, "send", dead)

@@ -24,6 +24,7 @@ from app.contracts.errors import (
     WorkerCrashed,
 )
 from app.contracts.ports import InferResult
+from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.pool import restart_backoff
 from app.engine.pool.group import EngineContext
@@ -345,7 +346,7 @@ def test_a_predictor_that_died_while_idle_costs_no_request(
 ) -> None:
     """It is replaced before any job, or at the latest when the next job arrives."""
     model = serve()
-    factory.opened[0].dead = "killed"
+    factory.opened[0].dead = Restart.KILLED
     assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE).outputs["y"] == 2
     assert observer.restarts == ["killed"]
 
@@ -355,7 +356,7 @@ def test_an_idle_death_is_noticed_without_a_request(
 ) -> None:
     """Nobody need ask: the instance looks after its predictor while it waits."""
     serve()
-    factory.opened[0].dead = "stopped"
+    factory.opened[0].dead = Restart.STOPPED
     observer.wait_for(lambda: observer.restarts == ["stopped"])
     factory.wait_attempts(2)
 
@@ -366,7 +367,7 @@ def test_a_crash_loop_takes_the_group_out_and_slow_attempts_go_on(
     """After the sixth loss within a minute the model is not ready and refuses jobs."""
     model = serve()
     factory.refuse = BackendError("no more")
-    factory.opened[0].dead = "crashed"
+    factory.opened[0].dead = Restart.CRASHED
     observer.wait_for(lambda: len(observer.restarts) == 6)
     assert observer.restarts == ["crashed", *["failed"] * 5]
     wait_until(lambda: model.groups()[0].reason == "its predictors keep crashing")
@@ -547,7 +548,7 @@ def test_a_job_whose_time_is_over_is_not_run_again(serve: Serve, factory: FakeFa
 
 def test_a_wrong_self_test_keeps_a_model_from_starting(serve: Serve, factory: FakeFactory) -> None:
     """Loaded is not proven: a predictor with other numbers is refused and closed."""
-    factory.selftest = lambda inputs: {"y": inputs["x"] * np.float32(2.01)}  # type: ignore[dict-item]
+    factory.selftest = lambda inputs: {"y": inputs["x"] * np.float32(2.01)}  # type: ignore[operator]
     model = serve(start=False)
     with pytest.raises(BackendError, match=r"'y' differs by 0\.01 from the expected values"):
         model.start()

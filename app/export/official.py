@@ -4,8 +4,9 @@ from pathlib import Path
 
 from app.contracts.errors import ExportError
 from app.export.exporter import Origin, export_version
+from app.export.publish import published_version
 from app.export.recipe import read_recipe
-from app.export.weights.release import Release, published_version, sha256_of
+from app.export.weights.release import Release, sha256_of
 
 
 def import_u2netp(
