@@ -41,17 +41,15 @@ def open_groups(
     try:
         for group in groups:
             test = selftest.within(group.tolerance)
-            predictors: list[Predictor] = []
+            predictors = opened.predictors[group.name] = []
             try:
                 for _ in range(count(group)):
                     predictors.append(_open(files, group, open_predictor, test))
                     opened_one()
             except PaddlepoolError as error:
-                for predictor in predictors:
+                for predictor in opened.predictors.pop(group.name):
                     predictor.close()
                 opened.refused[group.name] = error.message
-                continue
-            opened.predictors[group.name] = predictors
     except BaseException:
         opened.close()
         raise
