@@ -15,7 +15,7 @@ run: weights  ## serve all models on http://127.0.0.1:8000
 test: weights  ## run every test
 	$(BIN)/python -m pytest
 
-test-fast: $(INSTALLED)  ## run the tests without Paddle, servers and long waits (under a minute)
+test-fast: $(INSTALLED)  ## run the tests without Paddle, servers and long waits (a minute or two)
 	$(BIN)/python -m pytest -q --hypothesis-profile=fast -m "not paddle and not e2e and not slow" $(TESTS)
 
 lint: $(INSTALLED)  ## format, lint and types, changing nothing

@@ -78,14 +78,6 @@ class TensorRequest:
     state: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A place in a group's queue; `timeout` is the request's deadline in seconds."""
-
-    group: str | None
-    timeout: float
-
-
 class DataPlane:
     """Runs requests on leased model versions. Deadlines are `timeout` seconds from the call."""
 
@@ -149,26 +141,24 @@ class DataPlane:
         read: Callable[[ServedModel], Awaitable[TensorRequest]],
         *,
         version: int | None = None,
-        place: Place | None = None,
+        place_timeout: float | None = None,
     ) -> tuple[TensorRequest, Answer]:
         """Answer raw tensors: what `read` made of the body, and the outputs as the answer's value.
 
-        `place` is held while a large body is read. Raises what `read` does, InvalidTensor,
-        InvalidParameter (group) and what run() raises of the engine.
+        With `place_timeout`, in seconds, a place in the default group's queue is held while a
+        large body is read. Raises what `read` does, InvalidTensor, InvalidParameter (group) and
+        what run() raises of the engine.
         """
         began = self._clock()
         with self._leased(model, version) as served, contextlib.ExitStack() as held:
-            default = served.config.default_group
             reservation = None
-            if place is not None:
-                until = began + place.timeout
-                reservation = held.enter_context(
-                    served.reserving(group=place.group, deadline=until)
-                )
+            if place_timeout is not None:
+                until = began + place_timeout
+                reservation = held.enter_context(served.reserving(deadline=until))
             asked = await read(served)
-            group = default if asked.group is None else asked.group
-            if place is not None and group != (place.group or default):
-                held.close()  # the place is in another group's queue
+            group = served.config.default_group if asked.group is None else asked.group
+            if group != served.config.default_group:
+                held.close()  # the place is in another queue
                 reservation = None
             deadline = began + asked.timeout
             try:
@@ -206,7 +196,8 @@ class DataPlane:
             "queue": max(result.queue_seconds for result in results),
             "infer": max(result.infer_seconds for result in results),
         }
-        stages = {stage: measured[stage] for stage in STAGES if stage in measured}
+        order = dict.fromkeys((*STAGES, *measured))  # a task may have stages of its own
+        stages = {stage: measured[stage] for stage in order if stage in measured}
         self._observer.stages_done(model=served.name, group=group, stages=stages)
         if self._traffic_listener is not None:
             outputs = [result.outputs for result in results]

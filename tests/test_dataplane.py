@@ -22,7 +22,7 @@ from app.contracts.errors import (
 )
 from app.contracts.ports import Finished, Prepared
 from app.contracts.tensors import Tensors
-from app.dataplane import Answer, DataPlane, Place, TensorRequest
+from app.dataplane import Answer, DataPlane, TensorRequest
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.observability.metrics import Metrics
@@ -244,9 +244,6 @@ class Reading:
         return asked_for(inputs)
 
 
-HELD = Place(group=None, timeout=PATIENCE)
-
-
 def test_a_large_body_without_room_is_refused_before_it_is_read(
     dataplane: DataPlane, pipeline: OneJobEach, registry: ModelRegistry
 ) -> None:
@@ -257,11 +254,11 @@ def test_a_large_body_without_room_is_refused_before_it_is_read(
 
     async def seven() -> list[Any]:
         asked: list[Coroutine[Any, Any, Any]] = [ask(dataplane, number) for number in range(3)]
-        asked += [dataplane.infer("double", read, place=HELD) for _ in range(3)]
+        asked += [dataplane.infer("double", read, place_timeout=PATIENCE) for _ in range(3)]
         tasks = [asyncio.create_task(each) for each in asked]
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
-            await dataplane.infer("double", read, place=HELD)
+            await dataplane.infer("double", read, place_timeout=PATIENCE)
         assert len(waiting) == 6
         for proceed in waiting:
             proceed.set()
@@ -299,7 +296,7 @@ def test_a_body_that_cannot_be_read_gives_everything_back(
 
     for _ in range(7):
         with pytest.raises(InvalidTensor):
-            asyncio.run(dataplane.infer("double", unfit, place=HELD))
+            asyncio.run(dataplane.infer("double", unfit, place_timeout=PATIENCE))
     assert asyncio.run(ask(dataplane, 1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
     assert registry.served()[0].drain(0)
 
@@ -423,9 +420,10 @@ def test_nothing_of_raw_tensors_waits_for_the_garbage_collector(
     read = Reading()
 
     async def one() -> None:
-        group = "nothing" if ending == "refused" else None
-        place = Place(group=group, timeout=PATIENCE)
-        asked = asyncio.create_task(dataplane.infer("double", read, place=place))
+        version = 9 if ending == "refused" else None
+        asked = asyncio.create_task(
+            dataplane.infer("double", read, version=version, place_timeout=PATIENCE)
+        )
         if ending == "left":
             await asyncio.sleep(0)
             asked.cancel()

@@ -1,7 +1,7 @@
 """The names that users write into their programs, dashboards and files, as they are today.
 
-Each list is literal: a renamed or removed name fails here, and so does a new one that is not added.
-A name that is here stays valid; what it means in prose may be said better (docs/glossary.md).
+Each list is literal: a name that was renamed or removed fails here. A name that is here stays
+valid; what it means in prose may be said better (docs/glossary.md).
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def members(value: Any, above: str = "") -> Iterator[str]:
 def test_paths(product: Client, paths: dict[str, Any]) -> None:
     """Those of OpenAPI, and the pages that a browser opens."""
     found = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-    assert found == set(PATHS.strip().splitlines())
+    assert set(PATHS.strip().splitlines()) <= found
     assert [product.get(page).status_code for page in PAGES] == [200] * len(PAGES)
 
 
@@ -164,15 +164,15 @@ def test_parameters(paths: dict[str, Any]) -> None:
     """In the query, in a form, in JSON."""
     segment, sentiment = paths["/segment"]["post"], paths["/sentiment"]["post"]
     form = segment["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
-    assert parameters(segment) == SEGMENT.split()
-    assert form.keys() - {"file"} == set(SEGMENT.split()) == {*OPTIONS, *ROUTING}
-    assert parameters(sentiment) == SENTIMENT.split()
-    assert sorted(SentimentRequest.model_fields) == SENTIMENT_BODY.split()
-    assert sorted(SentimentParameters.model_fields) == SENTIMENT_PARAMETERS.split()
+    assert set(SEGMENT.split()) <= set(parameters(segment))
+    assert set(SEGMENT.split()) <= form.keys() - {"file"} == {*OPTIONS, *ROUTING}
+    assert set(SENTIMENT.split()) <= set(parameters(sentiment))
+    assert set(SENTIMENT_BODY.split()) <= set(SentimentRequest.model_fields)
+    assert set(SENTIMENT_PARAMETERS.split()) <= set(SentimentParameters.model_fields)
     reply = segment["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
-    assert sorted(reply) == SEGMENT_REPLY.split()
-    assert sorted(INFER_PARAMETERS) == V2_PARAMETERS.split()
-    assert FILE_FIELDS == ("file", "image_file")
+    assert set(SEGMENT_REPLY.split()) <= set(reply)
+    assert set(V2_PARAMETERS.split()) <= set(INFER_PARAMETERS)
+    assert {"file", "image_file"} <= set(FILE_FIELDS)
 
 
 def test_headers() -> None:
@@ -183,8 +183,8 @@ def test_headers() -> None:
     app = build_application(services, keys=(), tasks=tasks, lifespan=no_lifespan)
     reply = Client(app).get("/info", headers={"Origin": "https://a.example"})
     exposed = reply.headers["access-control-expose-headers"].split(", ")
-    assert sorted(exposed) == sorted(REPLY_HEADERS.split())
-    assert sorted(ACCEPTED) == sorted(REQUEST_HEADERS.split())
+    assert set(REPLY_HEADERS.split()) <= set(exposed)
+    assert set(REQUEST_HEADERS.split()) <= set(ACCEPTED)
 
 
 def test_metrics() -> None:
@@ -201,22 +201,22 @@ def test_metrics() -> None:
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         found.add(" ".join([name, *sorted(labels)]))
     ours = {line for line in found if line.startswith("paddlepool_")}
-    assert ours == set(METRICS.strip().splitlines())
+    assert set(METRICS.strip().splitlines()) <= ours
 
 
 def test_settings() -> None:
     """Each is a variable: PADDLEPOOL_ and the name in capitals."""
     kind = settings_class(load_tasks(PIPELINES).values())
-    assert sorted(kind.model_fields) == SETTINGS.split()
+    assert set(SETTINGS.split()) <= set(kind.model_fields)
     assert kind.model_config["env_prefix"] == "PADDLEPOOL_"
 
 
 @pytest.mark.parametrize("table", CONFIG, ids=lambda table: table.__name__)
 def test_config_toml(table: Any) -> None:
     """The keys of each table."""
-    assert sorted(table.model_fields) == CONFIG[table].split()
+    assert set(CONFIG[table].split()) <= set(table.model_fields)
 
 
 def test_info(product: Client) -> None:
     """Every member, of a model that is ready."""
-    assert sorted(members(product.get("/info").json())) == sorted(INFO.split())
+    assert set(INFO.split()) <= set(members(product.get("/info").json()))

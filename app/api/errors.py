@@ -173,7 +173,7 @@ def _limit(fault: Mapping[str, Any]) -> int | float | None:
 
 
 def _number(value: object) -> int | float | None:
-    """A number may be told back to the client; a word might be somebody's text."""
+    """A number may be sent back to the client; a word may be part of a client's text."""
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,15}", value):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

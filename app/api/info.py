@@ -180,6 +180,6 @@ def _served(served: ServedModel) -> dict[str, Any]:
 def _reason(group: GroupStatus) -> str | None:
     if group.ready:
         return None if group.effect.effective else group.effect.reason
-    # What a try beside the service was told is more than that nobody has asked for the group yet.
+    # A proof that could not open the group says more than that no request has named it yet.
     tried = not group.started and group.effect is not UNKNOWN_EFFECT
     return group.effect.reason if tried and not group.effect.effective else group.reason

@@ -85,7 +85,7 @@ class CodecProcess:
         self._call = call
 
     def arrives(self, seconds: float) -> bool:
-        """As if always now: no call is handed over behind a picture that may hang."""
+        """Always true: no call is handed over behind a picture that may hang."""
         del seconds
         return True
 

@@ -123,7 +123,7 @@ def _open(files: ModelFiles) -> ServedModel:
     import time
 
     from app.backends.process import ProcessBackend
-    from app.engine.pool.group import EngineContext
+    from app.engine.pool.context import EngineContext
     from app.engine.registry.model import ServedModel
 
     context = EngineContext(

@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample as Point
 from app.comparison.tasks import Sample
 from app.comparison.tuning import Candidate, Outcome
 from app.contracts.ports import PredictorFactory
-from app.engine.pool.group import EngineContext
+from app.engine.pool.context import EngineContext
 from app.engine.registry.model import ServedModel
 from app.observability.metrics import Metrics
 from app.repository.config import DynamicBatching, Warmup

@@ -40,7 +40,7 @@ def write_manifest(
     """Lists every file now in `directory`; nothing may be written there afterwards.
 
     The text depends on the contents alone (no times, no paths): equal versions are equal bytes.
-    It is written beside the version and moved in by one rename: it is never there by halves.
+    It is written beside the version and moved in by one rename: a reader never finds a part of it.
     """
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}

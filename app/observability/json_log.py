@@ -106,7 +106,7 @@ def configure(level: str, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [BackgroundHandler(writer)]
     root.setLevel(level.upper())
-    # Our own access line replaces uvicorn's, and its remarks on broken requests are our 400s.
+    # Our own access line replaces uvicorn's, and its warnings of broken requests repeat our 400s.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True

@@ -54,8 +54,8 @@ class Suspension:
             self._send(signal.SIGCONT, process)
 
     def run_briefly(self, process: subprocess.Popen[bytes]) -> None:
-        """Let a held process run for the moment: asked every HELD_SECONDS, it gets ahead in the end
-        however long the others keep it waiting. Blocks for that moment."""
+        """Let a held process run for its slice: asked every HELD_SECONDS, it finishes in the end
+        however long the others keep it waiting. Blocks for that slice."""
         if not self._slice_seconds:
             return
         self._send(signal.SIGCONT, process)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import importlib
 import json
 import os
@@ -72,7 +73,9 @@ def main(arguments: Sequence[str]) -> None:
             answer = {"error": _describe(error)}
         except Exception as failure:
             _log(failure, opening=handler is None)
-            answer = {"error": {"kind": "BackendError", "message": "the backend raised an error"}}
+            passing = handler is None and _passes(failure)
+            kind = "WorkerCrashed" if passing else "BackendError"
+            answer = {"error": {"kind": kind, "message": "the backend raised an error"}}
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -85,8 +88,8 @@ def main(arguments: Sequence[str]) -> None:
 def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Import the target and build its handler, then apply the limits.
 
-    Imports need more room than calls, and a lost child must be replaced soon: it gives way to
-    others only once it is open, unless it is to be gentle.
+    Imports need more room than calls. A lost child must be replaced soon, so its priority is
+    lowered only once it is open; that of a gentle one is lowered first.
     """
     if opening["gentle"]:
         _give_way(int(opening["nice"]))
@@ -97,6 +100,14 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     if space := opening["address_space"]:
         resource.setrlimit(resource.RLIMIT_AS, (space, space))
     return ready, handler
+
+
+def _passes(failure: Exception) -> bool:
+    """Whether the system had nothing to give just then: opening may be tried again."""
+    return isinstance(failure, MemoryError) or (
+        isinstance(failure, OSError)
+        and failure.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+    )
 
 
 def _give_way(nice: int) -> None:

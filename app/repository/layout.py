@@ -158,7 +158,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _exists(path: Path) -> bool:
-    """Like os.path.lexists(), but what cannot be told is an OSError and not a no."""
+    """Like os.path.lexists(), but raises OSError where that cannot be found out."""
     try:
         path.lstat()
     except FileNotFoundError:

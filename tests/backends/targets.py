@@ -20,7 +20,11 @@ CRASH, HANG, REFUSE, STOP, SPIN = 13.0, 14.0, 15.0, 16.0, 17.0
 
 def open_double(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """y = 2 x."""
-    options = checked_options("double", opening["options"], {"refuse": False, "die": False})
+    options = checked_options(
+        "double", opening["options"], {"refuse": False, "die": False, "errno": 0}
+    )
+    if options["errno"]:
+        raise OSError(options["errno"], os.strerror(options["errno"]))
     if options["refuse"]:
         raise BackendError("this model is refused")
     if options["die"]:

@@ -26,7 +26,8 @@ from app.contracts.errors import BackendError, ModelNotReady, Overloaded, Worker
 from app.contracts.ports import InferResult
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors
-from app.engine.pool.group import EngineContext, Group
+from app.engine.pool.context import EngineContext
+from app.engine.pool.group import Group
 from app.engine.queue.admission import Reservation
 from app.engine.registry.model import ServedModel
 from app.repository.layout import ModelRepository

@@ -146,7 +146,7 @@ def test_the_networks_input_is_the_official_preprocessing(server: Server) -> Non
     """Bilinear without anti-aliasing, divided by the maximum, ImageNet mean and deviation."""
     image = pictures.photo(640, 640)  # halved exactly: each value is the mean of four
     body = pictures.encoded(image, "PNG")
-    request = SegmentRequest(body=body)
+    request = read_options(body, {})
     prepared = awaited(server.pipeline.prepare(request, deadline=time.monotonic() + 60))
     prepared.release()
     whole = np.asarray(image).astype(np.float64)
@@ -389,7 +389,7 @@ def test_fifty_megapixels_pass_within_the_memory_limit(server: Server) -> None:
 def test_the_picture_is_held_from_prepare_to_release_and_no_longer(server: Server) -> None:
     """Its bytes are charged while it waits; release gives them and the descriptor back."""
     before = open_descriptors()
-    request = SegmentRequest(body=PHOTO)
+    request = read_options(PHOTO, {})
     prepared = awaited(server.pipeline.prepare(request, deadline=time.monotonic() + 60))
     assert server.codecs.pictures.held == 200 * 150 * 3
     prepared.release()
@@ -405,7 +405,7 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
         body = (PHOTO, PHOTO[: len(PHOTO) // 2], b"not a picture")[attempt % 3]
         deadline = time.monotonic() + (0.0 if attempt % 5 == 0 else 60.0)
         call = asyncio.create_task(
-            server.pipeline.prepare(SegmentRequest(body=body), deadline=deadline)
+            server.pipeline.prepare(read_options(body, {}), deadline=deadline)
         )
         if attempt % 4 == 0:
             await (asyncio.sleep(0) if attempt % 8 == 0 else answered.wait())
@@ -435,7 +435,7 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
     assert open_descriptors() == before
     assert server.codecs.pictures.held == 0
     with pytest.raises(DeadlineExceeded):
-        awaited(server.pipeline.prepare(SegmentRequest(body=PHOTO), deadline=0.0))
+        awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=0.0))
     with pytest.raises(ImageUnreadable):
         server.ask(PHOTO[:200])
 
@@ -446,11 +446,11 @@ def test_a_full_picture_budget_is_overload() -> None:
     try:
         pipeline = open_pipeline(INFO, codecs=codecs)
         deadline = time.monotonic() + 60
-        first = awaited(pipeline.prepare(SegmentRequest(body=PHOTO), deadline=deadline))
+        first = awaited(pipeline.prepare(read_options(PHOTO, {}), deadline=deadline))
         with pytest.raises(Overloaded):
-            awaited(pipeline.prepare(SegmentRequest(body=PHOTO), deadline=deadline))
+            awaited(pipeline.prepare(read_options(PHOTO, {}), deadline=deadline))
         first.release()
-        awaited(pipeline.prepare(SegmentRequest(body=PHOTO), deadline=deadline)).release()
+        awaited(pipeline.prepare(read_options(PHOTO, {}), deadline=deadline)).release()
         assert codecs.pictures.held == 0
     finally:
         codecs.close()
@@ -483,7 +483,7 @@ def test_a_second_matting_network_needs_only_its_configuration(server: Server) -
     )
     pipeline = open_pipeline(info, codecs=server.codecs)
     deadline = time.monotonic() + 60
-    prepared = awaited(pipeline.prepare(SegmentRequest(body=PHOTO), deadline=deadline))
+    prepared = awaited(pipeline.prepare(read_options(PHOTO, {}), deadline=deadline))
     tensor = prepared.jobs[0]["x"]
     assert tensor.shape == (1, 3, 64, 64)
     assert abs(1.0 - float(tensor.max())) < 1e-6

@@ -13,7 +13,14 @@ from app.pipelines.segment.request import SegmentRequest, read_options
 def test_the_defaults_are_a_guided_full_size_png_cutout() -> None:
     """Nothing asked for."""
     assert read_options(b"x", {}) == SegmentRequest(
-        body=b"x", output="cutout", format="png", size="full", refine="guided", crop=False
+        body=b"x",
+        output="cutout",
+        format="png",
+        size="full",
+        refine="guided",
+        crop=False,
+        bg_color=(255, 255, 255, 255),
+        threshold=None,
     )
 
 

@@ -17,6 +17,7 @@ from app.api.errors import install
 from app.api.offload import LARGE_BYTES
 from app.contracts.errors import ImageUnreadable, Overloaded
 from app.dataplane import Answer
+from app.observability.metrics import Metrics
 from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
 from app.pipelines.segment.router import build_router
 from tests.api.fakes import RecordingExecutor, make_settings
@@ -70,7 +71,10 @@ class Server:
         app.include_router(build_router(make_settings()))
         self.operations = RecordingExecutor()
         app.state.paddlepool = SimpleNamespace(
-            settings=make_settings(), dataplane=self.plane, operations=self.operations
+            settings=make_settings(),
+            dataplane=self.plane,
+            operations=self.operations,
+            metrics=Metrics(build={}),
         )
         self.app = app
         self.client = TestClient(app, raise_server_exceptions=False)

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from app.api.errors import install
 from app.contracts.errors import Overloaded
 from app.dataplane import Answer
+from app.observability.metrics import Metrics
 from app.pipelines.sentiment.pipeline import TextScores
 from app.pipelines.sentiment.router import build_router
 from app.pipelines.sentiment.scores import Score
@@ -49,20 +50,12 @@ class FakePlane:
         return Answer(value=results, model="emotion", version=3, group="onednn", stages=stages)
 
 
-class PaddingCounter:
-    def __init__(self) -> None:
-        self.total = 0
-
-    def padded(self, *, model: str, group: str, tokens: int) -> None:
-        assert (model, group) == ("emotion", "onednn")
-        self.total += tokens
-
-
 class Server:
     """The endpoint alone in an application, and what stands behind it."""
 
     def __init__(self) -> None:
-        self.plane, self.padding = FakePlane(), PaddingCounter()
+        self.plane, self.metrics = FakePlane(), Metrics(build={})
+        self.metrics.expect_model("emotion", ["onednn"])
         app = FastAPI()
 
         @app.middleware("http")
@@ -73,7 +66,7 @@ class Server:
         install(app)
         app.include_router(build_router(make_settings()))
         app.state.paddlepool = SimpleNamespace(
-            settings=make_settings(), dataplane=self.plane, metrics=self.padding
+            settings=make_settings(), dataplane=self.plane, metrics=self.metrics
         )
         self.app = app
         self.client = TestClient(app, raise_server_exceptions=False)
@@ -168,7 +161,8 @@ def test_the_headers_say_where_the_answer_came_from(server: Server, text: str, t
 def test_padding_is_counted(server: Server) -> None:
     """paddlepool_padding_tokens_total grows by the padding of every text."""
     server.post({"inputs": ["好", "坏"]})
-    assert server.padding.total == 8
+    counted = 'paddlepool_padding_tokens_total{model="emotion",predictor="onednn"} 8.0'
+    assert counted in server.metrics.render().decode()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.errors import BackendError
+from app.contracts.errors import BackendError, PaddlepoolError, WorkerCrashed
 from app.process.child import Child, Limits
 from app.process.suspension import Suspension
 
@@ -52,6 +52,19 @@ def test_a_start_without_descriptors_left_keeps_none() -> None:
             break
     assert 8 <= len(codes) < MOST
     assert set(codes) == {errno.EMFILE}
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [(errno.EAGAIN, WorkerCrashed), (errno.ENOMEM, WorkerCrashed), (errno.ENOENT, BackendError)],
+    ids=str,
+)
+def test_what_the_system_lacks_for_a_moment_is_no_refusal(
+    code: int, raised: type[PaddlepoolError]
+) -> None:
+    """The model may be opened again; a file that is not there will not come by waiting."""
+    with pytest.raises(raised):
+        Child(TARGET, {"options": {"errno": code}})
 
 
 @pytest.mark.parametrize("suspension", [None, Suspension()], ids=["alone", "with a suspension"])

@@ -6,11 +6,11 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.offload import LARGE_BYTES, beside_the_loop
+from app.api.offload import beside_the_loop
 from app.api.problems import documented
 from app.api.replies import answer_headers
 from app.api.services import ServicesDep
-from app.api.v2.bodies import expected_place, json_size, parse_request, write_reply
+from app.api.v2.bodies import json_size, parse_request, place_timeout, write_reply
 from app.api.v2.tensors import BINARY_HEADER
 from app.api.v2.version_routes import add_by_version
 from app.contracts.errors import FileTooLarge, InvalidTensor
@@ -83,9 +83,9 @@ async def _infer(
         )
         return await beside_the_loop(operations, parse, size=json_bytes)
 
-    large = len(body) > LARGE_BYTES
-    place = expected_place(body, json_bytes, settings) if large else None
-    asked, answer = await services.dataplane.infer(model, read, version=version, place=place)
+    asked, answer = await services.dataplane.infer(
+        model, read, version=version, place_timeout=place_timeout(body, json_bytes, settings)
+    )
     outputs, form = answer.value, asked.state
     write = partial(write_reply, outputs, form, model=answer.model, version=answer.version)
     size = json_size(outputs, form)

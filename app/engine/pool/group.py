@@ -6,8 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import dataclass, field
+from concurrent.futures import Future
 from functools import partial
 
 from app.contracts.errors import (
@@ -15,26 +14,23 @@ from app.contracts.errors import (
     ConfigError,
     ModelNotReady,
     ModelOutputInvalid,
+    Overloaded,
     PaddlepoolError,
 )
 from app.contracts.ports import (
-    Clock,
-    EngineObserver,
     InferResult,
     Predictor,
-    PredictorFactory,
     PredictorSpec,
     Ran,
 )
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.status import UNKNOWN_EFFECT, Effect, GroupStatus
 from app.contracts.tensors import Tensors
+from app.engine.pool.context import EngineContext
 from app.engine.pool.instance import Instance, Run, close_all
-from app.engine.pool.on_demand import OnDemand
 from app.engine.pool.opening import Opening
 from app.engine.pool.restart_backoff import RestartBackoff
 from app.engine.pool.statistics import RunTimes, Statistics
-from app.engine.pool.yielding import Yielding
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch, Job, all_finite
@@ -44,18 +40,6 @@ from app.repository.selftest import SelfTest
 CRASH_LOOP = "its predictors keep crashing"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineContext:
-    """What every group of a registry shares."""
-
-    open_predictor: PredictorFactory
-    observer: EngineObserver
-    clock: Clock
-    max_resident_bytes: int
-    yielding: Yielding = field(default_factory=Yielding)
-    on_demand: OnDemand = field(default_factory=OnDemand)
 
 
 class Group:
@@ -80,6 +64,7 @@ class Group:
         self.config = config
         self._model = model
         self._version = version
+        self._name = f"{model}@{version} {config.name}"
         self.opening = Opening(
             spec,
             open_predictor=context.open_predictor,
@@ -115,25 +100,31 @@ class Group:
 
         Gently means one after another, each with what processor time the users of others leave.
         When one refuses the model, the group takes no job until the model is loaded again. Where
-        processes die while they are opened, the futures fail only in a crash loop.
+        processes die while they are opened, the futures fail only in a crash loop. Raises
+        Overloaded.
         """
         with self._lock:
             if not self._instances and not self._batcher.closed:
-                self._gently = gently
-                self._instances = [
-                    Instance(
-                        f"{self._model}@{self._version} {self.config.name} {number}",
-                        open_worker=self._open,
-                        batcher=self._batcher,
-                        lost=self._lost,
-                        request_of=Batch.inputs,
-                        deliver=self._deliver,
-                        serving=partial(self._context.yielding.serving, self.config.threads),
-                        clock=self._context.clock,
-                        max_resident_bytes=self._context.max_resident_bytes,
-                    )
-                    for number in range(self.config.count)
-                ]
+                self._gently, context = gently, self._context
+                try:
+                    for number in range(self.config.count):
+                        self._instances.append(
+                            Instance(
+                                f"{self._name} {number}",
+                                open_worker=self._open,
+                                batcher=self._batcher,
+                                lost=self._lost,
+                                request_of=Batch.inputs,
+                                deliver=self._deliver,
+                                serving=partial(context.yielding.serving, self.config.threads),
+                                clock=context.clock,
+                                max_resident_bytes=context.max_resident_bytes,
+                            )
+                        )
+                except RuntimeError:  # the system has no thread to give
+                    if not self._instances:
+                        raise Overloaded("no thread to be had", retry_after=1.0) from None
+                    log.exception("%s: fewer instances than configured", self._name)
             return [instance.opened for instance in self._instances]
 
     @contextlib.contextmanager
@@ -155,7 +146,12 @@ class Group:
         self._check_fit()
         self._used().submit(*jobs, reservation=reservation)
         if not self._instances:
-            self.start(gently=True)
+            try:
+                self.start(gently=True)
+            except Overloaded:
+                for job in jobs:
+                    job.future.cancel()
+                raise
 
     def _used(self) -> Batcher:
         """Its batcher, for the next job; raises Overloaded where a group may not start now."""
@@ -173,7 +169,7 @@ class Group:
                 return
             batcher, self._batcher = self._batcher, self._new_batcher()
             instances, self._instances = self._instances, []
-        log.info("%s %s: stopped to make room for another", self._model, self.config.name)
+        log.info("%s: stopped to make room for another", self._name)
         for instance in instances:
             instance.ask_to_close()
         batcher.close(ModelNotReady("the instance group was stopped"))
@@ -239,7 +235,7 @@ class Group:
             raise
 
     def _refused(self, refusal: PaddlepoolError) -> None:
-        log.error("%s %s: cannot start: %s", self._model, self.config.name, refusal)
+        log.error("%s: cannot start: %s", self._name, refusal)
         self._failure = refusal.alone()
         self._batcher.close(ModelNotReady("the instance group cannot start"))
         self._context.on_demand.forget(self)
@@ -289,10 +285,3 @@ class Group:
                     batch_rows=batch.rows,
                 )
             )
-
-
-def wait_until_open(opened: list[Future[None]]) -> None:
-    """Wait for every instance; raises the first refusal as soon as there is one."""
-    done, _ = wait(opened, return_when=FIRST_EXCEPTION)
-    for future in done:
-        future.result()

@@ -42,8 +42,8 @@ an impatient client must not cost the others a predictor."""
 
 PREFETCH_SECONDS = 0.001
 PREFETCH_PART = 0.1
-"""The next batch is handed over so long before the usual end of a run, and by this part of the run,
-which is about how much runs differ."""
+"""The next batch is handed over this many seconds, and this share of the run, before its usual end:
+about as much as runs differ."""
 
 PREFETCH_RUN_SECONDS = 0.1
 """Longer runs are left to end first: nothing is gained that could be measured, and meanwhile
@@ -69,7 +69,7 @@ Answer = TypeVar("Answer", bound=Timed)
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A batch in the hands of a worker; `joining` is the seconds that joining its inputs took,
+    """A batch that a worker runs; `joining` is the seconds that joining its inputs took,
     `began` when it was sent or, if later, when the run before it ended."""
 
     batch: Batch

@@ -14,7 +14,7 @@ from app.contracts.errors import Overloaded
 
 class Startable(Protocol):
     def idle(self) -> bool:
-        """Whether nobody would notice that it is stopped."""
+        """Whether no request waits or runs, so that it may be stopped."""
 
     def stop(self) -> None:
         """End its processes, without waiting for them; its next job starts it again."""

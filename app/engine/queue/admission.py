@@ -56,17 +56,20 @@ class Admission:
     ) -> list[Job]:
         """Put the jobs into their queues, the first in the place of the reservation, which ends.
 
-        Returns those of lower priority that had to go for them. Raises Refused, with the queues as
-        they were before.
+        That one was promised room and time: whoever came later does not count against it. Returns
+        those of lower priority that had to go for them. Raises Refused, with the queues as they
+        were before.
         """
         reserved = reservation in self.reservations
         self.reservations -= {reservation}
         shed: list[Job] = []
         for place, job in enumerate(jobs):
             try:
-                self._check(
-                    job, now, instances, reserving=0 if reserved else len(self.reservations)
-                )
+                if reserved and place == 0:
+                    _check_deadline(job, now)
+                else:
+                    reserving = 0 if reserved else len(self.reservations)
+                    self._check(job, now, instances, reserving=reserving)
             except Refused:
                 for added in jobs[:place]:
                     self._queues.remove(added)
@@ -93,9 +96,7 @@ class Admission:
     def _check(self, job: Job, now: float, instances: Instances, *, reserving: int) -> None:
         """Raises Refused. `reserving`: how many reservations go before the job; those made before
         its own did, and are jobs by now or come behind it."""
-        if job.deadline <= now:
-            late = DeadlineExceeded("the deadline had passed before the job could be queued")
-            raise Refused(Rejection.DEADLINE, late)
+        _check_deadline(job, now)
         if job.priority < NORMAL:
             return
         wait = 0.0
@@ -136,3 +137,10 @@ class Admission:
                 received=taken + 1,
             )
             raise Refused(Rejection.QUEUE_FULL, full)
+
+
+def _check_deadline(job: Job, now: float) -> None:
+    """Raises Refused."""
+    if job.deadline <= now:
+        late = DeadlineExceeded("the deadline had passed before the job could be queued")
+        raise Refused(Rejection.DEADLINE, late)

@@ -38,7 +38,7 @@ class Job:
         """Enter a batch; from here the future cannot be cancelled. False: nobody waits for it."""
         try:
             return self.future.set_running_or_notify_cancel()
-        except RuntimeError:  # so it says that somebody has settled it
+        except RuntimeError:  # CPython's own signal that it is settled already
             return False
 
     def claim(self) -> bool:

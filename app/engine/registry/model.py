@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from app.contracts.errors import InvalidParameter, InvalidTensor, PaddlepoolErro
 from app.contracts.ports import InferResult, Pipeline, Predictor, PredictorFactory, ServedModelInfo
 from app.contracts.status import Effect, GroupStatus
 from app.contracts.tensors import Tensors, TensorSpec, shape_key
-from app.engine.pool.group import EngineContext, Group, wait_until_open
+from app.engine.pool.context import EngineContext
+from app.engine.pool.group import Group
 from app.engine.pool.statistics import Snapshot, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.job import Job
@@ -77,7 +78,7 @@ class ServedModel:
         Raises ConfigError or BackendError when one refuses the model.
         """
         groups = [group for group in self._groups.values() if group.config.start == "always"]
-        wait_until_open([opened for group in groups for opened in group.start(gently=gently)])
+        _wait_until_open([opened for group in groups for opened in group.start(gently=gently)])
 
     def submit(
         self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
@@ -232,3 +233,10 @@ class ServedModel:
                 received=rows,
             )
         return rows
+
+
+def _wait_until_open(opened: list[Future[None]]) -> None:
+    """Wait for every instance; raises the first refusal as soon as there is one."""
+    done, _ = wait(opened, return_when=FIRST_EXCEPTION)
+    for future in done:
+        future.result()

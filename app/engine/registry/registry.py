@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from app.contracts.errors import ManifestError, ModelNotFound, ModelNotReady, PaddlepoolError
 from app.contracts.ports import Clock, EngineObserver, Pipeline, PredictorFactory, ServedModelInfo
 from app.contracts.status import ModelStatus
-from app.engine.pool.group import EngineContext
+from app.engine.pool.context import EngineContext
 from app.engine.pool.on_demand import OnDemand
 from app.engine.pool.thread_budget import (
     ThreadBudget,

@@ -13,6 +13,9 @@ FORMATS = ("png", "webp", "jpg")
 SIZES = ("full", "preview")
 REFINES = ("none", "guided")
 BOOLEANS = ("true", "false")
+DEFAULTS = {"output": "cutout", "size": "full", "crop": "false"}
+DEFAULT_REFINE = {"cutout": "guided", "mask": "none", "composite": "guided"}
+"""By output; the document of the endpoint is made from both."""
 PREVIEW_PIXELS = 250_000
 MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "jpg": "image/jpeg"}
 OPTIONS = ("output", "format", "size", "bg_color", "crop", "refine", "threshold")
@@ -24,13 +27,13 @@ class SegmentRequest:
     """One picture and what to make of it; `threshold` None leaves the mask soft."""
 
     body: bytes
-    output: str = "cutout"
-    format: str = "png"
-    size: str = "full"
-    bg_color: Colour = (255, 255, 255, 255)
-    crop: bool = False
-    refine: str = "guided"
-    threshold: float | None = None
+    output: str
+    format: str
+    size: str
+    bg_color: Colour
+    crop: bool
+    refine: str
+    threshold: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,7 @@ def read_options(
 
     Raises InvalidParameter naming the option and its accepted values.
     """
-    output = _choice(options, "output", OUTPUTS, "cutout")
+    output = _choice(options, "output", OUTPUTS, DEFAULTS["output"])
     # JPEG has no alpha and blurs a mask's edge, so only a composite may be one.
     formats = FORMATS if output == "composite" else FORMATS[:2]
     preferred = preferred_format or "png"
@@ -83,10 +86,10 @@ def read_options(
         body=body,
         output=output,
         format=file_format,
-        size=_choice(options, "size", SIZES, "full"),
+        size=_choice(options, "size", SIZES, DEFAULTS["size"]),
         bg_color=background,
-        crop=_choice(options, "crop", BOOLEANS, "false") == "true",
-        refine=_choice(options, "refine", REFINES, "none" if output == "mask" else "guided"),
+        crop=_choice(options, "crop", BOOLEANS, DEFAULTS["crop"]) == "true",
+        refine=_choice(options, "refine", REFINES, DEFAULT_REFINE[output]),
         threshold=_threshold(options.get("threshold")),
     )
 

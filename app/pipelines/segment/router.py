@@ -19,6 +19,8 @@ from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
 from app.pipelines.segment.accept import read_accept
 from app.pipelines.segment.request import (
+    DEFAULT_REFINE,
+    DEFAULTS,
     FORMATS,
     MEDIA_TYPES,
     OPTIONS,
@@ -172,20 +174,28 @@ def _integer(text: str | None) -> int | None:
 
 
 _SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
-    "output": ({"enum": list(OUTPUTS), "default": "cutout"}, "What to make of the picture."),
+    "output": (
+        {"enum": list(OUTPUTS), "default": DEFAULTS["output"]},
+        "What to make of the picture.",
+    ),
     "format": (
         {"enum": list(FORMATS)},
         "Encoding; jpg for composite only. Left out: what Accept prefers, else png.",
     ),
-    "size": ({"enum": list(SIZES), "default": "full"}, "`preview` is at most 0.25 MP."),
+    "size": ({"enum": list(SIZES), "default": DEFAULTS["size"]}, "`preview` is at most 0.25 MP."),
     "bg_color": (
         {"type": "string"},
         "For composite: #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS name; white if left out.",
     ),
-    "crop": ({"type": "boolean", "default": False}, "Crop to the foreground box."),
+    "crop": (
+        {"type": "boolean", "default": DEFAULTS["crop"] == "true"},
+        "Crop to the foreground box.",
+    ),
     "refine": (
         {"enum": list(REFINES)},
-        "`guided` makes the mask follow the picture's edges; the default is none for mask.",
+        "`guided` makes the mask follow the picture's edges. Left out: "
+        + ", ".join(f"{refine} for {output}" for output, refine in DEFAULT_REFINE.items())
+        + ".",
     ),
     "threshold": (
         {"type": "number", "minimum": 0, "maximum": 1},

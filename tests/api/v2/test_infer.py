@@ -199,6 +199,17 @@ def test_without_a_place_a_large_body_is_not_read(
     refused(recorded.post(INFER, content=junk))
 
 
+def test_a_word_in_a_large_body_is_no_parameter(client: Client, factory: FakeFactory) -> None:
+    """What small bodies are answered for, large ones are, too; and junk starts no group."""
+    opened = len(factory.opened)
+    large = document(shape=[4, 100_000], data=[0.5] * 400_000)
+    for noted in ({"predictor": "nobody"}, {"predictor": "spare", "timeout": 1}):
+        body = large | {"note": noted}
+        assert client.post(INFER, json=body).headers["x-predictor"] == "main"
+    refused(client.post(INFER, content=b'[{"predictor":"spare"}' + b"[" * 300_000))
+    assert len(factory.opened) == opened
+
+
 REFUSED_TENSORS: dict[str, Any] = {
     "wrong name": document(name="y"),
     "wrong datatype": document(datatype="INT32", data=[1, 2]),

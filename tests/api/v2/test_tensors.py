@@ -13,18 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from app.api.offload import LARGE_BYTES
 from app.api.v2.bodies import (
     MAX_LISTS,
     PART_NUMBERS,
     ReplyForm,
-    expected_place,
     parse_request,
+    place_timeout,
     write_reply,
 )
 from app.api.v2.tensors import DATATYPES
 from app.contracts.errors import InvalidTensor
 from app.contracts.tensors import TensorSpec
-from app.dataplane import Place, TensorRequest
+from app.dataplane import TensorRequest
 from app.settings import Settings
 
 IMAGE = TensorSpec("image", "float32", (-1, 4))
@@ -266,27 +267,10 @@ def test_parameters_are_read() -> None:
     assert (found.group, found.priority, found.timeout) == (None, 0, 10.0)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "expected"),
-    [
-        ({}, Place(group=None, timeout=10)),
-        ({"priority": 1}, Place(group=None, timeout=10)),
-        ({"predictor": "fast", "timeout": 250_000}, Place(group="fast", timeout=0.25)),
-        ({"timeout": 0}, Place(group=None, timeout=10)),
-        ({"timeout": 333}, Place(group=None, timeout=3e-6)),
-        ({"timeout": 10**11}, Place(group=None, timeout=30)),
-        ({"timeout": 10**30}, Place(group=None, timeout=30)),
-        ({"timeout": "1", "predictor": 3}, Place(group=None, timeout=10)),
-        ({"predictor": 'a"b'}, Place(group=None, timeout=10)),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("separators", [(",", ":"), (", ", " : ")], ids=["narrow", "wide"])
-def test_the_place_of_a_request_is_found_without_parsing_it(
-    parameters: dict[str, Any], expected: Place, separators: tuple[str, str]
-) -> None:
-    """Also when its parameters stand behind its tensors; what cannot be read there is left out."""
-    header = json.dumps(document() | {"parameters": parameters}, separators=separators).encode()
-    header = header.replace(b"333", b"003")  # of which no number of JSON can begin
-    raw = b'"predictor":"raw","timeout":1'  # behind the JSON there are no parameters
-    assert expected_place(header + raw, len(header), Settings()) == expected
+def test_a_large_body_of_the_default_group_holds_a_place() -> None:
+    """For as long as its deadline may be; what stands behind the JSON names no group."""
+    header = json.dumps(document()).encode()
+    large = header + b'"predictor"' + bytes(LARGE_BYTES)
+    assert place_timeout(large, len(header), Settings()) == 30
+    assert place_timeout(large, len(large), Settings()) is None
+    assert place_timeout(header, len(header), Settings()) is None

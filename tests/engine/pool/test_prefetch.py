@@ -14,7 +14,7 @@ from app.contracts.errors import BackendError, DeadlineExceeded, ModelNotReady, 
 from app.contracts.ports import InferResult
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors
-from app.engine.pool.group import EngineContext
+from app.engine.pool.context import EngineContext
 from app.engine.pool.instance import PREFETCH_RUN_SECONDS
 from app.engine.registry.model import ServedModel
 from app.repository.layout import ModelRepository

@@ -176,6 +176,28 @@ def test_a_reserved_place_is_nobody_elses(bench: Bench) -> None:
         bench.batcher.submit(other, reservation=reservation)
 
 
+def test_a_reserved_job_is_not_refused_for_those_who_came_later(bench: Bench) -> None:
+    """It was promised its time; they have later deadlines and would not be refused themselves."""
+    bench.usual(1.0)
+    reservation = bench.batcher.reserve(bench.clock() + 3.5)
+    for _ in range(5):
+        bench.submit(timeout=100)
+    bench.batcher.submit(bench.job(timeout=3.5), reservation=reservation)
+    assert bench.batcher.depth == 6
+    with pytest.raises(Overloaded, match=r"the deadline leaves 3\.50 s"):
+        bench.submit(timeout=3.5)
+
+
+def test_a_reserved_job_of_low_priority_has_its_place(bench: Bench) -> None:
+    """Its priority is known only when it is made."""
+    for _ in range(16):
+        bench.submit(priority=5)
+    reservation = bench.batcher.reserve(bench.clock() + 60)
+    bench.batcher.submit(bench.job(priority=5), reservation=reservation)
+    with pytest.raises(Overloaded):
+        bench.submit(priority=5)
+
+
 def test_low_priority_jobs_are_not_promised_twice(bench: Bench) -> None:
     """The one job that would make room is counted on by the reservation, not by a normal job."""
     low = bench.submit(priority=1)

@@ -27,7 +27,7 @@ from app.contracts.ports import InferResult
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.pool import restart_backoff
-from app.engine.pool.group import EngineContext
+from app.engine.pool.context import EngineContext
 from app.engine.registry.model import ServedModel
 from app.repository.layout import ModelRepository
 from tests.engine.fakes import (
@@ -467,6 +467,22 @@ def test_a_group_that_is_opened_again_says_so(
     assert (model.groups()[0].started, model.groups()[0].ready) == (True, False)
     model.close()
     starting.join(PATIENCE)
+
+
+def test_a_group_without_a_thread_refuses_and_keeps_nothing(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next request starts it."""
+    model = serve(start=False)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("app.engine.pool.group.Instance", refuse)
+        with pytest.raises(Overloaded, match="no thread"):
+            model.submit(row(1), deadline=soon(), group="spare")
+    assert model.submit(row(1), deadline=soon(), group="spare").result(PATIENCE).batch_rows == 1
 
 
 def start_or_give_up(model: ServedModel) -> None:

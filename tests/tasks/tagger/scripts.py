@@ -39,7 +39,7 @@ def shares(text: str) -> Array:
 
 def tags_of(logits: Array, names: Sequence[str]) -> list[Tag]:
     """The tags whose score reaches the threshold, best first. Raises ModelOutputInvalid."""
-    if logits.shape != (1, len(names)) or not np.isfinite(logits).all():
+    if logits.shape != (1, len(names)):
         raise ModelOutputInvalid(f"the model returned logits of shape {list(logits.shape)}")
     scores = 1 / (1 + np.exp(-logits[0]))
     found = [Tag(name, float(score)) for name, score in zip(names, scores, strict=True)]
