@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from app.repository.layout import ModelFiles
 
 DATA = Path("../shared/data")
-SMOKE = Path("training/emotion/smoke.jsonl")
+SMOKE = (Path("training/emotion/smoke.jsonl"), Path("training/emotion/everyday.jsonl"))
 
 
 def add_quality_options(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +27,9 @@ def add_quality_options(parser: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--smoke",
         type=Path,
+        nargs="+",
         metavar="FILE",
-        help=f"everyday sentences with labels; default: {SMOKE}, where it exists",
+        help=f"everyday sentences with labels; default: {', '.join(map(str, SMOKE))}",
     )
     options.add_argument(
         "--limit", type=int, metavar="N", help="a quick look at the first N of each set"
@@ -73,7 +74,7 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
 
     source = Source(
         data=args.data or DATA,
-        smoke=args.smoke or (SMOKE if SMOKE.is_file() else None),
+        smoke=tuple(args.smoke or (path for path in SMOKE if path.is_file())),
         limit=args.limit,
     )
     declared = {name: task.quality for name, task in load_tasks(PIPELINES).items()}

@@ -17,11 +17,11 @@ Value = float | int
 class Source:
     """Where the data are. `limit` keeps only the first items of each set: a quick look.
 
-    `smoke` is a file of sentences with labels, or None where there is none.
+    `smoke` are files of sentences with labels, each judged on its own.
     """
 
     data: Path
-    smoke: Path | None = None
+    smoke: tuple[Path, ...] = ()
     limit: int | None = None
 
 

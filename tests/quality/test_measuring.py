@@ -164,6 +164,7 @@ def reader(tmp_path: Path) -> ServedModelInfo:
             path = tmp_path / "smp2020_ewect" / f"{split}_{part}.jsonl"
             path.write_text("\n".join(lines) + "\n", "utf-8")
     (tmp_path / "smoke.jsonl").write_text('{"text": "blue", "label": "happy"}\n', "utf-8")
+    (tmp_path / "everyday.jsonl").write_text('{"text": "blue", "label": "sad"}\n', "utf-8")
     tensors = tuple(TensorSpec(n, "int64", (-1, -1)) for n in ("input_ids", "attention_mask"))
     logits = (TensorSpec("logits", "float32", (-1, 2)),)
     return info(
@@ -177,14 +178,15 @@ def _by_first_word(job: Tensors) -> Tensors:
 
 
 def test_texts_are_judged_with_and_without_copies_of_training(reader: ServedModelInfo) -> None:
-    """Two of three right; without the one that training has, one of two; one smoke text wrong."""
-    source = Source(data=reader.directory, smoke=reader.directory / "smoke.jsonl")
+    """Two of three right; without the one that training has, one of two; a smoke text is wrong."""
+    files = tuple(reader.directory / f"{name}.jsonl" for name in ("smoke", "everyday"))
+    source = Source(data=reader.directory, smoke=files)
     found = SentimentQuality(reader, source).measure(FakeBench(_by_first_word))
     tables = {table.key: _rows(table) for table in found.tables}
     assert tables["eval"]["usual_eval"][:2] == (3, pytest.approx(2 / 3))
     assert tables["eval"]["usual_eval without posts of usual_train"][:2] == (2, 0.5)
     assert tables["f1"]["virus_eval"] == (pytest.approx(2 / 3), pytest.approx(2 / 3))
-    assert tables["smoke"] == {"smoke sentences": (1, 0)}
+    assert tables["smoke"] == {"smoke sentences": (1, 0), "everyday sentences": (1, 1)}
     assert sum(tables["benchmark_sentence"]["scores"]) == pytest.approx(1)
     assert found.notes == ("happy taken for sad (0.98): blue",)
 

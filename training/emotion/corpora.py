@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import sys
@@ -23,8 +24,41 @@ TASKS: dict[str, tuple[str, ...]] = {
     "moods": _EIGHT[:5],
     "covid": ("0", "1", "2", "3", "4", "5", "6"),
     "polarity": ("0", "1"),
+    "ocemotion": ("sadness", "happiness", "disgust", "anger", "fear"),
+    "nlpcc14": _EIGHT,
+    "sentences": _EIGHT,
+    "codemixed": ("none", "happiness", "sadness", "surprise", "anger", "fear"),
+    "drama": (
+        *("neutral", "anger", "depress", "negative-other", "happy", "relaxed", "positive-other"),
+        *("worried", "astonished", "fear", "sadness", "disgust", "grateful"),
+    ),
+    "glued": ("happy", "angry"),
+    "cause": (
+        *("none", "negative", "happiness", "positive", "neutral_emotion", "anger", "sadness"),
+        "fear",
+    ),
+    "weibo2018": ("positive", "negative"),
+    "signs": ("positive", "negative"),
+    "raw": (),
 }
 """Each annotation scheme and its classes; schemes that disagree keep heads of their own."""
+
+UNLABELLED = "raw"
+"""The task of texts without a label, and of labels that no head knows."""
+
+_MORE = {
+    "lab_cped_dialogue": "drama",
+    "lab_nlpcc2014_test_weibo": "nlpcc14",
+    "lab_nlpcc2014_train_sentences": "sentences",
+    "lab_nlpcc2018_codemixed": "codemixed",
+    "lab_ocemotion_tianchi": "ocemotion",
+    "lab_simplifyweibo_part": "glued",
+    "lab_weibo_emotion_cause": "cause",
+    "pol_weibo2018": "weibo2018",
+    "pol_weibo_senti_100k_part": "signs",
+    "alt/ocemotion_overlap_with_punct": "ocemotion",
+}
+"""Labelled files of zh_corpora2 and their tasks; every raw_ file is read as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +87,8 @@ def auxiliary(data: Path) -> Iterator[Post]:
             yield from _post(row["content"], "clue", row["label"], "clue")
     for label, text in _pairs(root / "spianmo_Nlpcc2013Train.tsv", ","):
         yield from _post(text.strip('"').replace('""', '"'), "nlpcc", label, "nlpcc")
-    for label, text in _pairs(root / "spianmo_lstm_sentiment_classification_8_total.txt", ":"):
-        yield from _post(text, "stripped", label, "stripped")
+    # The same posts as spianmo_lstm_sentiment_classification_8_total.txt, punctuation kept.
+    yield from _lines(data / "zh_corpora2/alt/spianmo_lstm8_with_punct.jsonl.gz", "stripped")
     for label, text in _pairs(root / "spianmo_simplifyweibo_5_moods.csv", ","):
         yield from _post(text, "moods", label, "moods")
     for row in _csv(_text(root / "covid_weibo_labeledData.csv")):
@@ -66,6 +100,29 @@ def auxiliary(data: Path) -> Iterator[Post]:
         shopping = archive.read("online_shopping_10_cats.csv").decode("utf-8-sig")
     for row in _csv(shopping):
         yield from _post(row[2], "polarity", row[1], "online_shopping_10_cats")
+
+
+def more(data: Path) -> Iterator[Post]:
+    """Yield every text of zh_corpora2, labelled ones first."""
+    root = data / "zh_corpora2"
+    for name, task in _MORE.items():
+        yield from _lines(root / f"{name}.jsonl.gz", task)
+    for path in sorted(root.glob("raw_*.jsonl.gz")):
+        yield from _lines(path, UNLABELLED)
+
+
+def _lines(path: Path, task: str) -> Iterator[Post]:
+    source = path.name.removesuffix(".jsonl.gz")
+    for line in gzip.decompress(_file(path).read_bytes()).decode("utf-8").splitlines():
+        row = json.loads(line)
+        known = row["label"] in TASKS[task]
+        if row["text"].strip():
+            yield Post(
+                row["text"].strip(),
+                task if known else UNLABELLED,
+                row["label"] if known else "",
+                source,
+            )
 
 
 def _post(text: str, task: str, label: str, source: str) -> Iterator[Post]:

@@ -20,7 +20,7 @@ from training.emotion.quality import Floats, Quality, measure, softmax
 from training.emotion.vocabulary import PAD
 
 BENCHMARK = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。"
-SMOKE = Path(__file__).with_name("smoke.jsonl")
+SENTENCES = tuple(Path(__file__).with_name(f"{name}.jsonl") for name in ("smoke", "everyday"))
 
 
 def encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -32,14 +32,15 @@ def logits(
     model: BertForSequenceClassification, texts: Sequence[Sequence[int]], *, tokens: int = 8192
 ) -> Floats:
     """Return ``[n, 6]`` logits in the order of ``texts``."""
-    was_training = model.training
+    was_training, device = model.training, model.device
     model.eval()
     result = np.zeros((len(texts), len(LABELS)))
     lengths = np.array([len(text) for text in texts])
     with torch.inference_mode():
         for rows in shuffled(lengths, tokens=tokens, rng=np.random.default_rng(0)):
-            ids = torch.from_numpy(pad(texts, rows).ids)
-            result[rows] = model(ids, attention_mask=(ids != PAD).long()).logits.double().numpy()
+            ids = torch.from_numpy(pad(texts, rows).ids).to(device)
+            found = model(ids, attention_mask=(ids != PAD).long()).logits
+            result[rows] = found.double().cpu().numpy()
     model.train(was_training)
     return result
 
@@ -85,13 +86,15 @@ def main() -> None:
                     f"{posts[row].label} taken for {guess} {chances[row].max():.2f}: "
                     f"{posts[row].text}"
                 )
-    smoke = [Post(**json.loads(line), task="smp", source="smoke") for line in SMOKE.open("r")]
-    found, labels = scores(smoke)
-    for row in np.flatnonzero(found.argmax(axis=1) != labels):
-        guess, chance = LABELS[int(found[row].argmax())], softmax(found)[row].max()
-        print(f"smoke: {smoke[row].label} taken for {guess} {chance:.2f}: {smoke[row].text}")
-    report["smoke_right"] = int((found.argmax(axis=1) == labels).sum())
-    report["smoke_texts"] = len(smoke)
+    for path in SENTENCES:
+        lines = path.read_text("utf-8").splitlines()
+        own = [Post(**json.loads(line), task="smp", source=path.stem) for line in lines]
+        found, labels = scores(own)
+        for row in np.flatnonzero(found.argmax(axis=1) != labels):
+            guess, chance = LABELS[int(found[row].argmax())], softmax(found)[row].max()
+            print(f"{path.stem}: {own[row].label} for {guess} {chance:.2f}: {own[row].text}")
+        report[f"{path.stem}_right"] = int((found.argmax(axis=1) == labels).sum())
+        report[f"{path.stem}_texts"] = len(own)
     sample = softmax(logits(model, encoded(tokenizer, [BENCHMARK])))[0]
     report["benchmark_sentence"] = {
         label: round(float(chance), 4) for label, chance in zip(LABELS, sample, strict=True)

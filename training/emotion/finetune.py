@@ -12,22 +12,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from training.emotion.batching import Ids, pad, shuffled
+from training.emotion.batching import Ids
 from training.emotion.corpora import LABELS
 from training.emotion.evaluate import encoded, logits
-from training.emotion.network import CLASSES
 from training.emotion.prepare import load
-from training.emotion.quality import measure, rare_lift, temperature
+from training.emotion.quality import Floats, measure, rare_lift, softmax, temperature
 from training.emotion.targets import mixed
-from training.emotion.vocabulary import PAD
-
-_LAYER_DECAY = 0.9
-_AVERAGING = 0.97
-_AVERAGED_EVERY = 5
-_WARMUP = 0.06
+from training.emotion.tuning import Recipe, copied, tuned
 
 
 def encoder_from(checkpoint: Path, dropout: float) -> BertForSequenceClassification:
@@ -45,46 +38,42 @@ def encoder_from(checkpoint: Path, dropout: float) -> BertForSequenceClassificat
         target = name.replace("language.bert.", "bert.").replace("pooler.", "bert.pooler.")
         if target in own:
             own[target] = value
-    served = [number for number, (task, _) in enumerate(CLASSES) if task == "smp"]
-    own["classifier.weight"] = state["model"]["classes.weight"][served]
-    own["classifier.bias"] = state["model"]["classes.bias"][served]
+    own["classifier.weight"] = state["model"]["emotions.weight"]
+    own["classifier.bias"] = state["model"]["emotions.bias"]
     model.load_state_dict(own)
     return model
 
 
-def layered(model: BertForSequenceClassification, rate: float) -> list[dict[str, object]]:
-    """Return parameter groups whose rate falls with the distance from the head."""
-    depth = model.config.num_hidden_layers
-    groups: list[dict[str, object]] = []
-    for name, parameter in model.named_parameters():
-        below = 0 if name.startswith("classifier") or "pooler" in name else depth
-        if ".layer." in name:
-            below = depth - 1 - int(name.split(".layer.")[1].split(".")[0])
-        decay = 0.02 if parameter.dim() > 1 else 0.0
-        peak = rate * _LAYER_DECAY**below
-        groups.append({"params": [parameter], "peak": peak, "weight_decay": decay})
-    return groups
-
-
-def copied(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights as they are now."""
-    return {name: value.clone() for name, value in model.state_dict().items()}
-
-
 def main() -> None:
-    """Command line: see ``--help``; writes the folder ``--out``/``--name``."""
+    """Command line: see ``--help``; writes the folder ``--out``/``--name``, or its opinions."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder that prepare wrote")
     parser.add_argument("--name", required=True, help="folder below --out for the classifier")
-    parser.add_argument("--teacher", default="linear", help="file below --out, less .npz")
+    parser.add_argument("--begin", default="pretrain-cool", help="file below --out, less .pt")
+    parser.add_argument(
+        "--teacher",
+        nargs="+",
+        default=["linear", "linear-plain"],
+        help="files below --out, less .npz; their opinions are averaged",
+    )
     parser.add_argument("--hard", type=float, default=0.6, help="the labels' share in targets")
     parser.add_argument("--epochs", type=int, default=3, help="0: calibrate and save only")
     parser.add_argument("--tokens", type=int, default=1536, help="a step, padding included")
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--agreement", type=float, default=1.0, help="weight of R-Drop, 0: none")
+    parser.add_argument("--push", type=float, default=0.0, help="length of FGM's step, 0: none")
     parser.add_argument("--piece-dropout", type=float, default=0.1, help="of word-piece merges")
+    parser.add_argument(
+        "--folds",
+        type=int,
+        default=0,
+        help="train so many networks, each without its part of the posts, and write their "
+        "opinions to --out/--name.npz: a teacher for pretrain and finetune",
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=20)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
@@ -92,61 +81,74 @@ def main() -> None:
     out: Path = arguments.out
 
     train, dev = load(out / "train.jsonl"), load(out / "dev.jsonl")
-    teacher = np.load(out / f"{arguments.teacher}.npz")["train"]
-    targets = torch.from_numpy(mixed(train, teacher, hard=arguments.hard)).float()
+    opinions = np.mean([np.load(out / f"{name}.npz")["train"] for name in arguments.teacher], 0)
+    targets = torch.from_numpy(mixed(train, opinions, hard=arguments.hard)).float()
     tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
     varied = Tokenizer.from_file(str(out / "tokenizer.json"))
     varied.model.dropout = arguments.piece_dropout
+    texts = [post.text for post in train]
     dev_ids = encoded(tokenizer, [post.text for post in dev])
     dev_labels: Ids = np.array([LABELS.index(post.label) for post in dev])
     usual = np.array([post.source == "usual_train" for post in dev])
-
-    model = encoder_from(out / "pretrain.pt", arguments.dropout)
-    average, kept, best, step = copied(model), copied(model), -1.0, 0
-    optimizer = torch.optim.AdamW(layered(model, arguments.rate), betas=(0.9, 0.98), fused=True)
-    model.train()
     started = time.perf_counter()
-    for epoch in range(arguments.epochs):
-        texts = encoded(varied, [post.text for post in train])
-        lengths = np.array([len(text) for text in texts])
-        batches = shuffled(lengths, tokens=arguments.tokens, rng=rng)
-        for place, rows in enumerate(batches):
-            progress = (epoch + place / len(batches)) / arguments.epochs
-            for group in optimizer.param_groups:
-                group["lr"] = group["peak"] * min(1.0, progress / _WARMUP) * (1 - progress)
-            ids = torch.from_numpy(pad(texts, rows).ids)
-            with torch.autocast("cpu", torch.bfloat16):
-                scores = model(ids, attention_mask=(ids != PAD).long()).logits
-            nn.functional.cross_entropy(scores.float(), targets[rows]).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            step += 1
-            if step % _AVERAGED_EVERY == 0:
-                share = 1 - min(_AVERAGING, step / (step + 100))
-                with torch.no_grad():
-                    for name, value in model.state_dict().items():
-                        average[name].lerp_(value, share)
-        raw = copied(model)
-        model.load_state_dict(average)
-        found = logits(model, dev_ids)
-        on_usual, on_virus = (measure(found[p], dev_labels[p]) for p in (usual, ~usual))
-        print(
-            f"epoch {epoch + 1}, {(time.perf_counter() - started) / 60:.1f} min: usual dev "
-            f"accuracy {on_usual.accuracy:.4f} macro-F1 {on_usual.macro_f1:.4f}, virus dev "
-            f"{on_virus.accuracy:.4f} {on_virus.macro_f1:.4f}",
-            flush=True,
-        )
-        if on_usual.accuracy + on_usual.macro_f1 > best:
-            best, kept = on_usual.accuracy + on_usual.macro_f1, copied(model)
-        model.load_state_dict(raw)
+    recipe = Recipe(
+        epochs=arguments.epochs,
+        tokens=arguments.tokens,
+        rate=arguments.rate,
+        agreement=arguments.agreement,
+        push=arguments.push,
+    )
 
-    model.load_state_dict(kept)
+    def fitted(rows: Ids, *, choose: bool) -> BertForSequenceClassification:
+        model = encoder_from(out / f"{arguments.begin}.pt", arguments.dropout)
+        model.to(arguments.device)
+        kept, best = copied(model), -1.0
+
+        def after(epoch: int) -> None:
+            nonlocal kept, best
+            found = logits(model, dev_ids)
+            on_usual, on_virus = (measure(found[p], dev_labels[p]) for p in (usual, ~usual))
+            print(
+                f"epoch {epoch}, {(time.perf_counter() - started) / 60:.1f} min: usual dev "
+                f"accuracy {on_usual.accuracy:.4f} macro-F1 {on_usual.macro_f1:.4f}, virus dev "
+                f"{on_virus.accuracy:.4f} {on_virus.macro_f1:.4f}",
+                flush=True,
+            )
+            if on_usual.accuracy + on_usual.macro_f1 > best:
+                best, kept = on_usual.accuracy + on_usual.macro_f1, copied(model)
+
+        part = [texts[row] for row in rows]
+        tuned(model, lambda: encoded(varied, part), targets[rows], recipe, rng, after)
+        if choose:
+            model.load_state_dict(kept)
+        return model
+
+    if arguments.folds:
+        others = [p.text for p in load(out / "auxiliary.jsonl") if p.task != "polarity"]
+        groups = {"train": encoded(tokenizer, texts), "dev": dev_ids}
+        groups["auxiliary"] = encoded(tokenizer, others)
+        fold = rng.integers(0, arguments.folds, len(train))
+        found: dict[str, Floats] = {
+            name: np.zeros((len(ids), len(LABELS))) for name, ids in groups.items()
+        }
+        for number in range(arguments.folds):
+            # The epoch is not chosen here: what judges it must not have been looked at.
+            model = fitted(np.flatnonzero(fold != number), choose=False)
+            away = np.flatnonzero(fold == number)
+            found["train"][away] = softmax(logits(model, [groups["train"][n] for n in away]))
+            for name in ("dev", "auxiliary"):
+                found[name] += softmax(logits(model, groups[name])) / arguments.folds
+        np.savez_compressed(out / f"{arguments.name}.npz", **found)
+        judged = measure(np.log(found["dev"][usual] + 1e-9), dev_labels[usual])
+        print(f"folds: usual dev {judged.accuracy:.4f} macro-F1 {judged.macro_f1:.4f}")
+        return
+
+    model = fitted(np.arange(len(train)), choose=True).cpu()
     shares = np.bincount([LABELS.index(post.label) for post in train]) / len(train)
-    found = logits(model, dev_ids)
-    lift = rare_lift(found[usual], dev_labels[usual], shares)
+    scores = logits(model, dev_ids)
+    lift = rare_lift(scores[usual], dev_labels[usual], shares)
     raised = -lift * np.log(shares)
-    divisor = temperature(found[usual] + raised, dev_labels[usual])
+    divisor = temperature(scores[usual] + raised, dev_labels[usual])
     with torch.no_grad():
         model.classifier.bias.add_(torch.from_numpy(raised))
         model.classifier.weight.div_(divisor)

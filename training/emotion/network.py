@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM, BertModel
 from transformers.models.bert.modeling_bert import BertPooler
 
 from training.emotion.batching import WIDTHS
 from training.emotion.corpora import LABELS, TASKS
+from training.emotion.signs import SIGNS
 from training.emotion.vocabulary import PAD
 
 CLASSES = [(task, label) for task, labels in TASKS.items() for label in labels]
 """Every class of every annotation scheme, side by side in one output layer."""
+
+LOSSES = ("words", "replaced", "labels", "signs", "emotions")
+"""What pre-training asks, in the order of the losses."""
 
 
 def config(vocabulary: int, *, layers: int, width: int, dropout: float) -> BertConfig:
@@ -33,16 +39,58 @@ def config(vocabulary: int, *, layers: int, width: int, dropout: float) -> BertC
     )
 
 
+def contextual(bert: BertModel, ids: Tensor, owner: Tensor, place: Tensor) -> Tensor:
+    """Return the encoder's ``[rows, width, hidden]`` of packed texts that do not see one another.
+
+    Equal to the encoder on each text alone; no dropout. ``owner`` and ``place`` are those of
+    ``packing.Packed``.
+    """
+    hidden: Tensor = bert.embeddings(ids, position_ids=place)
+    together = (owner[:, :, None] == owner[:, None, :])[:, None]
+    heads = bert.config.num_attention_heads
+    for layer in bert.encoder.layer:
+        own = layer.attention.self
+        query, key, value = (
+            part(hidden).unflatten(-1, (heads, -1)).transpose(1, 2)
+            for part in (own.query, own.key, own.value)
+        )
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, together)
+        merged = mixed.transpose(1, 2).flatten(2)
+        hidden = layer.attention.output(merged, hidden)
+        hidden = layer.output(layer.intermediate(hidden), hidden)
+    return hidden
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a batch's texts ``[texts]`` should be told to be.
+
+    ``first`` is where each begins in the flattened ids; ``label`` is a place in ``CLASSES``
+    (-100: none) among those of ``task``; ``signs`` ``[texts, SIGNS]`` and ``emotion``
+    ``[texts, 6]`` are shares, all 0 where nothing is asked.
+    """
+
+    first: Tensor
+    task: Tensor
+    label: Tensor
+    signs: Tensor
+    emotion: Tensor
+
+
 class Pretraining(nn.Module):
-    """Guesses masked tokens and, from the first position, each corpus's own labels."""
+    """Guesses hidden words, replaced words, each corpus's labels, emoticons and emotions."""
 
     allowed: Tensor
 
     def __init__(self, shape: BertConfig) -> None:
         super().__init__()
+        width = shape.hidden_size
         self.language = BertForMaskedLM(shape)
         self.pooler = BertPooler(shape)
-        self.classes = nn.Linear(shape.hidden_size, len(CLASSES))
+        self.classes = nn.Linear(width, len(CLASSES))
+        self.signs = nn.Linear(width, SIGNS)
+        self.emotions = nn.Linear(width, len(LABELS))
+        self.judge = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
         names = list(TASKS)
         allowed = [[owner == task for owner, _ in CLASSES] for task in names]
         self.register_buffer("allowed", torch.tensor(allowed), persistent=False)
@@ -50,26 +98,38 @@ class Pretraining(nn.Module):
     def forward(
         self,
         ids: Tensor,
-        masked: Tensor,
-        wanted: Tensor,
-        task: Tensor,
-        label: Tensor,
-        emotion: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the losses of the words, of the corpora's labels and of the emotions.
+        owner: Tensor,
+        place: Tensor,
+        hidden: Tensor,
+        words: Tensor,
+        replaced: Tensor,
+        wanted: Wanted,
+    ) -> Tensor:
+        """Return the losses in the order of ``LOSSES``; the arguments are those of ``Corrupted``.
 
-        ``ids`` is ``[n, width]``; ``masked`` numbers positions of the flattened ids and
-        ``wanted`` holds their tokens (-100: nothing); ``task`` and ``label`` are ``[n]``,
-        the label being a place in ``CLASSES`` (-100: unlabelled).
+        Sums are divided here: the mean over a batch without any label is not a number.
         """
-        hidden = self.language.bert(ids, attention_mask=(ids != PAD).long())[0]
-        chosen = hidden.reshape(-1, hidden.shape[-1])[masked]
-        words = nn.functional.cross_entropy(self.language.cls(chosen).float(), wanted)
-        pooled = nn.functional.dropout(self.pooler(hidden), 0.1, self.training)
-        every = self.classes(pooled).float()
-        chances = nn.functional.log_softmax(every[:, : len(LABELS)], dim=-1)
-        feelings = -(emotion * chances).sum() / emotion.sum().clamp(min=1)
-        scores = every.masked_fill(~self.allowed[task], -1e4)
-        # Summed and divided here: the mean over a batch without any label is not a number.
-        right = nn.functional.cross_entropy(scores, label, reduction="sum")
-        return words, right / (label >= 0).sum().clamp(min=1), feelings
+        cross = nn.functional.cross_entropy
+        context = contextual(self.language.bert, ids, owner, place)
+        flat = context.flatten(0, 1)
+        missing = cross(self.language.cls(flat[hidden]).float(), words)
+
+        asked = (replaced >= 0).float()
+        doubt = self.judge(context).squeeze(-1).float()
+        strange = nn.functional.binary_cross_entropy_with_logits(
+            doubt, replaced.clamp(min=0), asked, reduction="sum"
+        )
+
+        pooled = self.pooler(flat[wanted.first][:, None])
+        pooled = nn.functional.dropout(pooled, 0.1, self.training)
+        scores = self.classes(pooled).float().masked_fill(~self.allowed[wanted.task], -1e4)
+        labelled = cross(scores, wanted.label, reduction="sum")
+        losses = [
+            missing,
+            strange / asked.sum(),
+            labelled / (wanted.label >= 0).sum().clamp(min=1),
+        ]
+        for head, shares in ((self.signs, wanted.signs), (self.emotions, wanted.emotion)):
+            chances = nn.functional.log_softmax(head(pooled).float(), dim=-1)
+            losses.append(-(shares * chances).sum() / shares.sum().clamp(min=1))
+        return torch.stack(losses)

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from app.quality.labels import text_key as key
-from training.emotion.corpora import Post, auxiliary, smp
+from training.emotion.corpora import UNLABELLED, Post, auxiliary, more, smp
 
 EVAL_SPLITS = ("usual_eval", "virus_eval")
 _SHINGLE = 4
@@ -20,8 +20,12 @@ _CONTAINED = 0.7
 _HELD_OUT_PERCENT = 8
 
 
+def _chinese(text: str) -> str:
+    return re.sub(r"[^\u4e00-\u9fff]", "", text)
+
+
 def _shingles(text: str) -> set[str]:
-    plain = re.sub(r"[^\u4e00-\u9fff]", "", text)
+    plain = _chinese(text)
     return {plain[i : i + _SHINGLE] for i in range(len(plain) - _SHINGLE + 1)}
 
 
@@ -89,13 +93,18 @@ def main() -> None:
     clean = _unique(clean)
     dev = [post for post in clean if _held_out(post.text)]
     held = Overlap(post.text for post in dev)
-    others = list(auxiliary(arguments.data))
+    others = [*auxiliary(arguments.data), *more(arguments.data)]
     kept = [post for post in others if post.text not in evaluation and post.text not in held]
     print(f"auxiliary: {len(others)} texts, {len(others) - len(kept)} overlap with eval or dev")
     arguments.out.mkdir(parents=True, exist_ok=True)
     _write(arguments.out / "dev.jsonl", dev)
     _write(arguments.out / "train.jsonl", [post for post in clean if post.text not in held])
-    _write(arguments.out / "auxiliary.jsonl", _unique(kept))
+    kept = _unique(kept)
+    told = {_chinese(post.text) for post in kept if post.task != UNLABELLED}
+    _write(
+        arguments.out / "auxiliary.jsonl",
+        [post for post in kept if post.task != UNLABELLED or _chinese(post.text) not in told],
+    )
 
 
 if __name__ == "__main__":

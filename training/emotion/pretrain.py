@@ -1,139 +1,188 @@
-"""Pre-trains the encoder on masked words, the corpora's labels and a teacher's emotions."""
+"""Pre-trains the encoder on all texts; a run ends when it is told to and is resumed at will."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
+from torch import Tensor, nn
 
-from training.emotion.batching import Batch, pad, shuffled
-from training.emotion.corpora import TASKS
+from training.emotion.beginning import begin
+from training.emotion.corruption import Neighbours, corrupted
 from training.emotion.embedding import factorised
-from training.emotion.network import CLASSES, Pretraining, config
-from training.emotion.prepare import load
-from training.emotion.targets import feelings, masking
+from training.emotion.lessons import Asked, Lessons
+from training.emotion.muon import Muon
+from training.emotion.network import LOSSES, Pretraining, Wanted, config
+from training.emotion.packing import WIDTH, Packed
 
-_REVIEWS = 0.2
-_LABEL_WEIGHT = 0.5
-_EMOTION_WEIGHT = 1.5
-_HARD = 0.7
-_WARMUP = 0.04
+_WEIGHTS = (1.0, 5.0, 0.5, 0.5, 1.0)
+_WARMUP = 200
+_SAVED_EVERY = 300
+"""Seconds of training."""
+
+
+def optimizers(model: nn.Module, rate: float) -> list[torch.optim.Optimizer]:
+    """Return Muon for the layers' matrices and AdamW for everything else."""
+    turned, decayed, plain = [], [], []
+    for name, parameter in model.named_parameters():
+        if ".layer." in name and parameter.dim() == 2:
+            turned.append(parameter)
+        else:
+            (decayed if parameter.dim() > 1 else plain).append(parameter)
+    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
+    return [
+        Muon(turned, rate, 0.01),
+        torch.optim.AdamW(groups, rate, betas=(0.9, 0.98), fused=True),
+    ]
 
 
 def main() -> None:
     """Command line: see ``--help``; a run is resumed from its newest checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder that prepare wrote")
-    parser.add_argument("--minutes", type=float, default=80, help="of training, all runs together")
+    parser.add_argument("--minutes", type=float, default=1e9, help="of this run, then it saves")
+    parser.add_argument(
+        "--cooldown",
+        action="store_true",
+        help="let the rate fall to 0 over --minutes and write NAME-cool.pt, "
+        "what fine-tuning begins from; NAME.pt stays to be gone on with",
+    )
+    parser.add_argument("--name", default="pretrain", help="of the checkpoint, less .pt")
+    parser.add_argument(
+        "--teacher", default="linear", help="emotions of every text: file below --out, less .npz"
+    )
+    parser.add_argument("--begin", type=Path, help="folder of a served version to start from")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=320)
-    parser.add_argument("--tokens", type=int, default=2048, help="a step, padding included")
-    parser.add_argument("--rate", type=float, default=8e-4)
+    parser.add_argument("--rows", type=int, default=48, help=f"of {WIDTH} tokens, a step")
+    parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=20)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
-    rng = np.random.default_rng(arguments.seed)
+    device, out = torch.device(arguments.device), arguments.out
 
-    tokenizer = Tokenizer.from_file(str(arguments.out / "tokenizer.json"))
-    vocabulary = tokenizer.get_vocab_size()
-    posts = load(arguments.out / "train.jsonl") + load(arguments.out / "auxiliary.jsonl")
-    texts = [encoding.ids for encoding in tokenizer.encode_batch([post.text for post in posts])]
-    lengths = np.array([len(text) for text in texts])
-    review = np.array([post.task == "polarity" for post in posts])
-    names = list(TASKS)
-    tasks = torch.tensor([*(names.index(post.task) for post in posts), 0])
-    labels = torch.tensor(
-        [*(-100 if p.task == "smp" else CLASSES.index((p.task, p.label)) for p in posts), -100]
-    )
-    emotions = torch.from_numpy(feelings(arguments.out / "linear.npz", posts, hard=_HARD)).float()
-
-    shape = config(vocabulary, layers=arguments.layers, width=arguments.width, dropout=0.0)
+    teacher = out / f"{arguments.teacher}.npz"
+    lessons = Lessons(out, teacher=teacher if teacher.is_file() else None, last=arguments.cooldown)
+    neighbours = Neighbours(lessons.texts)
+    pieces = lessons.tokenizer.get_vocab_size()
+    shape = config(pieces, layers=arguments.layers, width=arguments.width, dropout=0.0)
     model = Pretraining(shape)
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, arguments.rate, betas=(0.9, 0.98), fused=True)
-    checkpoint = arguments.out / "pretrain.pt"
-    spent, step, epoch = 0.0, 0, 0
+    checkpoint = out / f"{arguments.name}.pt"
+    state = {"step": 0, "tokens": 0, "spent": 0.0}
+    optimizing = optimizers(model, arguments.rate)
     if checkpoint.exists():
-        state = torch.load(checkpoint, weights_only=True)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        spent, step, epoch = state["spent"], state["step"], state["epoch"]
-        rng = np.random.default_rng(arguments.seed + step)
+        stored = torch.load(checkpoint, weights_only=True, map_location="cpu")
+        model.load_state_dict(stored["model"])
+        state = {name: stored[name] for name in state}
+    elif arguments.begin:
+        begin(model.language.bert, lessons.tokenizer, arguments.begin)
     else:
-        vectors = factorised(texts, vocabulary, arguments.width)
+        vectors = torch.from_numpy(factorised(lessons.texts, pieces, arguments.width))
         with torch.no_grad():
-            model.language.bert.embeddings.word_embeddings.weight.copy_(torch.from_numpy(vectors))
+            model.language.bert.embeddings.word_embeddings.weight.copy_(vectors)
+    model.to(device)
+    if checkpoint.exists():
+        for optimizer, past in zip(optimizing, stored["optimizers"], strict=True):
+            optimizer.load_state_dict(past)
+    rng = np.random.default_rng((arguments.seed, state["step"]))
     total = sum(parameter.numel() for parameter in model.language.bert.parameters())
     print(
-        f"{total} encoder parameters, resumed at step {step}, {spent / 60:.1f} minutes", flush=True
+        f"{total} encoder parameters, {len(lessons.texts)} texts, teacher "
+        f"{teacher.is_file()}, from step {state['step']}, {state['tokens'] / 1e6:.2f} M tokens, "
+        f"{state['spent'] / 60:.1f} min",
+        flush=True,
     )
 
-    def losses(batch: Batch) -> tuple[torch.Tensor, ...]:
-        hidden, positions, wanted = masking(batch.ids, vocabulary=vocabulary, rng=rng)
-        rows = torch.from_numpy(batch.rows)
-        arrays = (torch.from_numpy(array) for array in (hidden, positions, wanted))
-        with torch.autocast("cpu", torch.bfloat16):
-            parts: tuple[torch.Tensor, ...] = stepped(
-                *arrays, tasks[rows], labels[rows], emotions[rows]
-            )
-        return parts
-
-    def save() -> None:
-        state = {
+    def save(path: Path) -> None:
+        everything = {
             "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in optimizing],
             "config": shape.to_dict(),
-            "spent": spent,
-            "step": step,
-            "epoch": epoch,
+            "signs": lessons.signs,
+            **state,
         }
-        torch.save(state, checkpoint.with_suffix(".tmp"))
-        checkpoint.with_suffix(".tmp").replace(checkpoint)
+        torch.save(everything, path.with_suffix(".tmp"))
+        path.with_suffix(".tmp").replace(path)
 
-    torch._dynamo.config.recompile_limit = 32
-    stepped = torch.compile(model, dynamic=False)
+    ended = False
+
+    def end(*_: object) -> None:
+        nonlocal ended
+        ended = True
+
+    signal.signal(signal.SIGTERM, end)
+    target = out / f"{arguments.name}-cool.pt" if arguments.cooldown else checkpoint
+    # A processor spends its time in matrix products: compiled, it was no faster.
+    stepped = torch.compile(model, dynamic=False) if device.type == "cuda" else model
+    weights = torch.tensor(_WEIGHTS, device=device)
     model.train()
-    budget, saved, mean = 60 * arguments.minutes, spent, np.zeros(4)
-    while spent < budget:
-        included = np.flatnonzero(~review | (rng.random(len(posts)) < _REVIEWS))
-        for picked in shuffled(lengths[included], tokens=arguments.tokens, rng=rng, exact=True):
-            started = time.perf_counter()
-            batch = pad(texts, np.where(picked >= 0, included[picked], -1))
-            progress = spent / budget
-            rise = min(1.0, (step + 1) / 300, (progress + 1e-3) / _WARMUP)
-            for group in optimizer.param_groups:
-                group["lr"] = arguments.rate * rise * max(0.0, 1 - progress)
-            words, classes, emotion = losses(batch)
-            (words + _LABEL_WEIGHT * classes + _EMOTION_WEIGHT * emotion).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            step += 1
-            spent += time.perf_counter() - started
-            mean += [float(part.detach()) for part in (words, classes, emotion)] + [1.0]
-            if step % 50 == 0:
-                rates = mean[:3] / mean[3]
+    began, saved, start = time.perf_counter(), 0.0, dict(state)
+    mean, counted = np.zeros(len(LOSSES)), 0
+    while True:
+        for batch, asked in lessons.epoch(rows=arguments.rows, rng=rng):
+            here = time.perf_counter() - began
+            left = 1 - here / (60 * arguments.minutes)
+            if left <= 0 or ended:
+                save(target)
+                return
+            warm = min(1.0, (state["step"] + 1) / _WARMUP)
+            for optimizer in optimizing:
+                for group in optimizer.param_groups:
+                    group["lr"] = arguments.rate * warm * (left if arguments.cooldown else 1)
+            with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
+                parts = stepped(*arrays(batch, asked, neighbours, rng, device))
+            (parts * weights).sum().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in optimizing:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            state["step"] += 1
+            state["tokens"] += int((batch.owner >= 0).sum())
+            mean, counted = mean + parts.detach().cpu().numpy(), counted + 1
+            here = time.perf_counter() - began
+            state["spent"] = start["spent"] + here
+            if state["step"] % 25 == 0:
+                means = " ".join(
+                    f"{name} {value:.4f}"
+                    for name, value in zip(LOSSES, mean / counted, strict=True)
+                )
                 print(
-                    f"epoch {epoch} step {step} {spent / 60:.1f} min words {rates[0]:.3f} "
-                    f"labels {rates[1]:.3f} emotions {rates[2]:.3f}",
+                    f"step {state['step']} {state['tokens'] / 1e6:.2f} M tokens "
+                    f"{state['spent'] / 60:.1f} min {means} "
+                    f"{(state['tokens'] - start['tokens']) / here:.0f} tokens/s",
                     flush=True,
                 )
-                mean[:] = 0
-            if spent - saved > 240:
-                saved = spent
-                save()
-            if spent >= budget:
-                break
-        epoch += 1
-    save()
+                mean, counted = np.zeros(len(LOSSES)), 0
+            if here - saved > _SAVED_EVERY and not arguments.cooldown:
+                saved = here
+                save(target)
+
+
+def arrays(
+    batch: Packed,
+    asked: Asked,
+    neighbours: Neighbours,
+    rng: np.random.Generator,
+    device: torch.device,
+) -> tuple[Tensor | Wanted, ...]:
+    """Return the network's arguments for one batch, freshly corrupted."""
+    changed = corrupted(batch, neighbours, rng)
+
+    def there(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(device, non_blocking=True)
+
+    return (
+        *map(there, (changed.ids, batch.owner, batch.place)),
+        *map(there, (changed.hidden, changed.wanted, changed.replaced)),
+        Wanted(*map(there, (batch.first, asked.task, asked.label, asked.signs, asked.emotion))),
+    )
 
 
 if __name__ == "__main__":

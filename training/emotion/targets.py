@@ -1,4 +1,4 @@
-"""Makes what the encoder is pre-trained on: hidden words, and the emotions of every post."""
+"""Makes what a network is told of the emotions of every post: labels and a teacher's opinion."""
 
 from __future__ import annotations
 
@@ -7,35 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from training.emotion.batching import Ids
 from training.emotion.corpora import LABELS, Post
 from training.emotion.quality import Floats
-from training.emotion.vocabulary import CLS, MASK, PAD, SEP
-
-_MASKED = 0.2
-
-
-def masking(ids: Ids, *, vocabulary: int, rng: np.random.Generator) -> tuple[Ids, Ids, Ids]:
-    """Hide a fifth of the tokens: eight of ten as [MASK], one as another, one as itself.
-
-    Returns the changed ids, the flat positions, and the tokens wanted there; the number
-    of positions depends on the shape alone, with -100 wanted where fewer are needed.
-    """
-    flat = ids.reshape(-1).copy()
-    budget = int(_MASKED * flat.size)
-    real = np.flatnonzero((flat != PAD) & (flat != CLS) & (flat != SEP))
-    chosen = rng.permutation(real)[: min(budget, int(_MASKED * real.size) + 1)]
-    wanted = flat[chosen].copy()
-    dice = rng.random(len(chosen))
-    flat[chosen[dice < 0.8]] = MASK
-    swapped = chosen[dice >= 0.9]
-    flat[swapped] = rng.integers(MASK + 1, vocabulary, len(swapped))
-    missing = (0, budget - len(chosen))
-    return (
-        flat.reshape(ids.shape),
-        np.pad(chosen, missing),
-        np.pad(wanted, missing, constant_values=-100),
-    )
 
 
 def feelings(teacher: Path, posts: Sequence[Post], *, hard: float) -> Floats:

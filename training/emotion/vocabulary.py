@@ -47,7 +47,7 @@ def main() -> None:
     """Command line: ``python -m training.emotion.vocabulary --out …``, after ``prepare``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder that prepare wrote")
-    parser.add_argument("--size", type=int, default=12000)
+    parser.add_argument("--size", type=int, default=16000)
     arguments = parser.parse_args()
     posts = load(arguments.out / "train.jsonl") + load(arguments.out / "auxiliary.jsonl")
     reviews = [post.text for post in posts if post.task == "polarity"]

@@ -43,7 +43,7 @@ class SentimentQuality:
         )
         root = source.data / "smp2020_ewect"
         self._splits = [self._split(root, split, source.limit) for split in SPLITS]
-        self._smoke = self._sentences(source.smoke, source.limit) if source.smoke else None
+        self._smoke = [self._sentences(path, source.limit) for path in source.smoke]
 
     def measure(self, bench: Bench) -> Findings:
         labels = self._parameters.labels
@@ -63,8 +63,8 @@ class SentimentQuality:
             ),
         ]
         notes = ["NOT MEASURED: the smoke sentences are not here (--smoke names their file)"]
-        if self._smoke is not None:
-            smoke, notes = self._smoke_right(self._smoke, bench)
+        if self._smoke:
+            smoke, notes = self._smoke_right(bench)
             tables.append(smoke)
         scores = self._scores([BENCHMARK], bench, "benchmark sentence")[0]
         tables.append(
@@ -87,23 +87,27 @@ class SentimentQuality:
             judged.append((name, measure(found[fresh], posts.truth[fresh], labels=labels)))
         return judged
 
-    def _smoke_right(self, posts: Posts, bench: Bench) -> tuple[Table, list[str]]:
-        """How many sentences are right, and a line on each that is not."""
+    def _smoke_right(self, bench: Bench) -> tuple[Table, list[str]]:
+        """How many sentences of each file are right, and a line on each that is not."""
         labels = self._parameters.labels
-        found = self._scores(posts.texts, bench, posts.name)
-        guesses = found.argmax(axis=1)
-        wrong = np.flatnonzero(guesses != posts.truth)
+        rows, notes = [], []
+        for posts in self._smoke:
+            found = self._scores(posts.texts, bench, posts.name)
+            guesses = found.argmax(axis=1)
+            wrong = np.flatnonzero(guesses != posts.truth)
+            rows.append((posts.name, (len(guesses), len(guesses) - len(wrong))))
+            notes += [
+                f"{labels[posts.truth[n]]} taken for {labels[guesses[n]]} ({found[n].max():.2f}): "
+                f"{posts.texts[n]}"
+                for n in wrong
+            ]
         table = Table(
             key="smoke",
-            title="Everyday sentences of our own (training/emotion/smoke.jsonl)",
+            title="Everyday sentences of our own (training/emotion)",
             columns=("sentences", "right"),
-            rows=((posts.name, (len(guesses), len(guesses) - len(wrong))),),
+            rows=tuple(rows),
         )
-        return table, [
-            f"{labels[posts.truth[n]]} taken for {labels[guesses[n]]} ({found[n].max():.2f}): "
-            f"{posts.texts[n]}"
-            for n in wrong
-        ]
+        return table, notes
 
     def _scores(self, texts: Sequence[str], bench: Bench, what: str) -> Floats:
         """[texts, labels], as served: padded to buckets, softmax in float64."""
@@ -121,7 +125,7 @@ class SentimentQuality:
 
     def _sentences(self, path: Path, limit: int | None) -> Posts:
         rows = read_jsonl(path, keys=("text", "label"))[:limit]
-        return self._posts("smoke sentences", rows, "text", set())
+        return self._posts(f"{path.stem} sentences", rows, "text", set())
 
     def _posts(
         self, name: str, rows: Sequence[Mapping[str, str]], key: str, known: set[str]

@@ -1,0 +1,221 @@
+"""Pre-training of the emotion encoder: packing, corruption, what is asked, and resuming."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip(
+    "torch", reason="SKIPPED EMOTION TRAINING TESTS: torch is absent; install the extra [train]"
+)
+pytest.importorskip("transformers", reason="install the extra [train]")
+pytest.importorskip("sklearn", reason="install the extra [train]")
+
+from tokenizers import Tokenizer  # noqa: E402 - after the skips, like all that follows
+from transformers import BertForSequenceClassification  # noqa: E402
+
+from tests.training.conftest import post, run  # noqa: E402
+from training.emotion import finetune, linear, prepare, pretrain, vocabulary  # noqa: E402
+from training.emotion.beginning import translated  # noqa: E402
+from training.emotion.corpora import LABELS, TASKS, UNLABELLED, more  # noqa: E402
+from training.emotion.corruption import Neighbours, corrupted  # noqa: E402
+from training.emotion.evaluate import encoded, logits  # noqa: E402
+from training.emotion.lessons import Lessons  # noqa: E402
+from training.emotion.muon import Muon, orthogonal  # noqa: E402
+from training.emotion.network import Pretraining, config, contextual  # noqa: E402
+from training.emotion.packing import WIDTH, Packed, packed  # noqa: E402
+from training.emotion.prepare import key  # noqa: E402
+from training.emotion.signs import common, shares, signs, without  # noqa: E402
+from training.emotion.vocabulary import CLS, MASK, PAD, SEP  # noqa: E402
+
+
+def _texts(count: int, *, longest: int = 40) -> list[list[int]]:
+    rng = np.random.default_rng(0)
+    bodies = [rng.integers(MASK + 1, 90, rng.integers(1, longest)).tolist() for _ in range(count)]
+    return [[CLS, *body, SEP] for body in bodies]
+
+
+def _batch(texts: list[list[int]], rows: int) -> Packed:
+    return next(packed(enumerate(texts), rows=rows))
+
+
+def test_packed_rows_hold_whole_texts() -> None:
+    """Every text of a batch is found again at its place; little is padding; shapes are fixed."""
+    texts = _texts(400)
+    batches = list(packed(enumerate(texts), rows=4))
+    seen = [n for batch in batches for n in batch.picked if n >= 0]
+    assert len(seen) == len(set(seen)) > 250
+    for batch in batches:
+        assert batch.ids.shape == (4, WIDTH)
+        assert (batch.owner >= 0).mean() > 0.9
+        for slot, number in enumerate(batch.picked):
+            if number >= 0:
+                assert batch.ids[batch.owner == slot].tolist() == texts[number]
+                assert batch.place[batch.owner == slot].tolist() == [*range(len(texts[number]))]
+                assert batch.ids.reshape(-1)[batch.first[slot]] == CLS
+
+
+def test_a_text_beyond_the_width_is_cut_and_closed() -> None:
+    """It fills a row of its own and ends with the separator."""
+    batch = _batch([[CLS, *[7] * 200, SEP], *_texts(300)], rows=2)
+    assert batch.ids[batch.owner == 0].tolist() == [CLS, *[7] * (WIDTH - 2), SEP]
+
+
+def test_packed_texts_do_not_see_one_another() -> None:
+    """The encoder says of each text in a shared row what it says of the text alone."""
+    torch.manual_seed(0)
+    bert = Pretraining(config(90, layers=2, width=64, dropout=0.0)).language.bert.train(False)
+    texts = _texts(40)
+    batch = _batch(texts, rows=2)
+    ids, owner, place = map(torch.from_numpy, (batch.ids, batch.owner, batch.place))
+    with torch.inference_mode():
+        found = contextual(bert, ids, owner, place)
+        for slot, number in enumerate(batch.picked[:10]):
+            alone = bert(torch.tensor([texts[number]]))[0][0]
+            torch.testing.assert_close(found[owner == slot], alone, atol=1e-5, rtol=1e-4)
+
+
+def test_words_are_hidden_and_replaced_and_the_truth_is_kept() -> None:
+    """About 15 % are hidden and 12 % drawn anew; special tokens and padding are left alone."""
+    texts = _texts(600)
+    batch = _batch(texts, rows=32)
+    found = corrupted(batch, Neighbours(texts), np.random.default_rng(0))
+    real = (batch.ids != PAD) & (batch.ids != CLS) & (batch.ids != SEP)
+    asked = found.wanted >= 0
+    flat = batch.ids.reshape(-1)
+    assert 0.10 < asked.sum() / real.sum() < 0.17
+    assert (flat[found.hidden[asked]] == found.wanted[asked]).all()
+    assert (found.ids.reshape(-1)[found.hidden[asked]] == MASK).all()
+    assert (found.ids[~real] == batch.ids[~real]).all()
+    assert (found.replaced[~real] == -1).all()
+    assert ((found.replaced == 1) == (real & (found.ids != MASK) & (found.ids != batch.ids))).all()
+    assert 0.05 < (found.replaced == 1).sum() / real.sum() < 0.13
+
+
+def test_a_replacement_is_a_neighbour_seen_in_the_corpus() -> None:
+    """Where 20 is always followed by 21 and 31 preceded by 30, these two are proposed."""
+    neighbours = Neighbours([[CLS, 20, 21, 30, 31, SEP]] * 50)
+    left, right = np.full(200, 20), np.full(200, 31)
+    found = neighbours.proposals(left, right, np.random.default_rng(0))
+    assert set(found) == {21, 30}
+
+
+def test_emoticons_are_cut_out_and_told() -> None:
+    """Their shares sum to 1; links to pictures are no feeling; other words stay."""
+    assert signs("好累[泪][泪]😭[图片]") == ["[泪]", "[泪]", "😭"]
+    assert without("好累[泪][泪]😭啊") == "好累啊"
+    known = {sign: n for n, sign in enumerate(common(["[泪]", "[泪][怒]"]))}
+    assert list(known) == ["[泪]", "[怒]"]
+    assert shares("烦[泪][怒][怒]", known)[:2].tolist() == [0.5, 0.5]
+    assert not shares("烦", known).any()
+
+
+def test_muon_steps_are_orthogonal_and_descend() -> None:
+    """Singular values lie near 1 whatever the gradient's; a quadratic bowl is emptied."""
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonal(torch.randn(2, 24, 96) * torch.rand(2, 24, 1)))
+    assert 0.5 < values.min() <= values.max() < 1.3
+    weight = torch.nn.Parameter(torch.randn(16, 16))
+    optimizer = Muon([weight], 0.2, 0.0)
+    before = float(weight.detach().square().sum())
+    for _ in range(60):
+        optimizer.zero_grad()
+        weight.square().sum().backward()
+        optimizer.step()
+    assert float(weight.detach().square().sum()) < 0.1 * before
+
+
+def test_labels_that_no_head_knows_become_plain_text(corpora: Path) -> None:
+    """A post with two emotions is read for its words alone, and so are raw files."""
+    posts = list(more(corpora))
+    assert {p.task for p in posts if "codemixed" in p.source} == {UNLABELLED}
+    assert {p.task for p in posts if "raw" in p.source} == {UNLABELLED}
+    assert {p.task for p in posts if "drama" in p.task} == {"drama"}
+    assert all(p.label in TASKS[p.task] for p in posts if p.task != UNLABELLED)
+
+
+def _tokenizer(texts: list[str], size: int) -> Tokenizer:
+    tokenizer = vocabulary.build()
+    trainer = vocabulary.BpeTrainer(
+        vocab_size=size, special_tokens=list(vocabulary.SPECIAL), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def test_word_vectors_move_to_another_vocabulary() -> None:
+    """A known piece keeps its vector; a new one begins as the mean of its parts."""
+    old, new = _tokenizer(["开心", "难过"], 9), _tokenizer(["开心"] * 9, 12)
+    words = np.arange(old.get_vocab_size() * 3, dtype=np.float32).reshape(-1, 3)
+    found = translated(words, old, new)
+    places, moved = old.get_vocab(), new.get_vocab()
+    assert found[moved["开"]].tolist() == words[places["开"]].tolist()
+    parts = words[[places["开"], places["心"]]].mean(axis=0)
+    assert found[moved["开心"]].tolist() == parts.tolist()
+
+
+@pytest.fixture
+def prepared(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run's folder after the steps before pre-training."""
+    out = tmp_path / "run"
+    run(prepare, monkeypatch, "--data", corpora, "--out", out)
+    run(vocabulary, monkeypatch, "--out", out, "--size", "1200")
+    run(linear, monkeypatch, "--out", out, "--folds", "2")
+    return out
+
+
+def test_questions_fit_the_texts(prepared: Path) -> None:
+    """Emoticon labels are asked where the emoticon is hidden alone; all know a teacher's view."""
+    lessons = Lessons(prepared, teacher=prepared / "linear.npz")
+    asked = [pair for _ in range(3) for pair in lessons.epoch(rows=1, rng=np.random.default_rng())]
+    assert asked
+    for batch, questions in asked:
+        there = batch.picked >= 0
+        assert (questions.label[~there] == -100).all()
+        assert (questions.emotion[~there] == 0).all()
+        assert questions.emotion.sum(axis=1).max() == pytest.approx(1)
+        signed = questions.signs.sum(axis=1)
+        assert set(np.round(signed, 4)) <= {0.0, 1.0}
+
+
+def test_every_step_to_a_saved_classifier(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From corpora to a folder that transformers loads and that tells the classes apart.
+
+    On the way pre-training is resumed where it ended, and its cooldown leaves it resumable.
+    """
+    out = prepared
+    evaluation = {key(post(n, n % 6)) for n in range(12)}
+    for name in ("train.jsonl", "dev.jsonl", "auxiliary.jsonl"):
+        assert not evaluation & {key(p.text) for p in prepare.load(out / name)}
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    assert tokenizer.encode("ＡＢ http://t.cn/x @某人 [泪]").tokens[0] == "[CLS]"
+
+    shape = ("--layers", "1", "--width", "64", "--rows", "4", "--threads", "1")
+    training = ("--out", out, *shape, "--device", "cpu")
+    run(pretrain, monkeypatch, *training, "--minutes", "0.02")
+    steps = torch.load(out / "pretrain.pt", weights_only=True)["step"]
+    assert steps > 0
+    run(pretrain, monkeypatch, *training, "--minutes", "0.01")
+    assert f"from step {steps}," in capsys.readouterr().out
+    before = (out / "pretrain.pt").read_bytes()
+    run(pretrain, monkeypatch, *training, "--minutes", "0.01", "--cooldown")
+    assert (out / "pretrain.pt").read_bytes() == before
+
+    tuning = ("--out", out, "--threads", "1", "--tokens", "256", "--rate", "2e-3")
+    quick = (*tuning, "--device", "cpu", "--teacher", "linear", "--epochs")
+    run(finetune, monkeypatch, *quick, "1", "--name", "folds", "--folds", "2", "--push", "0.1")
+    opinions = np.load(out / "folds.npz")
+    assert opinions["train"].sum(axis=1) == pytest.approx(1, abs=1e-5)
+    assert len(opinions["auxiliary"]) == len(np.load(out / "linear.npz")["auxiliary"])
+    run(finetune, monkeypatch, *quick, "10", "--name", "hf")
+
+    model = BertForSequenceClassification.from_pretrained(out / "hf")
+    assert model.config.id2label == dict(enumerate(LABELS))
+    texts = [post(n, n % 6) for n in range(12)]
+    guesses = logits(model, encoded(tokenizer, texts)).argmax(axis=1)
+    assert (guesses == np.arange(12) % 6).mean() > 0.8
+    assert set(TASKS) >= {p.task for p in prepare.load(out / "auxiliary.jsonl")}
