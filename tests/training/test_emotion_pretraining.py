@@ -185,7 +185,8 @@ def test_every_step_to_a_saved_classifier(
 ) -> None:
     """From corpora to a folder that transformers loads and that tells the classes apart.
 
-    On the way pre-training is resumed where it ended, and its cooldown leaves it resumable.
+    On the way a wider teacher tells the student what every text feels like, pre-training is
+    resumed where it ended, and its cooldown leaves it resumable.
     """
     out = prepared
     evaluation = {key(post(n, n % 6)) for n in range(12)}
@@ -194,8 +195,19 @@ def test_every_step_to_a_saved_classifier(
     tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
     assert tokenizer.encode("ＡＢ http://t.cn/x @某人 [泪]").tokens[0] == "[CLS]"
 
-    shape = ("--layers", "1", "--width", "64", "--rows", "4", "--threads", "1")
-    training = ("--out", out, *shape, "--device", "cpu")
+    tuning = ("--out", out, "--threads", "1", "--tokens", "256", "--rate", "2e-3")
+    quick = (*tuning, "--device", "cpu", "--epochs")
+    shape = ("--layers", "1", "--rows", "4", "--threads", "1", "--device", "cpu")
+    wide = ("--out", out, *shape, "--width", "128", "--name", "teacher", "--minutes", "0.01")
+    run(pretrain, monkeypatch, *wide)
+    run(pretrain, monkeypatch, *wide, "--cooldown")
+    folds = ("--begin", "teacher-cool", "--name", "folds", "--folds", "2", "--push", "0.1")
+    run(finetune, monkeypatch, *quick, "1", *folds, "--teacher", "linear")
+    opinions = np.load(out / "folds.npz")
+    assert opinions["train"].sum(axis=1) == pytest.approx(1, abs=1e-5)
+    assert len(opinions["auxiliary"]) == len(np.load(out / "linear.npz")["auxiliary"])
+
+    training = ("--out", out, *shape, "--width", "64", "--teacher", "folds")
     run(pretrain, monkeypatch, *training, "--minutes", "0.02")
     steps = torch.load(out / "pretrain.pt", weights_only=True)["step"]
     assert steps > 0
@@ -205,13 +217,7 @@ def test_every_step_to_a_saved_classifier(
     run(pretrain, monkeypatch, *training, "--minutes", "0.01", "--cooldown")
     assert (out / "pretrain.pt").read_bytes() == before
 
-    tuning = ("--out", out, "--threads", "1", "--tokens", "256", "--rate", "2e-3")
-    quick = (*tuning, "--device", "cpu", "--teacher", "linear", "--epochs")
-    run(finetune, monkeypatch, *quick, "1", "--name", "folds", "--folds", "2", "--push", "0.1")
-    opinions = np.load(out / "folds.npz")
-    assert opinions["train"].sum(axis=1) == pytest.approx(1, abs=1e-5)
-    assert len(opinions["auxiliary"]) == len(np.load(out / "linear.npz")["auxiliary"])
-    run(finetune, monkeypatch, *quick, "10", "--name", "hf")
+    run(finetune, monkeypatch, *quick, "10", "--name", "hf", "--teacher", "linear", "folds")
 
     model = BertForSequenceClassification.from_pretrained(out / "hf")
     assert model.config.id2label == dict(enumerate(LABELS))

@@ -119,8 +119,6 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, end)
     target = out / f"{arguments.name}-cool.pt" if arguments.cooldown else checkpoint
-    # A processor spends its time in matrix products: compiled, it was no faster.
-    stepped = torch.compile(model, dynamic=False) if device.type == "cuda" else model
     weights = torch.tensor(_WEIGHTS, device=device)
     model.train()
     began, saved, start = time.perf_counter(), 0.0, dict(state)
@@ -137,7 +135,7 @@ def main() -> None:
                 for group in optimizer.param_groups:
                     group["lr"] = arguments.rate * warm * (left if arguments.cooldown else 1)
             with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
-                parts = stepped(*arrays(batch, asked, neighbours, rng, device))
+                parts = model(*arrays(batch, asked, neighbours, rng, device))
             (parts * weights).sum().backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for optimizer in optimizing:
