@@ -17,7 +17,7 @@ from tokenizers import Tokenizer  # noqa: E402 - after the skips, like all that 
 from transformers import BertForSequenceClassification  # noqa: E402
 
 from tests.training.conftest import post, run  # noqa: E402
-from training.emotion import finetune, linear, prepare, pretrain, vocabulary  # noqa: E402
+from training.emotion import average, finetune, linear, prepare, pretrain, vocabulary  # noqa: E402
 from training.emotion.beginning import translated  # noqa: E402
 from training.emotion.corpora import LABELS, TASKS, UNLABELLED, more  # noqa: E402
 from training.emotion.corruption import Neighbours, corrupted  # noqa: E402
@@ -217,7 +217,10 @@ def test_every_step_to_a_saved_classifier(
     run(pretrain, monkeypatch, *training, "--minutes", "0.01", "--cooldown")
     assert (out / "pretrain.pt").read_bytes() == before
 
-    run(finetune, monkeypatch, *quick, "10", "--name", "hf", "--teacher", "linear", "folds")
+    taught = ("--teacher", "linear", "folds", "--name")
+    run(finetune, monkeypatch, *quick, "10", *taught, "one")
+    run(finetune, monkeypatch, *quick, "10", *taught, "other", "--agreement", "0")
+    run(average, monkeypatch, "--out", out, "--name", "hf", "one", "other")
 
     model = BertForSequenceClassification.from_pretrained(out / "hf")
     assert model.config.id2label == dict(enumerate(LABELS))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +15,9 @@ from transformers import BertConfig, BertForSequenceClassification
 from training.emotion.batching import Ids
 from training.emotion.corpora import LABELS
 from training.emotion.evaluate import encoded, logits
+from training.emotion.finishing import calibrated, saved
 from training.emotion.prepare import load
-from training.emotion.quality import Floats, measure, rare_lift, softmax, temperature
+from training.emotion.quality import Floats, measure, softmax
 from training.emotion.targets import mixed
 from training.emotion.tuning import Recipe, copied, tuned
 
@@ -144,29 +143,10 @@ def main() -> None:
         return
 
     model = fitted(np.arange(len(train)), choose=True).cpu()
-    shares = np.bincount([LABELS.index(post.label) for post in train]) / len(train)
-    scores = logits(model, dev_ids)
-    lift = rare_lift(scores[usual], dev_labels[usual], shares)
-    raised = -lift * np.log(shares)
-    divisor = temperature(scores[usual] + raised, dev_labels[usual])
-    with torch.no_grad():
-        model.classifier.bias.add_(torch.from_numpy(raised))
-        model.classifier.weight.div_(divisor)
-        model.classifier.bias.div_(divisor)
-    report = asdict(measure(logits(model, dev_ids)[usual], dev_labels[usual]))
-    report |= {
-        "minutes": (time.perf_counter() - started) / 60,
-        "temperature": divisor,
-        "lift": lift,
-    }
+    report = calibrated(model, train, dev, tokenizer)
+    report["minutes"] = (time.perf_counter() - started) / 60
     print(json.dumps(report))
-    fresh = out / f"{arguments.name}.tmp"
-    shutil.rmtree(fresh, ignore_errors=True)
-    model.save_pretrained(fresh)
-    shutil.copy(out / "tokenizer.json", fresh / "tokenizer.json")
-    (fresh / "dev.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(out / arguments.name, ignore_errors=True)
-    fresh.replace(out / arguments.name)
+    saved(model, out / arguments.name, out / "tokenizer.json", report)
 
 
 if __name__ == "__main__":
