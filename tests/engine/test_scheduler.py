@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -292,7 +293,7 @@ class Scheduler(RuleBasedStateMachine):
         assert [each for each in self.inputs if each() is not None] == []
 
 
-TestScheduler = Scheduler.TestCase
+TestScheduler = pytest.mark.slow(Scheduler.TestCase)
 TestScheduler.settings = settings(
     max_examples=60,
     stateful_step_count=30,
