@@ -15,8 +15,8 @@ run: weights  ## serve all models on http://127.0.0.1:8000
 test: weights  ## run every test
 	$(BIN)/python -m pytest
 
-test-fast: $(INSTALLED)  ## run the tests without Paddle, servers and long waits (a minute or two)
-	$(BIN)/python -m pytest -q --hypothesis-profile=fast -m "not paddle and not e2e and not slow" $(TESTS)
+test-fast: $(INSTALLED)  ## run the tests without Paddle, servers and long waits (a minute on two cores)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --hypothesis-profile=fast -m "not paddle and not e2e and not slow" $(TESTS)
 
 lint: $(INSTALLED)  ## format, lint and types, changing nothing
 	$(BIN)/ruff format --check .
