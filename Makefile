@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help run test test-fast check lint load install lock comparison weights
+.PHONY: help run test test-fast check lint load chart install lock comparison weights
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -51,6 +51,16 @@ $(LOAD_INSTALLED): loadtest/requirements.lock
 	.venv-load/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement loadtest/requirements.lock
 	touch $(LOAD_INSTALLED)
 
+DEPLOY_INSTALLED := .venv-deploy/.installed
+
+chart: $(INSTALLED) $(DEPLOY_INSTALLED)  ## lint the Helm chart, hold it to Kubernetes' schemas; CHART="--crds DIR"
+	.venv-deploy/bin/python deploy/check_manifests.py $(CHART)
+
+$(DEPLOY_INSTALLED): deploy/requirements.lock
+	test -x .venv-deploy/bin/python || $(BIN)/python -m venv .venv-deploy
+	.venv-deploy/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement deploy/requirements.lock
+	touch $(DEPLOY_INSTALLED)
+
 comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (45 minutes)
 	$(BIN)/python loadtest/claims.py --docs docs
 
@@ -60,3 +70,5 @@ lock:  ## resolve the dependencies again (needs uv on the path)
 		--generate-hashes --no-header --no-annotate --upgrade --output-file requirements.lock
 	uv pip compile loadtest/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file loadtest/requirements.lock
+	uv pip compile deploy/requirements.in --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --upgrade --output-file deploy/requirements.lock

@@ -35,6 +35,7 @@ from app.repository.config import ModelConfig
 from app.repository.default_models import find_default_models, read_configs
 from app.repository.layout import ModelRepository
 from app.settings import Settings
+from app.sources.refresh import refresh
 from app.workers import Workers
 
 log = logging.getLogger("paddlepool.server")
@@ -105,7 +106,12 @@ def create_app(
         lifespan=partial(
             _lifespan,
             load=partial(
-                _load, repository, registry, background, poll=settings.repository_poll_seconds
+                _load,
+                repository,
+                registry,
+                background,
+                poll=settings.repository_poll_seconds,
+                refresh=model_source(settings),
             ),
             registry=registry,
             workers=workers,
@@ -146,6 +152,7 @@ def _load(
     stopping: threading.Event,
     *,
     poll: float,
+    refresh: Callable[[threading.Event], object] | None,
 ) -> None:
     """Load everything, then what changes, looking every `poll` seconds (0: never)."""
     watcher = RepositoryWatcher(repository, registry)
@@ -159,7 +166,15 @@ def _load(
     if background is not None:  # only now: it must not delay the start
         background.start()
     if poll:
-        watcher.run(every=poll, until=stopping)
+        watcher.run(every=poll, until=stopping, refresh=refresh)
+
+
+def model_source(settings: Settings) -> Callable[[threading.Event], bool] | None:
+    """Brings what the source has into the model repository; None where none is configured."""
+    if not settings.model_source:
+        return None
+    root = settings.model_repository
+    return lambda until: refresh(settings.model_source, root, until=until)
 
 
 def build_workers(settings: Settings, metrics: Metrics) -> Workers:

@@ -49,6 +49,11 @@ class Settings(BaseSettings):
         " a task left out uses the model with `default = true` in its config.toml, or the first,"
         " by name, that has the task.",
     )
+    model_source: str = Field(
+        "",
+        description="Where the models come from, as `s3://bucket/prefix`; copied before the start"
+        " and with each look through the repository, verified. Without it the directory is all.",
+    )
     repository_poll_seconds: float = Field(
         0.0,
         ge=0,

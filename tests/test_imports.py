@@ -23,7 +23,14 @@ SOURCES = sorted((ROOT / "app").rglob("*.py"))
 ENGINE = ("app.contracts", "app.process", "app.repository", "app.engine")
 PORTS = ("app.contracts", "app.repository.parameters")
 EDGE = ("app.api", "app.contracts", "app.dataplane", "app.observability", "app.settings")
-OFFLINE = ("app.backends", "app.comparison", "app.export", "app.pipelines", "app.quality")
+OFFLINE = (
+    "app.backends",
+    "app.comparison",
+    "app.export",
+    "app.pipelines",
+    "app.quality",
+    "app.sources",
+)
 
 MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.contracts*", ("app.contracts",)),
@@ -50,6 +57,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
             "app.codecs",
         ),
     ),
+    ("app.sources*", ("app.contracts", "app.repository", "app.sources")),
     ("app.networks*", ("app.contracts", "app.networks")),
     ("app.export*", (*ENGINE, "app.evidence", "app.export", "app.networks")),
     ("app.backends.paddle_*", ("app.contracts", "app.backends", "app.networks", "app.export")),

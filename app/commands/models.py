@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.commands.models_quality import add_quality_options, check_quality_options, verify_quality
 from app.commands.models_seal import add_seal, run_seal
+from app.commands.models_sync import add_sync, run_sync
 from app.commands.repository import add_repository_option, open_repository, read_version
 from app.commands.tables import print_table, shape_text
 
@@ -34,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe.add_argument("name", metavar="MODEL")
     describe.add_argument("--version", type=int, help="default: the newest")
     add_seal(actions)
+    add_sync(actions)
     for action in (listing, verify, describe):
         add_repository_option(action)
 
@@ -41,6 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.action == "seal":
         return run_seal(args)
+    if args.action == "sync":
+        return run_sync(args)
     repository = open_repository(args.repository)
     action: Callable[[ModelRepository, argparse.Namespace], int] = {
         "list": _list,

@@ -28,12 +28,13 @@ def run(args: argparse.Namespace) -> int:
     import gc
     import logging
     import os
+    import threading
 
     from pydantic import ValidationError
 
     from app.api.services import Lifecycle
     from app.contracts.errors import ConfigError
-    from app.main import create_app
+    from app.main import create_app, model_source
     from app.observability import json_log
     from app.pipelines import PIPELINES
     from app.pipelines.task import load_tasks, settings_class
@@ -56,6 +57,11 @@ def run(args: argparse.Namespace) -> int:
         listener = server.listen(settings.host, settings.port, backlog=settings.backlog)
     except OSError as error:
         return _refuse(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
+    bring_models = model_source(settings)
+    if (
+        bring_models is not None
+    ):  # the first time, before anything is read; the log says if it fails
+        bring_models(threading.Event())
     try:
         app = create_app(settings, lifecycle=lifecycle)
     except ConfigError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 import time
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from app.contracts.tensors import DTYPES, TensorSpec
 MANIFEST = "manifest.json"
 BLOCK_BYTES = 1 << 20
 MAX_MANIFEST_BYTES = 1 << 20
-FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+FileName = Annotated[str, Field(pattern=f"^{FILE_NAME.pattern}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

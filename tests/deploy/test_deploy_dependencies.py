@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 OURS = {"app", "paddlepool_client"}  # the second is installed from clients/python, by its path
 # Imported only when an instance group or a command asks for it.
-EXTRAS = ("onnx", "compare")
+EXTRAS = ("onnx", "compare", "sources")
 
 
 def imported(file: Path) -> set[str]:

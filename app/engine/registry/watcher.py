@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,10 +42,21 @@ class RepositoryWatcher:
         self._seen: Mapping[str, _Seen] = {}
         self._seen = self._look()
 
-    def run(self, *, every: float, until: threading.Event) -> None:
-        """Poll each `every` seconds until the event is set; blocks."""
+    def run(
+        self,
+        *,
+        every: float,
+        until: threading.Event,
+        refresh: Callable[[threading.Event], object] | None = None,
+    ) -> None:
+        """Poll each `every` seconds until the event is set; blocks.
+
+        `refresh` is called before each poll: it may bring new versions into the repository.
+        """
         while not until.wait(every):
             try:
+                if refresh is not None:
+                    refresh(until)
                 self.poll()
             except PaddlepoolError as error:
                 log.warning("the repository is left as it is: %s", error.message)

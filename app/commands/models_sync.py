@@ -1,0 +1,30 @@
+"""`paddlepool models sync`: copies a model repository from elsewhere, verified."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from app.commands.repository import add_repository_option, repository_root
+
+if TYPE_CHECKING:
+    Actions = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_sync(actions: Actions) -> None:
+    sync = actions.add_parser(
+        "sync", help="copy models from s3://, gs://, hf:// or a directory, and verify them"
+    )
+    sync.add_argument("address", metavar="ADDRESS", help="holds MODEL/config.toml, MODEL/VERSION/…")
+    add_repository_option(sync)
+
+
+def run_sync(args: argparse.Namespace) -> int:
+    """Exit code 0 also when single versions are refused: they are named and not served."""
+    from app.sources.remote import Source
+    from app.sources.sync import lines_of, sync
+
+    changes = sync(Source(args.address), repository_root(args.repository))
+    for line in lines_of(changes):
+        print(line)
+    return 0

@@ -1,0 +1,222 @@
+"""Makes the local repository hold what a source holds: verified, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from app.contracts.errors import ConfigError, DownloadError, ManifestError
+from app.repository.config import ModelConfig, faults_of
+from app.repository.layout import VERSION
+from app.repository.manifest import MANIFEST, MAX_MANIFEST_BYTES, read_manifest, verify_files
+from app.sources.remote import RemoteFile, RemoteModel, Source, fingerprint
+
+CONFIG = "config.toml"
+STAGING = ".staging-"
+MAX_CONFIG_BYTES = 1 << 20
+REFUSED = ".refused.json"
+"""In the local repository: what the refused versions looked like, so that each is read once."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """`MODEL/VERSION`, or `MODEL/FILE` for a model's own files; refused ones with the reason."""
+
+    taken: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def sync(source: Source, root: Path) -> Changes:
+    """Copy what is new in `source` into the repository `root`, and remove versions that it dropped.
+
+    Only versions that the model's version policy could serve are copied. A version appears when
+    every byte of it is as its manifest says; one that is not is refused, and tried again when the
+    source's listing of it changes. A model that the source no longer has stays: what is served is
+    never emptied from afar. Raises DownloadError when the source cannot be read, and ConfigError
+    when `root` cannot be written; versions that were complete by then stay.
+    """
+    models = source.models()
+    changes = Changes()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        refused = _read_refused(root)
+        for name, model in sorted(models.items()):
+            _sync_model(source, root / name, model, refused, changes)
+        _write_atomically(root / REFUSED, json.dumps(refused).encode())
+    except OSError as error:
+        raise ConfigError(f"the model repository cannot be written: {error}") from error
+    return changes
+
+
+def _sync_model(
+    source: Source,
+    directory: Path,
+    model: RemoteModel,
+    refused: dict[str, str],
+    changes: Changes,
+) -> None:
+    name = directory.name
+    directory.mkdir(exist_ok=True)
+    config = _sync_config(source, directory, model, changes)
+    for label, found in model.files.items():
+        if label != CONFIG:
+            _replace(source, directory / label, found, changes)
+    if config is None:
+        return
+    candidates, count = config.version_policy.choose(sorted(model.versions, reverse=True))
+    complete = 0
+    for version in (candidate for candidate in candidates if candidate in model.versions):
+        if complete == count:
+            break
+        label, files = f"{name}/{version}", model.versions[version]
+        looks = fingerprint(files)
+        if _is_published(source, directory / str(version), files):
+            complete += 1
+        elif refused.get(label) == looks:
+            changes.refused[label] = "as before: it has not changed since it was refused"
+        else:
+            try:
+                _take(source, directory, version, files)
+            except (DownloadError, ManifestError) as error:
+                changes.refused[label] = error.message
+                if isinstance(error, ManifestError):  # else the way may be at fault: tried again
+                    refused[label] = looks
+                continue
+            changes.taken.append(label)
+            refused.pop(label, None)
+            complete += 1
+    if complete:  # only now: until then an older version is what can be served
+        for version in sorted(_local_versions(directory) - set(model.versions)):
+            (directory / str(version)).rename(dropped := _unseen(directory))
+            shutil.rmtree(dropped, ignore_errors=True)
+            changes.removed.append(f"{name}/{version}")
+
+
+def _sync_config(
+    source: Source, directory: Path, model: RemoteModel, changes: Changes
+) -> ModelConfig | None:
+    """The model's configuration, local from now on; None where it is unfit: the old one stays."""
+    found = model.files.get(CONFIG)
+    text = b"" if found is None else source.read(found, limit=MAX_CONFIG_BYTES)
+    try:
+        config = ModelConfig.model_validate(tomllib.loads(text.decode("utf-8")))
+    except (ValidationError, ValueError, RecursionError) as error:
+        fault = faults_of(error) if isinstance(error, ValidationError) else "it is not TOML"
+        changes.refused[f"{directory.name}/{CONFIG}"] = fault
+        return None
+    if found is not None and _read(directory / CONFIG) != text:
+        _write_atomically(directory / CONFIG, text)
+        changes.taken.append(f"{directory.name}/{CONFIG}")
+    return config
+
+
+def _replace(source: Source, path: Path, found: RemoteFile, changes: Changes) -> None:
+    text = source.read(found, limit=MAX_CONFIG_BYTES)
+    if _read(path) != text:
+        _write_atomically(path, text)
+        changes.taken.append(f"{path.parent.name}/{path.name}")
+
+
+def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) -> bool:
+    """Whether the version is there with this very manifest; one with another is replaced."""
+    manifest = _read(local / MANIFEST)
+    if manifest is None:
+        return False
+    return source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES) == manifest
+
+
+def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteFile]) -> None:
+    """Publish one version. Raises DownloadError and ManifestError; nothing is left of it then.
+
+    What stands under that number already stays until the new content is complete.
+    """
+    staging, place = _unseen(model), model / str(version)
+    staging.mkdir()
+    try:
+        _write(staging / MANIFEST, [source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES)])
+        label = f"{model.name}/{version}"
+        with _labelled(label, staging):
+            manifest = read_manifest(staging)
+        for name, entry in manifest.files.items():
+            found = files.get(name)
+            if found is None or found.bytes != entry.bytes:
+                size = "absent" if found is None else f"{found.bytes} bytes"
+                raise ManifestError(
+                    f"{label}: {name} is {size} at the source, its manifest says {entry.bytes}"
+                )
+        for name in manifest.files:
+            _write(staging / name, source.blocks(files[name]))
+        with _labelled(label, staging):
+            verify_files(staging, manifest)
+        if place.exists():
+            place.rename(replaced := _unseen(model))
+            shutil.rmtree(replaced, ignore_errors=True)
+        staging.rename(place)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def _labelled(label: str, staging: Path) -> Iterator[None]:
+    """Errors name the version, not the directory in which it is being built."""
+    try:
+        yield
+    except ManifestError as error:
+        built = f"{staging.parent.name}/{staging.name}"
+        raise ManifestError(error.message.replace(built, label)) from error
+
+
+def _unseen(model: Path) -> Path:
+    """A name in the model's directory that no server looks at."""
+    return model / f"{STAGING}{secrets.token_hex(6)}"
+
+
+def _local_versions(directory: Path) -> set[int]:
+    return {int(path.name) for path in directory.iterdir() if VERSION.fullmatch(path.name)}
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: Path, blocks: Iterable[bytes]) -> None:
+    """A new file, on disk when this returns."""
+    with path.open("xb") as file:
+        for block in blocks:
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    temporary = _unseen(path.parent)
+    _write(temporary, [content])
+    temporary.rename(path)
+
+
+def _read_refused(root: Path) -> dict[str, str]:
+    try:
+        found = json.loads((root / REFUSED).read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def lines_of(changes: Changes) -> Iterator[str]:
+    """What happened, a line each, for a terminal and a log."""
+    yield from (f"taken {label}" for label in changes.taken)
+    yield from (f"removed {label}" for label in changes.removed)
+    yield from (f"refused {label}: {reason}" for label, reason in changes.refused.items())

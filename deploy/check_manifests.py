@@ -1,0 +1,224 @@
+"""Hold the Helm chart and the KServe manifests against Kubernetes' schemas, without a cluster.
+
+    make .venv-deploy/.installed
+    .venv-deploy/bin/python deploy/check_manifests.py [--crds DIR]
+
+The chart is linted and rendered with several sets of values; every rendered object of a core kind
+is held to the schemas of the oldest and the newest Kubernetes that the chart supports, in strict
+mode. DIR holds custom resource definitions as `*.yaml.gz`; objects of kinds that nobody's schema
+covers are named, not passed over. Exit code 1: a finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import jsonschema
+import kubernetes_validate
+import yaml
+
+DEPLOY = Path(__file__).parent
+CHART = DEPLOY / "helm" / "paddlepool"
+KSERVE = DEPLOY / "kserve"
+VERSIONS = ("1.27", "1.37")
+
+VALUES: Mapping[str, Mapping[str, Any]] = {
+    "defaults": {},
+    "everything": {
+        "image": {"digest": "sha256:" + "0" * 64},
+        "imagePullSecrets": [{"name": "registry"}],
+        "settings": {"PADDLEPOOL_CODEC_PROCESSES": "4"},
+        "extraEnv": [
+            {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "bucket", "key": "token"}}}
+        ],
+        "keys": {"existingSecret": "paddlepool-keys", "adminKeyItem": "admin-key"},
+        "models": {
+            "from": "source",
+            "source": {"address": "s3://models/repository", "pollSeconds": 60},
+        },
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "hosts": [{"host": "paddlepool.example"}],
+            "tls": [{"secretName": "tls", "hosts": ["paddlepool.example"]}],
+        },
+        "autoscaling": {"enabled": True},
+        "monitoring": {
+            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "prometheusRule": {"enabled": True},
+        },
+        "networkPolicy": {
+            "enabled": True,
+            "from": [{"podSelector": {}}],
+            "egress": [{"ports": [{"port": 443, "protocol": "TCP"}]}],
+        },
+        "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::0:role/a"}},
+        "podAnnotations": {"a": "b"},
+        "podLabels": {"c": "d"},
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "high",
+    },
+    "volume": {"models": {"from": "volume", "volume": {"claimName": "models", "subPath": "a"}}},
+    "keda": {
+        "keda": {"enabled": True},
+        "monitoring": {"serviceMonitor": {"enabled": True}},
+        "networkPolicy": {"enabled": True},
+        "podDisruptionBudget": {"enabled": False},
+        "topologySpread": {"enabled": False},
+        "serviceAccount": {"create": False},
+    },
+}
+
+REFUSED: Mapping[str, Mapping[str, Any]] = {
+    "a name that is not known": {"replicas": 3},
+    "a name within": {"image": {"tagg": "1"}},
+    "a number as text": {"replicaCount": "three"},
+    "a setting that is none": {"settings": {"paddlepool_port": "1"}},
+    "a number in the environment": {"settings": {"PADDLEPOOL_CODEC_PROCESSES": 4}},
+    "a key in clear": {"settings": {"PADDLEPOOL_API_KEYS": "secret"}},
+    "a damaged digest": {"image": {"digest": "sha256:12"}},
+    "another place of models": {"models": {"from": "registry"}},
+    "a volume without its claim": {"models": {"from": "volume"}},
+    "a source without its address": {"models": {"from": "source"}},
+    "an admin key without a secret": {"keys": {"adminKeyItem": "admin"}},
+    "two autoscalers": {
+        "autoscaling": {"enabled": True},
+        "keda": {"enabled": True},
+        "monitoring": {"serviceMonitor": {"enabled": True}},
+    },
+    "fewer at most than at least": {
+        "autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 2}
+    },
+    "a queue that nobody measures": {"keda": {"enabled": True}},
+    "an ingress without a host": {"ingress": {"enabled": True}},
+}
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    arguments.add_argument("--crds", type=Path, help="custom resource definitions, *.yaml.gz")
+    arguments.add_argument("--chart", type=Path, default=CHART)
+    arguments.add_argument("--kserve", type=Path, default=KSERVE)
+    given = arguments.parse_args()
+    schemas = {} if given.crds is None else crd_schemas(given.crds)
+    findings = [*lint(given.chart), *accepted_nonsense(given.chart)]
+    objects = list(written(given.kserve))
+    try:
+        objects += rendered(given.chart)
+    except helm_python.HelmError as error:
+        findings.append(f"the chart cannot be rendered: {error}")
+    unseen = set()
+    for label, found in objects:
+        kind = (found["apiVersion"], found["kind"])
+        if is_core(found):
+            findings += [f"{label}: {fault}" for fault in core_faults(found)]
+        elif kind in schemas:
+            errors = jsonschema.Draft7Validator(schemas[kind]).iter_errors(found)
+            findings += [f"{label}: {error.json_path}: {error.message}" for error in errors]
+        else:
+            unseen.add("/".join(kind))
+    for finding in findings:
+        print(f"fault: {finding}")
+    for name in sorted(unseen):
+        print(f"no schema at hand: {name}")
+    print(
+        f"{len(objects)} objects of {len(VALUES)} sets of values and {given.kserve.name}, "
+        f"{len(REFUSED)} sets of nonsense, Kubernetes {' and '.join(VERSIONS)}: "
+        f"{len(findings)} faults"
+    )
+    return 1 if findings else 0
+
+
+def lint(chart: Path) -> Iterator[str]:
+    """Helm's own findings; an icon is a matter of taste."""
+    for name, values in VALUES.items():
+        report = helm_python.lint(chart, dict(values), strict=True)
+        for message in report["messages"]:
+            if message["severity"] > 1:
+                yield f"lint, {name}: {message['path']}: {message['error']}"
+        yield from (f"lint, {name}: {error}" for error in report["errors"])
+
+
+def accepted_nonsense(chart: Path) -> Iterator[str]:
+    """Sets of values that the chart takes and must not."""
+    for name, values in REFUSED.items():
+        try:
+            with helm_python.Chart.load(chart) as loaded:
+                loaded.validate_schema(dict(values))
+                loaded.render(dict(values), name="release", namespace="spare")
+        except helm_python.HelmError:
+            continue
+        yield f"accepted: {name}: {values}"
+
+
+def rendered(chart: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object that the chart makes of each set of values, with a label for messages."""
+    with helm_python.Chart.load(chart) as loaded:
+        for name, values in VALUES.items():
+            loaded.validate_schema(dict(values))
+            files = loaded.render(dict(values), name="release", namespace="spare")
+            for path, text in sorted(files.items()):
+                if path.endswith(".yaml"):
+                    for found in filter(None, yaml.safe_load_all(text)):
+                        yield f"{name}, {path}", found
+
+
+def written(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted(directory.glob("*.yaml")):
+        for found in yaml.safe_load_all(path.read_text("utf-8")):
+            yield path.name, found
+
+
+def is_core(found: Mapping[str, Any]) -> bool:
+    group, _, version = found["apiVersion"].rpartition("/")
+    return (not group or "." not in group or group.endswith(".k8s.io")) and bool(version)
+
+
+def core_faults(found: dict[str, Any]) -> Iterator[str]:
+    for version in VERSIONS:
+        try:
+            kubernetes_validate.validate(found, version, strict=True)
+        except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as e:
+            yield f"Kubernetes {version}: {getattr(e, 'message', e)}"
+
+
+def crd_schemas(directory: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Closed JSON schemas by apiVersion and kind, of the definitions in a directory."""
+    schemas = {}
+    for path in sorted(directory.glob("*.yaml.gz")):
+        definition = yaml.safe_load(gzip.decompress(path.read_bytes()))["spec"]
+        for version in definition["versions"]:
+            schema = version["schema"]["openAPIV3Schema"]
+            close(schema)
+            schema["properties"]["metadata"] = {"type": "object"}
+            name = f"{definition['group']}/{version['name']}"
+            schemas[name, definition["names"]["kind"]] = schema
+    if not schemas:
+        raise SystemExit(f"no *.yaml.gz in {directory}")
+    return schemas
+
+
+def close(node: Any) -> None:
+    """Forbid what a schema does not name, as the API server's strict mode does."""
+    if isinstance(node, dict):
+        if node.get("x-kubernetes-int-or-string"):
+            node.pop("type", None)
+        if "properties" in node and not node.get("x-kubernetes-preserve-unknown-fields"):
+            node.setdefault("additionalProperties", False)
+        for child in node.values():
+            close(child)
+    elif isinstance(node, list):
+        for child in node:
+            close(child)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""The Helm chart and the KServe manifests: rendered, linted and held to Kubernetes' schemas."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app import __version__
+from app.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm" / "paddlepool"
+KSERVE = ROOT / "deploy" / "kserve"
+PYTHON = ROOT / ".venv-deploy" / "bin" / "python"
+CRDS = ROOT.parent / "shared" / "data" / "crds"
+
+Check = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def check() -> Check:
+    """deploy/check_manifests.py with these options: its exit code and what it prints."""
+    if not PYTHON.exists():
+        pytest.skip("SKIPPED HELM CHART TESTS: `make .venv-deploy/.installed` makes what they need")
+
+    def run(*options: str | Path) -> tuple[int, str]:
+        done = subprocess.run(
+            [PYTHON, ROOT / "deploy" / "check_manifests.py", *options],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert not done.stdout or "Traceback" not in done.stderr, done.stderr
+        return done.returncode, done.stdout
+
+    return run
+
+
+@pytest.mark.slow
+def test_chart_and_manifests_are_without_a_fault(check: Check) -> None:
+    """Lint, strict schemas of two Kubernetes versions, and fifteen sets of values refused."""
+    code, printed = check()
+    assert (code, printed.splitlines()[-1].endswith(": 0 faults")) == (0, True), printed
+
+
+@pytest.mark.slow
+def test_kserve_manifests_fit_their_definitions(check: Check) -> None:
+    """With the definitions at hand no kind of KServe's is without a schema."""
+    if not CRDS.is_dir():
+        pytest.skip("SKIPPED KSERVE TESTS: no custom resource definitions beside the project")
+    code, printed = check("--crds", CRDS)
+    assert (code, "serving.kserve.io" in printed) == (0, False), printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        ("helm/paddlepool/templates/deployment.yaml", "readinessProbe", "readynessProbe"),
+        ("helm/paddlepool/templates/_helpers.tpl", "readOnlyRootFilesystem", "readOnlyRoot"),
+        ("helm/paddlepool/templates/autoscaling.yaml", "averageUtilization", "averageUse"),
+        ("helm/paddlepool/templates/service.yaml", "targetPort", "targetport"),
+        ("helm/paddlepool/values.schema.json", '"replicaCount"', '"replicas"'),
+        ("kserve/servingruntime.yaml", "supportedModelFormats", "supportedModelFormat"),
+        ("kserve/inferenceservice.yaml", "maxReplicas", "maxReplica"),
+    ],
+    ids=lambda value: Path(str(value)).name,
+)
+def test_a_planted_typo_is_found(
+    check: Check, tmp_path: Path, file: str, right: str, wrong: str
+) -> None:
+    if file.startswith("kserve") and not CRDS.is_dir():
+        pytest.skip("SKIPPED KSERVE TESTS: no custom resource definitions beside the project")
+    for directory in ("helm", "kserve"):  # the chart's links become files
+        shutil.copytree(ROOT / "deploy" / directory, tmp_path / directory)
+    text = (tmp_path / file).read_text("utf-8")
+    assert right in text
+    (tmp_path / file).write_text(text.replace(right, wrong), "utf-8")
+    crds = ("--crds", CRDS) if CRDS.is_dir() else ()
+    chart, kserve = tmp_path / "helm" / "paddlepool", tmp_path / "kserve"
+    code, printed = check("--chart", chart, "--kserve", kserve, *crds)
+    assert (code, "fault: " in printed) == (1, True), printed
+
+
+def test_every_value_has_a_schema() -> None:
+    """Two lists of the same names, level by level; what is free-form has no names."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    del schema["properties"]["global"]  # Helm's own, given to every chart
+    assert names(values) == {
+        name for name in schema_names(schema) if not name.startswith("resources.")
+    }
+
+
+def names(values: object, prefix: str = "") -> set[str]:
+    if not isinstance(values, dict):
+        return set()
+    free = {"requests", "limits"}
+    found = {f"{prefix}{name}" for name in values if name not in free}
+    return found.union(
+        *(names(value, f"{prefix}{name}.") for name, value in values.items() if name not in free)
+    )
+
+
+def schema_names(schema: dict[str, dict[str, dict[str, object]]], prefix: str = "") -> set[str]:
+    found: set[str] = set()
+    for name, child in schema.get("properties", {}).items():
+        found |= {f"{prefix}{name}"} | schema_names(child, f"{prefix}{name}.")  # type: ignore[arg-type]
+    return found
+
+
+def test_versions_and_settings_are_the_servers_own() -> None:
+    """The chart's appVersion, the runtime's image, and the settings that the chart keeps."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    runtime = yaml.safe_load((KSERVE / "servingruntime.yaml").read_text("utf-8"))
+    assert chart["appVersion"] == __version__
+    assert runtime["spec"]["containers"][0]["image"] == f"paddlepool:{__version__}"
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    kept = schema["properties"]["settings"]["propertyNames"]["not"]["enum"]
+    known = {f"PADDLEPOOL_{name.upper()}" for name in Settings.model_fields}
+    assert set(kept) <= known
+
+
+def test_the_rules_are_those_of_the_compose_file() -> None:
+    """Links, so that there is one text of them."""
+    for name in ("alerts.yml", "recording.yml"):
+        link = CHART / "rules" / name
+        assert link.resolve() == ROOT / "deploy" / "prometheus" / "rules" / name

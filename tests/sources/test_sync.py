@@ -1,0 +1,200 @@
+"""A source is copied when every byte is right, and what is served never suffers from it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from app.contracts.errors import ConfigError, DownloadError
+from app.repository.layout import ModelRepository
+from app.sources.refresh import refresh
+from app.sources.remote import Source
+from app.sources.sync import Changes, sync
+from tests.model_files import write_config, write_manifest, write_version
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    """A source with the model `double` in version 1."""
+    directory = tmp_path / "origin"
+    write_config(directory / "double", "")
+    write_version(directory / "double" / "1")
+    return directory
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    return tmp_path / "local"
+
+
+def synced(origin: Path, local: Path) -> Changes:
+    return sync(Source(f"file://{origin}"), local)
+
+
+def served(local: Path) -> dict[str, tuple[int, ...]]:
+    """Versions by model, as a server would see them, each intact."""
+    repository = ModelRepository(local)
+    found = {name: repository.versions(name) for name in repository.names()}
+    for name, versions in found.items():
+        for version in versions:
+            repository.read(name, version)
+    return found
+
+
+def leftovers(local: Path) -> list[Path]:
+    return list(local.rglob(".staging-*"))
+
+
+def test_a_first_copy_is_complete_and_a_second_changes_nothing(origin: Path, local: Path) -> None:
+    write_config(origin / "double", "[version_policy]\nkind = 'all'\n")
+    write_version(origin / "double" / "2", params=b"\1" * 100)
+    (origin / "double" / "MODEL_CARD.md").write_text("a card", "utf-8")
+    first = synced(origin, local)
+    assert sorted(first.taken) == [
+        "double/1",
+        "double/2",
+        "double/MODEL_CARD.md",
+        "double/config.toml",
+    ]
+    assert served(local) == {"double": (2, 1)}
+    assert synced(origin, local) == Changes()
+    assert leftovers(local) == []
+
+
+def test_only_what_the_version_policy_could_serve_is_copied(origin: Path, local: Path) -> None:
+    """Of the latest, the newest one."""
+    write_version(origin / "double" / "2")
+    assert "double/1" not in synced(origin, local).taken
+    assert served(local) == {"double": (2,)}
+
+
+@pytest.mark.parametrize("fault", ["altered", "shorter", "absent", "manifest"])
+def test_a_damaged_version_is_refused_and_an_older_one_stands_in(
+    origin: Path, local: Path, fault: str
+) -> None:
+    """Whatever the damage; it is not read again until the source's listing of it changes."""
+    damaged = write_version(origin / "double" / "2")
+    params = damaged / "inference.pdiparams"
+    if fault == "altered":
+        params.write_bytes(b"\1" + params.read_bytes()[1:])
+    elif fault == "shorter":
+        params.write_bytes(params.read_bytes()[1:])
+    elif fault == "absent":
+        params.unlink()
+    else:
+        (damaged / "manifest.json").write_text("{", "utf-8")
+    first = synced(origin, local)
+    assert list(first.refused) == ["double/2"]
+    assert ".staging-" not in first.refused["double/2"]
+    assert served(local) == {"double": (1,)}
+    assert "as before" in synced(origin, local).refused["double/2"]
+    shutil.rmtree(damaged)
+    write_version(damaged, params=b"\2" * 64)
+    assert synced(origin, local).taken == ["double/2"]
+    assert served(local) == {"double": (2, 1)}
+    assert leftovers(local) == []
+
+
+def test_a_version_that_the_source_dropped_goes_once_another_is_there(
+    origin: Path, local: Path
+) -> None:
+    """A bad release is taken back by deleting it; the model itself never vanishes."""
+    synced(origin, local)
+    write_version(origin / "double" / "2")
+    shutil.rmtree(origin / "double" / "1")
+    assert synced(origin, local).removed == ["double/1"]
+    write_config(origin / "other", "")
+    write_version(origin / "other" / "1")
+    shutil.rmtree(origin / "double")
+    assert synced(origin, local).removed == []
+    assert served(local) == {"double": (2,), "other": (1,)}
+
+
+def test_another_content_under_the_same_number_replaces_it_when_complete(
+    origin: Path, local: Path
+) -> None:
+    """A damaged one leaves the old content in place."""
+    synced(origin, local)
+    before = (local / "double" / "1" / "inference.pdiparams").read_bytes()
+    params = origin / "double" / "1" / "inference.pdiparams"
+    params.write_bytes(b"\3" * 64)
+    write_manifest(params.parent)
+    params.write_bytes(b"\4" * 64)
+    assert list(synced(origin, local).refused) == ["double/1"]
+    assert (local / "double" / "1" / "inference.pdiparams").read_bytes() == before
+    write_manifest(params.parent)
+    assert synced(origin, local).taken == ["double/1"]
+    assert (local / "double" / "1" / "inference.pdiparams").read_bytes() == b"\4" * 64
+
+
+def test_an_unfit_configuration_leaves_the_old_one(origin: Path, local: Path) -> None:
+    synced(origin, local)
+    write_config(origin / "double", "default_group = 3")
+    assert list(synced(origin, local).refused) == ["double/config.toml"]
+    assert (local / "double" / "config.toml").read_text("utf-8") == ""
+
+
+def test_nothing_but_the_names_of_a_repository_is_copied(origin: Path, local: Path) -> None:
+    """No names of a path, no hidden ones, no folders within a version."""
+    for stray in ("secret.txt", "double/secret.txt", "double/1/deep/er", "../up", ".hidden/1/x"):
+        path = origin / stray
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("stray", "utf-8")
+    synced(origin, local)
+    found = {str(path.relative_to(local)) for path in local.rglob("*") if path.is_file()}
+    assert found == {
+        ".refused.json",
+        "double/config.toml",
+        *(f"double/1/{name}" for name in ("inference.json", "inference.pdiparams")),
+        *(f"double/1/{name}" for name in ("manifest.json", "selftest.npz")),
+    }
+
+
+def test_an_empty_source_is_an_error_and_changes_nothing(origin: Path, local: Path) -> None:
+    synced(origin, local)
+    shutil.rmtree(origin / "double")
+    with pytest.raises(DownloadError, match="holds no MODEL/VERSION"):
+        synced(origin, local)
+    assert served(local) == {"double": (1,)}
+
+
+@pytest.mark.parametrize("address", ["nothing://bucket", "gs://bucket"], ids=["scheme", "extra"])
+def test_an_address_that_nothing_reads_is_refused(address: str) -> None:
+    """With the command that installs what may be missing, where something is."""
+    with pytest.raises(ConfigError, match=r"nothing|paddlepool\[sources\]"):
+        Source(address)
+
+
+def test_a_refresh_reports_and_never_raises(
+    origin: Path, local: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a process of its own; a source that is gone is one warning."""
+    caplog.set_level("INFO")
+    assert refresh(f"file://{origin}", local, until=threading.Event())
+    assert "model source: taken double/1" in caplog.messages
+    shutil.rmtree(origin)
+    assert not refresh(f"file://{origin}", local, until=threading.Event())
+    assert "what is here stays served" in caplog.text
+    assert served(local) == {"double": (1,)}
+
+
+def test_a_refresh_that_hangs_is_ended(
+    local: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At its timeout, and within a second of the server's end."""
+    hanging = tmp_path / "hanging"
+    hanging.write_text("#!/bin/sh\nexec sleep 60\n", "utf-8")
+    hanging.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(hanging))
+    began = time.monotonic()
+    assert not refresh("s3://models", local, until=threading.Event(), timeout=0.5)
+    assert "did not answer within" in caplog.text
+    ending = threading.Event()
+    ending.set()
+    assert not refresh("s3://models", local, until=ending)
+    assert time.monotonic() - began < 20
