@@ -145,7 +145,7 @@ def running_server(
         ) as process,
     ):
         try:
-            while not _ready(port):
+            while not is_ready(port):
                 ended = process.poll() is not None
                 if ended or time.perf_counter() - begin > timeout:
                     log.seek(0)
@@ -163,7 +163,8 @@ def running_server(
                 process.kill()
 
 
-def _ready(port: int) -> bool:
+def is_ready(port: int) -> bool:
+    """Whether a server there says that it is ready."""
     connection = http.client.HTTPConnection(HOST, port, timeout=5)
     with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
         connection.request("GET", "/v2/health/ready")

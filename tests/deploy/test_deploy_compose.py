@@ -75,6 +75,6 @@ def test_the_memory_alert_is_below_the_memory_limit() -> None:
 
 
 def test_the_load_generator_runs_only_when_asked_for() -> None:
-    """It is in the profile `load`, and nothing else is in a profile."""
-    assert {name for name, service in SERVICES.items() if "profiles" in service} == {"locust"}
-    assert SERVICES["locust"]["profiles"] == ["load"]
+    """It is in the profile `load`, the balancer in `scale`, and nothing else is in a profile."""
+    found = {name: s["profiles"] for name, s in SERVICES.items() if "profiles" in s}
+    assert found == {"locust": ["load"], "balancer": ["scale"]}

@@ -39,6 +39,7 @@ def prometheus_scraping(target: str, directory: Path) -> Iterator[str]:
         "evaluation_interval": "1s",
     }
     ours = next(each for each in config["scrape_configs"] if each["job_name"] == "paddlepool")
+    del ours["dns_sd_configs"]
     ours["static_configs"] = [{"targets": [target]}]
     config["scrape_configs"] = [ours]
     file.write_text(yaml.safe_dump(config))

@@ -1,0 +1,121 @@
+"""Replicas of the server behind HAProxy on this machine, configured as in compose."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness import HOST, ROOT, STOP_SECONDS, free_port, is_ready
+
+CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
+START_SECONDS = 120.0
+
+
+@dataclass(slots=True)
+class Replica:
+    """One server process on a port of its own, which a successor takes over."""
+
+    port: int
+    environment: Mapping[str, str]
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self) -> None:
+        settings = {
+            "PADDLEPOOL_HOST": HOST,
+            "PADDLEPOOL_PORT": str(self.port),
+            "PADDLEPOOL_DRAIN_DELAY_SECONDS": "3",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "app.cli", "serve"],
+            cwd=ROOT,
+            env=os.environ | settings | dict(self.environment),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def wait_ready(self) -> float:
+        """Seconds it took. Raises RuntimeError when it never is."""
+        began = time.perf_counter()
+        while not is_ready(self.port):
+            if time.perf_counter() - began > START_SECONDS:
+                raise RuntimeError(f"a replica was not ready within {START_SECONDS:.0f} s")
+            time.sleep(0.1)
+        return time.perf_counter() - began
+
+    def kill(self) -> None:
+        """As the out-of-memory killer does it: no drain, no word."""
+        self.process.kill()
+        self.process.wait()
+
+    def drain(self) -> int:
+        """Its exit code after SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_SECONDS)
+
+    def replace(self, *, drained: bool) -> float:
+        """End it and start its successor; seconds until that is ready."""
+        if drained:
+            self.drain()
+        else:
+            self.kill()
+        self.start()
+        return self.wait_ready()
+
+
+@contextlib.contextmanager
+def replicas(count: int, environment: Mapping[str, str]) -> Iterator[list[Replica]]:
+    """So many, all ready; ended with the block."""
+    started = [Replica(free_port(), environment) for _ in range(count)]
+    try:
+        for replica in started:  # one after the other: together they would fight for the cores
+            replica.start()
+            replica.wait_ready()
+        yield started
+    finally:
+        for replica in started:
+            if hasattr(replica, "process"):
+                replica.kill()
+
+
+@contextlib.contextmanager
+def balancer(executable: Path, ports: list[int], directory: Path) -> Iterator[int]:
+    """HAProxy before these ports; its own port."""
+    port = free_port()
+    file = directory / "haproxy.cfg"
+    file.write_text(local_configuration(ports, port=port, status_port=free_port()), "utf-8")
+    with subprocess.Popen([executable, "-W", "-f", file], stderr=subprocess.DEVNULL) as process:
+        try:
+            until = time.perf_counter() + 20
+            while not is_ready(port):
+                if process.poll() is not None or time.perf_counter() > until:
+                    raise RuntimeError("haproxy does not answer; see haproxy -c -f deploy/haproxy")
+                time.sleep(0.05)
+            yield port
+        finally:
+            process.terminate()
+
+
+def local_configuration(ports: list[int], *, port: int, status_port: int) -> str:
+    """The committed configuration with other addresses and no resolver, otherwise the same."""
+    servers = "\n".join(f"    server replica{n} {HOST}:{at}" for n, at in enumerate(ports, 1))
+    changes = (
+        (r"bind :8080", f"bind {HOST}:{port}"),
+        (r"bind :8404", f"bind {HOST}:{status_port}"),
+        (r"(?m)^    server-template .*$", servers),
+        (r"(?ms)^resolvers docker\n.*?\n\n", ""),
+        (r"/usr/local/etc/haproxy/503.http", str(CONFIGURATION.with_name("503.http"))),
+    )
+    text = CONFIGURATION.read_text("utf-8")
+    for pattern, replacement in changes:
+        text, times = re.subn(pattern, replacement, text)
+        if times != 1:
+            raise RuntimeError(f"{pattern!r} stands {times} times in {CONFIGURATION.name}")
+    return text

@@ -1,0 +1,198 @@
+"""Replicas behind the balancer: what is lost while they die and are replaced, and what it costs.
+
+    .venv/bin/python loadtest/replicas.py [--haproxy PATH] [--replicas 3] [--seconds 60]
+
+Two users ask for masks and two for emotions through the balancer, and every answer is compared
+with the calm one. `chaos`: one replica is killed with SIGKILL every ten seconds and started again,
+one is drained and replaced. `rolling`: all are drained and replaced, one after the other. `price`:
+the same requests to one replica and through the balancer, in turns. Exit code 1: a wrong answer,
+fewer than 99.9 % answered in chaos, or one not answered in rolling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+from balanced import Replica, balancer, replicas
+from cases import picture
+from harness import Connection, Reply, request
+
+SHARE = 0.999
+KILL_EVERY_SECONDS = 10.0
+PRICE_PAIRS = 60
+ENVIRONMENT = {
+    "PADDLEPOOL_CODEC_PROCESSES": "1",
+    "PADDLEPOOL_PROVE_GROUPS": "off",
+    # Three replicas on few cores answer late; that is not what is measured here.
+    "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
+}
+REQUESTS = {
+    "mask of 1 MP": request(
+        "POST", "/segment?output=mask&predictor=onednn", picture(), content_type="image/jpeg"
+    ),
+    "one text": request(
+        "POST",
+        "/sentiment",
+        orjson.dumps({"inputs": "今天天气真好", "parameters": {"predictor": "onednn"}}),
+        content_type="application/json",
+    ),
+}
+
+
+@dataclass(slots=True)
+class Tally:
+    """Answers by what they were. `reasons` are statuses, or what became of the connection."""
+
+    right: int = 0
+    wrong: int = 0
+    lost: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    slowest: float = 0.0
+
+    @property
+    def share(self) -> float:
+        total = self.right + self.wrong + self.lost
+        return self.right / total if total else 0.0
+
+    def __str__(self) -> str:
+        why = f" ({', '.join(f'{n} × {w}' for w, n in self.reasons.items())})" if self.lost else ""
+        return (
+            f"{self.right} right, {self.wrong} wrong, {self.lost} not answered{why}: "
+            f"{self.share:.3%}; slowest {self.slowest:.1f} s"
+        )
+
+
+@contextlib.contextmanager
+def users(port: int, calm: dict[str, bytes]) -> Iterator[Tally]:
+    """Two users for each request while the block runs; the tally is complete after it."""
+    tally, lock, ending = Tally(), threading.Lock(), threading.Event()
+
+    def use(name: str) -> None:
+        connection: Connection | None = None
+        while not ending.is_set():
+            try:
+                connection = connection or Connection(port)
+                reply = connection.send(REQUESTS[name])
+            except OSError as error:
+                connection = None
+                with lock:
+                    _count_lost(tally, type(error).__name__)
+                continue
+            if reply.headers.get("connection") == "close":
+                connection = None
+            with lock:
+                tally.slowest = max(tally.slowest, reply.seconds)
+                if reply.status != 200:
+                    _count_lost(tally, str(reply.status))
+                elif reply.body == calm[name]:
+                    tally.right += 1
+                else:
+                    tally.wrong += 1
+            ending.wait(0.05)
+
+    threads = [threading.Thread(target=use, args=(name,)) for name in (*REQUESTS, *REQUESTS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield tally
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join()
+
+
+def _count_lost(tally: Tally, reason: str) -> None:
+    tally.lost += 1
+    tally.reasons[reason] = tally.reasons.get(reason, 0) + 1
+
+
+def chaos(running: list[Replica], seconds: float) -> list[str]:
+    """Kill one every ten seconds, drain one in the middle; how soon each was ready again."""
+    lines: list[str] = []
+    began = time.perf_counter()
+    for number in itertools.count():
+        due = began + number * KILL_EVERY_SECONDS
+        time.sleep(max(0.0, due - time.perf_counter()))
+        if time.perf_counter() - began >= seconds:
+            return lines
+        drained = number == 2
+        took = running[number % len(running)].replace(drained=drained)
+        lines.append(f"{'drained' if drained else 'killed'}, ready again after {took:.1f} s")
+    raise AssertionError("this is a bug: counting has no end")
+
+
+def rolling(running: list[Replica]) -> None:
+    for replica in running:
+        replica.replace(drained=True)
+        time.sleep(3)  # the balancer's checks
+
+
+def price(direct: int, through: int) -> Iterator[str]:
+    """p50 of each request on one replica, and what the way through the balancer adds."""
+    for name, asked in REQUESTS.items():
+        ways = [Connection(direct), Connection(through)]
+        taken: tuple[list[float], list[float]] = ([], [])
+        for pair in range(PRICE_PAIRS):
+            for way in (0, 1) if pair % 2 else (1, 0):
+                taken[way].append(checked(ways[way].send(asked)).seconds)
+        bare, balanced = (statistics.median(each[4:]) * 1000 for each in taken)
+        added = statistics.median(b - a for a, b in zip(*taken, strict=True)) * 1000
+        yield (
+            f"{name}: p50 {bare:.2f} ms bare, {balanced:.2f} ms through the balancer; "
+            f"a pair differs by {added:+.2f} ms ({added / bare:+.1%})"
+        )
+
+
+def checked(reply: Reply) -> Reply:
+    if reply.status != 200:
+        raise RuntimeError(f"status {reply.status}: {reply.body[:300]!r}")
+    return reply
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    arguments.add_argument("--haproxy", type=Path, default=shutil.which("haproxy"))
+    arguments.add_argument("--replicas", type=int, default=3)
+    arguments.add_argument("--seconds", type=float, default=60.0, help="of chaos")
+    arguments.add_argument("--only", choices=("chaos", "rolling", "price"))
+    given = arguments.parse_args()
+    if given.haproxy is None:
+        arguments.error("haproxy is not on the path: apt-get install haproxy, or --haproxy PATH")
+    failed = False
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        replicas(given.replicas, ENVIRONMENT) as running,
+        balancer(given.haproxy, [each.port for each in running], Path(directory)) as port,
+    ):
+        calm = {name: checked(Connection(port).send(r)).body for name, r in REQUESTS.items()}
+        if given.only in (None, "price"):
+            for line in price(running[0].port, port):
+                print(line)
+        parts: dict[str, tuple[float, Callable[[], list[str] | None]]] = {
+            "chaos": (SHARE, lambda: chaos(running, given.seconds)),
+            "rolling": (1.0, lambda: rolling(running)),
+        }
+        for name, (least, part) in parts.items():
+            if given.only in (None, name):
+                with users(port, calm) as tally:
+                    for line in part() or ():
+                        print(f"  {line}")
+                print(f"{name}: {tally}")
+                failed |= tally.share < least or tally.wrong > 0
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
