@@ -14,7 +14,7 @@ WEBP_PIXELS = 36_000_000
 class PictureLimits:
     """`pixels` in all and `side` of an upload, `scans` of a JPEG, `png_pixels` of a colour PNG.
 
-    A colour PNG of more than 25 MP takes seconds and 100 MB; WebP and JPEG are for those.
+    A colour PNG of more than 25 MP is a file of up to 100 MB; WebP and JPEG are for those.
     """
 
     pixels: int = 50_000_000
