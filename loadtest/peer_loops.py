@@ -71,6 +71,8 @@ def _openvino(model: str, threads: int) -> tuple[Run, list[str]]:
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": threads,
+        # By default the threads of several processes all hold to the same first cores.
+        "ENABLE_CPU_PINNING": False,
         # Its default is bfloat16 where the processor has it: another computation.
         "INFERENCE_PRECISION_HINT": "f32",
     }

@@ -36,6 +36,8 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": str(opening["threads"]),
             "NUM_STREAMS": "1",
+            # By default its threads hold to the first cores, and so do those of the next process.
+            "ENABLE_CPU_PINNING": False,
             # Without this it computes in bfloat16 where the processor can: not the same model.
             "INFERENCE_PRECISION_HINT": "f32",
         },
