@@ -34,11 +34,12 @@ def install() -> Path:
     return program
 
 
-def mask_request(picture: bytes) -> bytes:
-    """The request that answers with u2netp's mask alone."""
+def rembg_request(picture: bytes, *, mask: bool) -> bytes:
+    """The request that answers with u2netp's mask alone, or with the cut-out."""
+    fields = {"model": "u2netp"} | ({"om": "true"} if mask else {})
     parts = "".join(
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-        for name, value in (("model", "u2netp"), ("om", "true"))
+        for name, value in fields.items()
     )
     head = (
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="p.jpg"\r\n'

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from app.backends.process import ProcessBackend
+from app.backends.process import ProcessBackend, ProcessPredictor
 from app.contracts.errors import BackendError
-from app.contracts.ports import Predictor
 from app.contracts.tensors import Tensors
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles, ModelRepository
@@ -59,7 +58,7 @@ def two_cores() -> Iterator[set[int]]:
 
 
 @contextlib.contextmanager
-def watched(predictors: Sequence[Predictor]) -> Iterator[list[set[int]]]:
+def watched(predictors: Sequence[ProcessPredictor]) -> Iterator[list[set[int]]]:
     """The cores that each thread of theirs was seen to be allowed while they ran."""
     allowed: list[set[int]] = []
     done = threading.Event()
@@ -93,7 +92,7 @@ def busy_seconds(cores: set[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def own_seconds(predictors: Sequence[Predictor]) -> float:
+def own_seconds(predictors: Sequence[ProcessPredictor]) -> float:
     """Processor time that they and this process have had."""
     ticks = 0
     for pid in (os.getpid(), *(each.pid for each in predictors)):
@@ -102,10 +101,10 @@ def own_seconds(predictors: Sequence[Predictor]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def rate(predictors: Sequence[Predictor], inputs: Tensors) -> float:
+def rate(predictors: Sequence[ProcessPredictor], inputs: Tensors) -> float:
     """Runs a second of all together."""
 
-    def runs(predictor: Predictor) -> float:
+    def runs(predictor: ProcessPredictor) -> float:
         began = time.perf_counter()
         for _ in range(RUNS):
             predictor.run(inputs, timeout=PATIENCE)
@@ -115,7 +114,9 @@ def rate(predictors: Sequence[Predictor], inputs: Tensors) -> float:
         return sum(threads.map(runs, predictors))
 
 
-def ratio(pair: Sequence[Predictor], inputs: Tensors, cores: set[int]) -> tuple[float, float]:
+def ratio(
+    pair: Sequence[ProcessPredictor], inputs: Tensors, cores: set[int]
+) -> tuple[float, float]:
     """The rate of two over that of one, and the cores that others took meanwhile."""
     began, all_before, own_before = time.perf_counter(), busy_seconds(cores), own_seconds(pair)
     found = rate(pair, inputs) / rate(pair[:1], inputs)
@@ -128,13 +129,16 @@ def test_two_instances_do_the_work_of_two(two_cores: set[int], group: InstanceGr
     """On two cores: free to use either of them, and nearly twice as fast together as one alone."""
     test = read_selftest(MODEL.directory, MODEL.manifest.inputs, MODEL.manifest.outputs)
     inputs = {name: array[:1] for name, array in test.inputs.items()}
-    open_predictor = ProcessBackend(nice=0)
+    backend = ProcessBackend(nice=0)
+
+    def opened_one() -> ProcessPredictor:
+        predictor = backend(MODEL.spec(group))
+        assert isinstance(predictor, ProcessPredictor)
+        return opened.enter_context(contextlib.closing(predictor))
+
     with contextlib.ExitStack() as opened:
         try:
-            pair = [
-                opened.enter_context(contextlib.closing(open_predictor(MODEL.spec(group))))
-                for _ in range(2)
-            ]
+            pair = [opened_one() for _ in range(2)]
         except BackendError as refusal:
             pytest.skip(f"this machine cannot run it: {refusal}")
         for each in pair:  # in their first run libraries visit every core, to learn what it is
@@ -143,7 +147,7 @@ def test_two_instances_do_the_work_of_two(two_cores: set[int], group: InstanceGr
             for each in pair:
                 each.run(inputs, timeout=PATIENCE)
         assert allowed == [two_cores]
-        found = []
+        found: list[tuple[float, float]] = []
         while len(found) < ATTEMPTS and (not found or found[-1][0] < TWICE):
             found.append(ratio(pair, inputs, two_cores))
     if all(foreign > FOREIGN for _, foreign in found) and max(found)[0] < TWICE:

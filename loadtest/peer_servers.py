@@ -1,0 +1,204 @@
+"""General model servers as peers, each installed once into an environment of its own.
+
+They serve u2netp's float32 ONNX by ONNX Runtime, a worker of one thread for each core, with the
+programs in peer_programs/, which are written as each server's documentation suggests.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import HOST, ROOT, Connection, Reply, free_port, request
+
+from app.backends.process import NICE
+
+PROGRAMS = Path(__file__).resolve().parent / "peer_programs"
+INSTALL_SECONDS = 600.0
+START_SECONDS = 90.0
+BOUNDARY = "a-picture-and-nothing-else"
+RUNTIME = ("onnxruntime==1.31.1", "opencv-python-headless==5.0.0.93")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerServer:
+    """How one of them is installed, started and asked.
+
+    `command(bin, port)` starts it in a directory that `prepare` has filled; `ready` is a path that
+    answers 200; `ask(picture)` is a request and `read(reply)` its mask as PNG.
+    """
+
+    name: str
+    package: str
+    command: Callable[[Path, int], list[str]]
+    ready: str
+    ask: Callable[[bytes], bytes]
+    read: Callable[[Reply], bytes]
+    also: tuple[str, ...] = ()
+    prepare: Callable[[Path, int, int], None] = lambda _home, _port, _workers: None
+
+    @property
+    def environment(self) -> Path:
+        return ROOT / f".venv-peers-{self.package.partition('==')[0]}"
+
+
+def _part(path: str) -> Callable[[bytes], bytes]:
+    """A form with the picture as its file `image`."""
+
+    def ask(picture: bytes) -> bytes:
+        head = (
+            f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="p.jpg"\r\n'
+            "Content-Type: image/jpeg\r\n\r\n"
+        )
+        body = head.encode() + picture + f"\r\n--{BOUNDARY}--\r\n".encode()
+        kind = f"multipart/form-data; boundary={BOUNDARY}"
+        return request("POST", path, body, content_type=kind)
+
+    return ask
+
+
+def _tensor(picture: bytes) -> bytes:
+    """The Open Inference Protocol's JSON with the picture in base64."""
+    tensor = {
+        "name": "image",
+        "shape": [1, 1],
+        "datatype": "BYTES",
+        "parameters": {"content_type": "base64"},
+        "data": [base64.b64encode(picture).decode()],
+    }
+    body = json.dumps({"inputs": [tensor]}).encode()
+    return request("POST", "/v2/models/u2netp/infer", body, content_type="application/json")
+
+
+def _mlserver_files(home: Path, port: int, workers: int) -> None:
+    settings: dict[str, Any] = {
+        "host": HOST,
+        "http_port": port,
+        "grpc_port": free_port(),
+        "metrics_port": free_port(),
+        "parallel_workers": workers,
+    }
+    model = {"name": "u2netp", "implementation": "mlserver_peer.Masks"}
+    (home / "settings.json").write_text(json.dumps(settings), "utf-8")
+    (home / "model-settings.json").write_text(json.dumps(model), "utf-8")
+
+
+PEER_SERVERS = (
+    PeerServer(
+        name="LitServe",
+        package="litserve==0.2.19",
+        also=("python-multipart==0.0.34",),  # which it needs for forms and does not declare
+        command=lambda bin, _port: [str(bin / "python"), str(PROGRAMS / "litserve_peer.py")],
+        ready="/health",
+        ask=_part("/predict"),
+        read=lambda reply: reply.body,
+    ),
+    PeerServer(
+        name="BentoML",
+        package="bentoml==1.4.39",
+        command=lambda bin, port: [
+            *(str(bin / "bentoml"), "serve", "bentoml_peer:Masks"),
+            *("--host", HOST, "--port", str(port), "--working-dir", str(PROGRAMS)),
+        ],
+        ready="/readyz",
+        ask=_part("/mask"),
+        read=lambda reply: reply.body,
+    ),
+    PeerServer(
+        name="MLServer",
+        package="mlserver==1.7.1",
+        also=("uvloop==0.21.0",),  # its workers do not start with a newer one
+        command=lambda bin, _port: [str(bin / "mlserver"), "start", "."],
+        ready="/v2/models/u2netp/ready",
+        ask=_tensor,
+        read=lambda reply: base64.b64decode(json.loads(reply.body)["outputs"][0]["data"][0]),
+        prepare=_mlserver_files,
+    ),
+)
+
+
+def install(peer: PeerServer) -> None:
+    """Make its environment once. Raises CalledProcessError and TimeoutExpired."""
+    done = peer.environment / "installed"
+    if done.exists():
+        return
+    print(f"installing {peer.package} into {peer.environment.name} (400 MB)", file=sys.stderr)
+    subprocess.run([sys.executable, "-m", "venv", str(peer.environment)], check=True)
+    pip = [str(peer.environment / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    subprocess.run(
+        [*pip, "--disable-pip-version-check", peer.package, *peer.also, *RUNTIME],
+        check=True,
+        timeout=INSTALL_SECONDS,
+    )
+    done.touch()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    port: int
+    pid: int
+
+
+@contextlib.contextmanager
+def running(peer: PeerServer, model: Path, home: Path, *, workers: int) -> Iterator[Running]:
+    """Serve the ONNX file with so many workers. Raises RuntimeError with the end of its log."""
+    home.mkdir(parents=True)
+    port = free_port()
+    peer.prepare(home, port, workers)
+    bin = peer.environment / "bin"
+    environment: Mapping[str, str] = os.environ | {
+        "PATH": f"{bin}:{os.environ.get('PATH', '')}",
+        "PYTHONPATH": str(PROGRAMS),
+        "PEER_MODEL": str(model.resolve()),
+        "PEER_PORT": str(port),
+        "PEER_WORKERS": str(workers),
+        "OMP_NUM_THREADS": "1",
+        "BENTOML_DO_NOT_TRACK": "true",
+        "BENTOML_HOME": str(home / "bentoml"),
+    }
+    # At the priority that the others' computing processes have.
+    command = ["nice", "-n", str(NICE), *peer.command(bin, port)]
+    log_file = home / "log"
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=home, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not _answers(port, peer.ready):
+            if process.poll() is not None or time.monotonic() > deadline:
+                tail = log_file.read_text(errors="replace")[-1500:]
+                raise RuntimeError(f"{peer.name} does not answer:\n{tail}")
+            time.sleep(0.2)
+        yield Running(port, process.pid)
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It and its workers, which are the group that it began."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _answers(port: int, path: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        connection = Connection(port, timeout=5)
+        with contextlib.closing(connection):
+            return connection.send(request("GET", path)).status == 200
+    return False
