@@ -50,7 +50,10 @@ POST /v2/repository/models/{model}/load
 POST /v2/repository/models/{model}/unload
 """
 PAGES = ("/", "/demo/demo.js", "/docs", "/docs/errors", "/openapi.json")
-SEGMENT = "bg_color crop format model output predictor refine size threshold timeout_ms"
+SEGMENT = (
+    "bg_blur bg_color bg_fit crop crop_margin format model output position predictor refine scale "
+    "shadow shadow_opacity size threshold timeout_ms"
+)
 SENTIMENT = "model predictor timeout_ms"
 SENTIMENT_BODY = "inputs parameters text"
 SENTIMENT_PARAMETERS = "model predictor timeout_ms tokens top_k truncated"
@@ -165,7 +168,7 @@ def test_parameters(paths: dict[str, Any]) -> None:
     segment, sentiment = paths["/segment"]["post"], paths["/sentiment"]["post"]
     form = segment["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
     assert set(SEGMENT.split()) <= set(parameters(segment))
-    assert set(SEGMENT.split()) <= form.keys() - {"file"} == {*OPTIONS, *ROUTING}
+    assert set(SEGMENT.split()) <= form.keys() - {"file", "bg_image"} == {*OPTIONS, *ROUTING}
     assert set(SENTIMENT.split()) <= set(parameters(sentiment))
     assert set(SENTIMENT_BODY.split()) <= set(SentimentRequest.model_fields)
     assert set(SENTIMENT_PARAMETERS.split()) <= set(SentimentParameters.model_fields)

@@ -1,4 +1,5 @@
-"""Requests that carry one picture: a multipart form with a file, or the picture as the body."""
+"""Requests that carry a picture: a multipart form with a file, or the picture as the body. A form
+may carry a second one."""
 
 from __future__ import annotations
 
@@ -23,14 +24,19 @@ _HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The picture's bytes, unopened, and every parameter by name, from the query or the form."""
+    """The picture's bytes, unopened, and every parameter by name, from the query or the form.
+    `second` are those of the second picture, None without one."""
 
     body: bytes
     parameters: Mapping[str, str]
+    second: bytes | None = None
 
 
-async def read_upload(request: Request, *, known: Sequence[str], max_fields: int) -> Upload:
-    """Read it all into memory; `known` are the parameters the endpoint has.
+async def read_upload(
+    request: Request, *, known: Sequence[str], max_fields: int, second: Sequence[str] = ()
+) -> Upload:
+    """Read it all into memory; `known` are the parameters the endpoint has, `second` the names that
+    the form's field of a second picture may have.
 
     Raises FileMissing, UnsupportedMediaType, InvalidParameter, and FileTooLarge from the body.
 
@@ -40,11 +46,11 @@ async def read_upload(request: Request, *, known: Sequence[str], max_fields: int
     query = _once(request.query_params.multi_items(), known, "query")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
-        body, items = await _read_form(request, max_fields)
-        fields = _once(items, known, "form")
+        form = await _read_form(request, max_fields, second)
+        fields = _once(form.items, known, "form")
         for name in query.keys() & fields.keys():
             raise InvalidParameter(f"{name} is given both in the query and in the form")
-        return Upload(body, query | fields)
+        return Upload(form.body, query | fields, form.second)
     if kind.startswith(RAW_TYPES):
         return Upload(_not_empty(await request.body()), query)
     if not kind and not await request.body():
@@ -65,42 +71,67 @@ class _InMemoryParser(MultiPartParser):
             file.close()
 
 
-async def _read_form(request: Request, max_fields: int) -> tuple[bytes, list[tuple[str, str]]]:
+@dataclass(frozen=True, slots=True)
+class _Form:
+    body: bytes
+    second: bytes | None
+    items: list[tuple[str, str]]
+
+
+async def _read_form(request: Request, max_fields: int, second: Sequence[str]) -> _Form:
+    files = 2 if second else 1
     parser = _InMemoryParser(
         request.headers,
         request.stream(),
-        max_files=1,
+        max_files=files,
         max_fields=max_fields,
         max_part_size=FIELD_BYTES,
     )
     try:
         form = await parser.parse()
     except MultiPartException:
+        count = "two files" if second else "one file"
         raise InvalidParameter(
-            f"the multipart form cannot be read, or has more than one file, more than {max_fields} "
+            f"the multipart form cannot be read, or has more than {count}, more than {max_fields} "
             f"other fields, or a field of more than {FIELD_BYTES} bytes",
-            limit=f"1 file, {max_fields} fields of {FIELD_BYTES} bytes",
+            limit=f"{count}, {max_fields} fields of {FIELD_BYTES} bytes",
         ) from None
     try:
-        return await _one_file(form)
+        return await _sorted_out(form, second)
     finally:
         await form.close()
         parser.close_files()
 
 
-async def _one_file(form: FormData) -> tuple[bytes, list[tuple[str, str]]]:
-    """The file's bytes and the other fields."""
+async def _sorted_out(form: FormData, second: Sequence[str]) -> _Form:
+    """The files' bytes and the other fields."""
     items = form.multi_items()
     files = [(name, value) for name, value in items if isinstance(value, UploadFile)]
     fields = [(name, value) for name, value in items if isinstance(value, str)]
-    if any(name in FILE_FIELDS for name, _ in fields):
-        raise FileMissing(f"the form's file field holds text without a file name; {_HOW}")
-    if not files:
-        raise FileMissing(f"the form has no file; {_HOW}")
-    [(name, file)] = files
-    if name not in FILE_FIELDS:
+    for name, _ in fields:
+        if name in FILE_FIELDS:
+            raise FileMissing(f"the form's file field holds text without a file name; {_HOW}")
+        if name in second:
+            raise FileMissing(
+                f"the form's field {name} holds text; send the second picture as a file "
+                f"(curl -F {name}=@beach.jpg)"
+            )
+    ours = [file for name, file in files if name in FILE_FIELDS]
+    others = [(name, file) for name, file in files if name in second]
+    if len(ours) + len(others) < len(files):
         raise FileMissing(f"the form's file is in a field of another name; {_HOW}")
-    return _not_empty(await file.read()), fields
+    if not ours:
+        raise FileMissing(f"the form has no file; {_HOW}")
+    for name, count in ((FILE_FIELDS[0], len(ours)), (second[0] if second else "", len(others))):
+        if count > 1:
+            raise InvalidParameter(f"the form has more than one file for {name}", limit="one file")
+    background = None
+    if others:
+        [(name, file)] = others
+        background = await file.read()
+        if not background:
+            raise FileMissing(f"{name}: the picture has 0 bytes", received=0)
+    return _Form(_not_empty(await ours[0].read()), background, fields)
 
 
 def _not_empty(body: bytes) -> bytes:

@@ -76,6 +76,13 @@ class PaddlepoolError(Exception):
 class InputError(PaddlepoolError):
     """The family of what a client can do wrong; raised as one of its members, which have codes."""
 
+    def about(self, part: str) -> Self:
+        """The same, said of one part of a request that has several of its kind."""
+        copy = self.alone()
+        copy.message = f"{part}: {self.message}"
+        copy.args = (copy.message,)
+        return copy
+
 
 class FileMissing(InputError):
     code = "file_missing"

@@ -80,9 +80,9 @@ class Server:
         return value
 
 
-def served(**limits: int) -> Server:
+def served(*, wall_seconds: float = 60.0, **limits: int) -> Server:
     codecs = Codecs(
-        pool=CodecPool(count=2, wall_seconds=60),
+        pool=CodecPool(count=2, wall_seconds=wall_seconds),
         pictures=PictureStore(budget=1 << 30),
         limits=PictureLimits(**limits),
     )

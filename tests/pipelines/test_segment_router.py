@@ -18,8 +18,9 @@ from app.api.offload import LARGE_BYTES
 from app.contracts.errors import ImageUnreadable, Overloaded
 from app.dataplane import Answer
 from app.observability.metrics import Metrics
-from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
+from app.pipelines.segment.request import OPTIONS, ROUTING, Box, SegmentRequest, SegmentResult
 from app.pipelines.segment.router import build_router
+from app.pipelines.segment.scene.options import Scene
 from tests.api.fakes import RecordingExecutor, make_settings
 
 PICTURE = b"\xff\xd8 not opened by the API process"
@@ -130,6 +131,12 @@ def test_parameters_stand_in_the_query_or_in_the_form(server: Server, where: str
         "crop": "true",
         "refine": "none",
         "threshold": "0.5",
+        "bg_blur": "2%",
+        "crop_margin": "10px 5%",
+        "scale": "80%",
+        "position": "50% 100%",
+        "shadow": "drop",
+        "shadow_opacity": "40",
         "model": "u2netp@3",
         "predictor": "native",
         "timeout_ms": "2500",
@@ -150,6 +157,13 @@ def test_parameters_stand_in_the_query_or_in_the_form(server: Server, where: str
         crop=True,
         refine="none",
         threshold=0.5,
+        scene=Scene(
+            bg_blur=2.0,
+            margins=((10, "px"), (5, "%"), (10, "px"), (5, "%")),
+            scale=80.0,
+            position=(50.0, 100.0),
+            shadow=0.4,
+        ),
     )
     [call] = server.plane.calls
     assert {name: call[name] for name in ("task", "model", "version", "group", "timeout")} == {
@@ -221,7 +235,7 @@ def test_accept_chooses_the_encoding(server: Server) -> None:
         ("?output=secret", {}, "output must be one of"),
         ("?secret=1", {}, "unknown parameter"),
         ("", {"secret": "1"}, "unknown parameter"),
-        ("", {"bg_image": "secret"}, "unknown parameter"),
+        ("?bg_image=secret", {}, "unknown parameter"),
         ("?crop=true", {"crop": "true"}, "both in the query and in the form"),
         ("?crop=true&crop=false", {}, "twice"),
         ("?timeout_ms=soon", {}, "whole number"),
@@ -248,6 +262,8 @@ def test_a_request_without_a_picture_is_told_how_to_send_one(server: Server) -> 
         post("/segment", files={"file": ("a.png", b"")}),
         post("/segment", files={"file": (None, b"secret")}),
         post("/segment", files={"picture": ("a.png", PICTURE)}),
+        post("/segment", files={"bg_image": ("a.png", PICTURE)}),
+        post("/segment", files={"file": ("a", PICTURE), "picture": ("b", PICTURE)}),
     ):
         assert_problem(response, 422, "file_missing")
     assert server.plane.calls == []
@@ -284,6 +300,43 @@ def test_a_form_has_one_file_and_sixteen_fields(server: Server) -> None:
     assert server.plane.calls == []
 
 
+@pytest.mark.parametrize("field", ["bg_image", "bg_image_file"])
+def test_a_form_may_have_a_second_picture(server: Server, field: str) -> None:
+    """It is handed on unopened; the order of the two does not matter."""
+    files = [(field, ("b", b"second")), ("image_file", ("a", PICTURE))]
+    response = server.client.post("/segment?output=composite", files=files)
+    assert response.status_code == 200, response.text
+    assert (server.plane.payload.body, server.plane.payload.background) == (PICTURE, b"second")
+
+
+def test_a_second_picture_is_one_file_with_something_in_it(server: Server) -> None:
+    """Two, an empty one, a text in its place, or none to go before it: refused by name."""
+    first, url = ("file", ("a", PICTURE)), "/segment?output=composite"
+    for files, code, says in (
+        ([first, ("bg_image", ("b", b""))], "file_missing", "bg_image: the picture has 0 bytes"),
+        ([first, ("bg_image", (None, b"secret"))], "file_missing", "bg_image holds text"),
+        (
+            [first, ("bg_image", ("b", b"1")), ("bg_image_file", ("c", b"2"))],
+            "invalid_parameter",
+            "more than two files",
+        ),
+        (
+            [("bg_image", ("b", b"1")), ("bg_image_file", ("c", b"2"))],
+            "file_missing",
+            "the form has no file",
+        ),
+        ([first, ("file", ("b", b"1"))], "invalid_parameter", "more than one file for file"),
+    ):
+        assert_problem(server.client.post(url, files=files), 422, code, says)
+    assert_problem(
+        server.client.post("/segment", files=[first, ("bg_image", ("b", b"1"))]),
+        422,
+        "invalid_parameter",
+        "bg_image needs output=composite",
+    )
+    assert server.plane.calls == []
+
+
 def test_a_large_file_is_never_written_to_disk(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,7 +367,7 @@ def test_the_operation_is_documented(server: Server) -> None:
     assert operation["operationId"] == "segmentImage"
     names = {parameter["name"] for parameter in operation["parameters"]}
     form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
-    assert names == form.keys() - {"file"}
-    assert {"output", "format", "bg_color", "timeout_ms"} <= names
+    assert names == form.keys() - {"file", "bg_image"} == {*OPTIONS, *ROUTING}
+    assert form["bg_image"]["format"] == "binary"
     assert "matting" not in json.dumps(operation)
     assert "application/json" in operation["responses"]["200"]["content"]

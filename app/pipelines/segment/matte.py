@@ -6,32 +6,21 @@ needs floats at full size goes through bands of rows, so that 50 MP fit a codec 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
 from PIL import Image
 
+from app.codecs.bands import band_rows
+from app.codecs.bands import bands as bands
 from app.codecs.picture import Pixels
 from app.pipelines.segment.masks import Floats as Floats
 from app.pipelines.segment.masks import normalise as normalise
 
-BAND_PIXELS = 1 << 16
-"""Small enough for a band and its floats to stay in the processor's cache."""
 WHITE = (255, 255, 255, 255)
 BOX_LEVEL = 16
 """Alpha (of 255) from which a pixel counts as foreground for the box."""
-
-
-def band_rows(width: int, *, step: int = 1) -> int:
-    """Rows in a band of about BAND_PIXELS, a multiple of `step`."""
-    return max(1, BAND_PIXELS // (width * step)) * step
-
-
-def bands(height: int, width: int, *, step: int = 1) -> Iterator[slice]:
-    """Slices that cut `height` rows into bands."""
-    rows = band_rows(width, step=step)
-    return (slice(top, min(height, top + rows)) for top in range(0, height, rows))
 
 
 def network_input(pixels: Pixels, size: int, mean: Sequence[float], std: Sequence[float]) -> Floats:

@@ -5,8 +5,9 @@ Both ends run in codec processes; here their calls are awaited and the picture's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from app.codecs.call import Reply
 from app.codecs.picture import Picture
 from app.codecs.service import Codecs
-from app.contracts.errors import ImageUnreadable
+from app.contracts.errors import ImageUnreadable, InputError
 from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Tensors
 from app.pipelines.segment.parameters import Parameters, read_parameters
@@ -53,34 +54,63 @@ class SegmentPipeline:
             "refine": payload.refine,
             "format": payload.format,
         }
-        picture = self._codecs.pictures.open()
-        try:
-            reply = await self._codecs.call(
-                f"{STAGES}:open_picture",
-                meta,
-                {"body": np.frombuffer(payload.body, np.uint8)},
-                descriptors=(picture.descriptor,),
-                deadline=deadline,
-                blame=ImageUnreadable,
-            )
-            picture.charge()
-        except BaseException:
-            picture.release()
-            raise
+        with ExitStack() as held:
+            picture = self._opened(held)
+            first = "file" if payload.background is not None else ""
+            with _about(first):
+                reply = await self._decode("open_picture", meta, payload.body, picture, deadline)
+            stages = dict(reply.meta["seconds"])
+            shape = reply.meta["shape"]
+            opened = _Opened(payload, picture, shape)
+            if payload.background is not None:
+                background = self._opened(held)
+                meta = {"limits": meta["limits"], "shape": shape}
+                with _about("bg_image"):
+                    second = await self._decode(
+                        "open_background", meta, payload.background, background, deadline
+                    )
+                stages["decode"] += second.meta["seconds"]
+                opened = _Opened(payload, picture, shape, background, second.meta["shape"])
+            release = held.pop_all().close
         return Prepared(
             jobs=({self._input_name: reply.arrays["input"]},),
-            state=(payload, picture, reply.meta["shape"]),
-            stages=reply.meta["seconds"],
-            release=picture.release,
+            state=opened,
+            stages=stages,
+            release=release,
         )
+
+    def _opened(self, held: ExitStack) -> Picture:
+        picture = self._codecs.pictures.open()
+        held.callback(picture.release)
+        return picture
+
+    async def _decode(
+        self, stage: str, meta: Mapping[str, Any], body: bytes, picture: Picture, deadline: float
+    ) -> Reply:
+        """One picture's file into its memory, which is charged."""
+        reply = await self._codecs.call(
+            f"{STAGES}:{stage}",
+            meta,
+            {"body": np.frombuffer(body, np.uint8)},
+            descriptors=(picture.descriptor,),
+            deadline=deadline,
+            blame=ImageUnreadable,
+        )
+        picture.charge()
+        return reply
 
     async def finish(
         self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
     ) -> Finished:
         """A SegmentResult. Raises DeadlineExceeded, OutputTooLarge and WorkerCrashed."""
-        request, picture, shape = _state_of(prepared)
+        opened: _Opened = prepared.state
+        request = opened.request
+        pictures = (opened.picture, opened.background)
         meta = {
-            "shape": shape,
+            "limits": asdict(self._codecs.limits),
+            "shape": opened.shape,
+            "background": opened.background_shape,
+            "scene": asdict(request.scene),
             "output": request.output,
             "format": request.format,
             "bg_color": request.bg_color,
@@ -92,7 +122,7 @@ class SegmentPipeline:
             f"{STAGES}:render",
             meta,
             {"mask": outputs[0][self._output_name]},
-            descriptors=(picture.descriptor,),
+            descriptors=[each.descriptor for each in pictures if each is not None],
             deadline=deadline,
             urgent=True,
         )
@@ -102,9 +132,26 @@ class SegmentPipeline:
         """Nothing to close: the codecs are shared and belong to `app.main`."""
 
 
-def _state_of(prepared: Prepared) -> tuple[SegmentRequest, Picture, list[int]]:
-    request, picture, shape = prepared.state
-    return request, picture, shape
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A request and its decoded pictures; the second, the background, may be absent."""
+
+    request: SegmentRequest
+    picture: Picture
+    shape: list[int]
+    background: Picture | None = None
+    background_shape: list[int] | None = None
+
+
+@contextmanager
+def _about(part: str) -> Iterator[None]:
+    """Say of which picture an error is, where a request has two."""
+    try:
+        yield
+    except InputError as error:
+        if part:
+            raise error.about(part) from None
+        raise
 
 
 def _result(request: SegmentRequest, reply: Reply) -> SegmentResult:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.contracts.errors import InvalidParameter
 from app.pipelines.segment.colours import Colour, read_colour
+from app.pipelines.segment.scene.options import PLAIN, SCENE_OPTIONS, Scene, read_scene
 
 OUTPUTS = ("cutout", "mask", "composite")
 FORMATS = ("png", "webp", "jpg")
@@ -18,15 +19,19 @@ DEFAULT_REFINE = {"cutout": "guided", "mask": "none", "composite": "guided"}
 """By output; the document of the endpoint is made from both."""
 PREVIEW_PIXELS = 250_000
 MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "jpg": "image/jpeg"}
-OPTIONS = ("output", "format", "size", "bg_color", "crop", "refine", "threshold")
+OPTIONS = ("output", "format", "size", "bg_color", "crop", "refine", "threshold", *SCENE_OPTIONS)
+BACKGROUND_FIELDS = ("bg_image", "bg_image_file")
+"""The form's file fields for the second picture."""
 ROUTING = ("model", "predictor", "timeout_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRequest:
-    """One picture and what to make of it; `threshold` None leaves the mask soft."""
+    """One picture and what to make of it; `threshold` None leaves the mask soft. `background` is
+    the second picture's file, where there is one."""
 
     body: bytes
+    background: bytes | None = None
     output: str
     format: str
     size: str
@@ -34,6 +39,7 @@ class SegmentRequest:
     crop: bool
     refine: str
     threshold: float | None
+    scene: Scene = PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,11 @@ class SegmentResult:
 
 
 def read_options(
-    body: bytes, options: Mapping[str, str], *, preferred_format: str | None = None
+    body: bytes,
+    options: Mapping[str, str],
+    *,
+    background: bytes | None = None,
+    preferred_format: str | None = None,
 ) -> SegmentRequest:
     """Check the options by name; `preferred_format` is the Accept header's, used without `format`.
 
@@ -76,21 +86,24 @@ def read_options(
     if preferred not in formats:
         preferred = "png"
     file_format = _choice(options, "format", formats, preferred, when=f"for output={output}")
-    background = _colour(options.get("bg_color"), output)
-    if file_format == "jpg" and background[3] < 255:
+    colour = _colour(options.get("bg_color"), output)
+    if file_format == "jpg" and colour[3] < 255:
         raise InvalidParameter(
             "bg_color is translucent, which format=jpg cannot hold; use format=png or format=webp",
             limit="png, webp",
         )
+    crop = _choice(options, "crop", BOOLEANS, DEFAULTS["crop"]) == "true"
     return SegmentRequest(
         body=body,
+        background=background,
         output=output,
         format=file_format,
         size=_choice(options, "size", SIZES, DEFAULTS["size"]),
-        bg_color=background,
-        crop=_choice(options, "crop", BOOLEANS, DEFAULTS["crop"]) == "true",
+        bg_color=colour,
+        crop=crop,
         refine=_choice(options, "refine", REFINES, DEFAULT_REFINE[output]),
         threshold=_threshold(options.get("threshold")),
+        scene=read_scene(options, output=output, crop=crop, has_background=background is not None),
     )
 
 

@@ -19,6 +19,7 @@ from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
 from app.pipelines.segment.accept import read_accept
 from app.pipelines.segment.request import (
+    BACKGROUND_FIELDS,
     DEFAULT_REFINE,
     DEFAULTS,
     FORMATS,
@@ -31,6 +32,7 @@ from app.pipelines.segment.request import (
     SegmentResult,
     read_options,
 )
+from app.pipelines.segment.scene.document import SCENE_SCHEMAS
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings
 
@@ -93,15 +95,18 @@ def build_router(settings: Settings) -> APIRouter:
 async def segment_image(request: Request, services: ServicesDep) -> Response:
     """Takes a JPEG, PNG, WebP, GIF (first frame) or BMP, as a form's file or as the body.
 
-    Every parameter may stand in the query or in the form.
+    Every parameter may stand in the query or in the form; a background picture is a second file.
     """
     settings = services.settings
     upload = await read_upload(
-        request, known=(*OPTIONS, *ROUTING), max_fields=settings.form_max_fields
+        request,
+        known=(*OPTIONS, *ROUTING),
+        max_fields=settings.form_max_fields,
+        second=BACKGROUND_FIELDS,
     )
     given = upload.parameters
     as_json, preferred = read_accept(request.headers.get("accept", ""))
-    payload = read_options(upload.body, given, preferred_format=preferred)
+    payload = read_options(upload.body, given, background=upload.second, preferred_format=preferred)
     name, version = split_model(given.get("model"))
     answer = await services.dataplane.run(
         "segment",
@@ -201,6 +206,7 @@ _SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
         {"type": "number", "minimum": 0, "maximum": 1},
         "Makes the mask binary: opaque from this value on.",
     ),
+    **SCENE_SCHEMAS,
     "model": ({"type": "string", "maxLength": 64}, "`name` or `name@version`."),
     "predictor": ({"type": "string", "maxLength": 32}, "Instance group of the model."),
     "timeout_ms": ({"type": "integer", "minimum": 1}, "Deadline; `/info` names the limit."),
@@ -216,8 +222,15 @@ def _parameters() -> list[dict[str, Any]]:
 
 def _request_body() -> dict[str, Any]:
     fields = {name: schema | {"description": text} for name, (schema, text) in _SCHEMAS.items()}
-    file = {"type": "string", "format": "binary", "description": "The picture; or `image_file`."}
-    form = {"type": "object", "required": ["file"], "properties": {"file": file, **fields}}
+    files = {
+        "file": "The picture; or `image_file`.",
+        "bg_image": "For composite: a second picture, the background; or `bg_image_file`.",
+    }
+    pictures = {
+        name: {"type": "string", "format": "binary", "description": text}
+        for name, text in files.items()
+    }
+    form = {"type": "object", "required": ["file"], "properties": {**pictures, **fields}}
     return {
         "required": True,
         "content": {

@@ -1,6 +1,6 @@
-"""The two calls that `/segment` makes into a codec process; the picture waits between them.
+"""The calls that `/segment` makes into codec processes; the pictures wait between them.
 
-Both follow `app.codecs.sandbox.Function`. Times are returned in seconds by stage.
+All follow `app.codecs.sandbox.Function`. Times are returned in seconds by stage.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from app.codecs.limits import PictureLimits
 from app.codecs.picture import Pixels, read_pixels, write_pixels
 from app.contracts.tensors import Tensors
 from app.pipelines.segment import matte
+from app.pipelines.segment.composition import compose
 from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.request import PREVIEW_PIXELS
+from app.pipelines.segment.scene.backdrop import reduced
+from app.pipelines.segment.scene.framing import Area
 
 Result = tuple[Mapping[str, Any], Tensors]
 Box = tuple[int, int, int, int]
@@ -52,15 +55,29 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     return {"shape": [height, width, channels], "seconds": seconds}, {"input": tensor}
 
 
+def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Decode the second picture, `body`, into its own memory, no larger than the first needs.
+
+    meta: limits, and shape of the first picture.
+    """
+    started = time.perf_counter()
+    picture = decode(arrays["body"].tobytes(), PictureLimits(**meta["limits"]))
+    height, width = meta["shape"][:2]
+    picture = reduced(picture, height=height, width=width)
+    write_pixels(descriptors[0], picture)
+    return {"shape": list(picture.shape), "seconds": time.perf_counter() - started}, {}
+
+
 def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Turn the network's mask (1, 1, h, w) into the encoded result.
 
-    meta: shape of the picture, output, format, bg_color, crop, refine, threshold. The engine has
-    checked that the mask is finite.
+    meta: shape of the picture and of the background (None without one), output, format, bg_color,
+    crop, scene, refine, threshold, limits. The engine has checked that the mask is finite.
     """
     started = time.perf_counter()
     mask = np.asarray(arrays["mask"], np.float32)[0, 0]
-    result, box = _compose(_pixels(meta, descriptors[0]), mask, meta)
+    background = meta["background"] and read_pixels(descriptors[1], tuple(meta["background"]))
+    result, box = _compose(_pixels(meta, descriptors[0]), mask, meta, background)
     composed = time.perf_counter()
     file = encode(result, format=meta["format"])
     done = time.perf_counter()
@@ -125,15 +142,12 @@ def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixel
     return alpha
 
 
-def _compose(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> tuple[Pixels, Box]:
-    """The result's pixels and the foreground box; the picture itself is let go on return."""
+def _compose(
+    pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any], background: Pixels | None
+) -> tuple[Pixels, Box]:
+    """The result's pixels and the foreground box; the pictures are let go on return."""
     alpha = _alpha(pixels, matte.normalise(mask), meta)
-    top, left, width, height = box = matte.box_of(alpha)
-    if meta["crop"] and width:
-        area = (slice(top, top + height), slice(left, left + width))
-        alpha, pixels = np.ascontiguousarray(alpha[area]), pixels[area]
-    if meta["output"] == "mask":
-        return alpha, box
-    if meta["output"] == "composite":
-        return matte.composite(pixels, alpha, meta["bg_color"]), box
-    return matte.cutout(pixels, alpha), box
+    box = matte.box_of(alpha)
+    top, left, width, height = box
+    subject = Area(top, left, height, width)
+    return compose(pixels, alpha, subject, meta, picture=pixels, background=background), box
