@@ -7,17 +7,21 @@ turns arrays that Pillow made.
 from __future__ import annotations
 
 import io
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import cv2
 import numpy as np
 from PIL import (  # the plugins are imported by name: Image.open() must not look for more
+    AvifImagePlugin,
     BmpImagePlugin,
     GifImagePlugin,
     Image,
     JpegImagePlugin,
     PngImagePlugin,
+    TiffImagePlugin,
     WebPImagePlugin,
 )
 
@@ -25,9 +29,18 @@ from app.codecs.headers import check_header, check_size
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import Pixels
 from app.codecs.sniff import sniff
+from app.codecs.tiff import first_page
 from app.contracts.errors import FileMissing, ImageUnreadable, InputError, ResolutionTooHigh
 
-_PLUGINS = (BmpImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin, WebPImagePlugin)
+_PLUGINS = (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    GifImagePlugin,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
 _ORIENTATION = 0x0112
 
 _TURNS: dict[int, Callable[[Pixels], Pixels]] = {
@@ -42,7 +55,7 @@ _TURNS: dict[int, Callable[[Pixels], Pixels]] = {
 
 
 def decode(body: bytes, limits: PictureLimits) -> Pixels:
-    """The first frame, turned upright as its EXIF orientation says; RGBA if it has transparency.
+    """The first frame or page, turned upright as it says itself; RGBA if it has transparency.
 
     Raises FileMissing, UnsupportedMediaType, ResolutionTooHigh, TooManyScans, ImageUnreadable.
     """
@@ -70,7 +83,15 @@ def decode(body: bytes, limits: PictureLimits) -> Pixels:
 def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
     Image.MAX_IMAGE_PIXELS = limits.pixels
     warnings.simplefilter("error", Image.DecompressionBombWarning)
-    with Image.open(io.BytesIO(body), formats=(kind.upper(),)) as image:
+    # A picture is the work of one core: the others have their own.
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+    quiet: AbstractContextManager[None] = nullcontext()
+    if kind == "TIFF":
+        body, quiet = first_page(body), _unheard()
+    elif kind == "HEIC":
+        _register_heic()
+    name = "HEIF" if kind == "HEIC" else kind.upper()
+    with quiet, Image.open(io.BytesIO(body), formats=(name,)) as image:
         check_size(*image.size, limits)
         image.load()
         pixels = _to_eight_bits(image)
@@ -78,6 +99,29 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
             raise ImageUnreadable("the JPEG data ends before the picture does")
         turn = _TURNS.get(_orientation(image))
     return np.ascontiguousarray(turn(pixels)) if turn else pixels
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Nothing is written to standard error: libtiff has a line there for every damaged row, and
+    whoever sends pictures must not fill the server's log."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _register_heic() -> None:
+    """Of an extra: without it, no picture is told to be a HEIC."""
+    import pi_heif
+
+    pi_heif.register_heif_opener(
+        decode_threads=1, thumbnails=False, depth_images=False, aux_images=False
+    )
 
 
 def _is_cut_short(body: bytes, pixels: Pixels) -> bool:
@@ -106,6 +150,8 @@ def _orientation(image: Image.Image) -> int:
 def _to_eight_bits(image: Image.Image) -> Pixels:
     if image.mode.startswith("I"):
         return _from_sixteen_bits(image)
+    if image.mode == "La":  # grey that is multiplied by its alpha
+        image = image.convert("LA")
     transparent = image.has_transparency_data
     wanted = "RGBA" if transparent else "RGB"
     converted = image if image.mode == wanted else image.convert(wanted)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import struct
 
+from app.codecs.boxes import largest_item
 from app.codecs.limits import PictureLimits
+from app.codecs.tiff import tiff_size
 from app.contracts.errors import ImageUnreadable, ResolutionTooHigh, TooManyScans
 
 _SCAN_END = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
@@ -21,12 +23,17 @@ _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 
 
 def check_header(body: bytes, kind: str, limits: PictureLimits) -> None:
-    """Raises ResolutionTooHigh, TooManyScans, or ImageUnreadable when there is no sound header."""
+    """Raises ResolutionTooHigh, TooManyScans, or ImageUnreadable when there is no sound header;
+    UnsupportedMediaType for a kind of TIFF that is not read."""
     try:
         if kind == "JPEG":
             size = _walk_jpeg(body, limits)
         elif kind == "PNG":
             size = _walk_png(body)
+        elif kind == "TIFF":
+            size = tiff_size(body, limits)
+        elif kind in ("AVIF", "HEIC"):
+            size = largest_item(body, kind)
         else:
             size = _SIZES[kind](body)
     except (struct.error, IndexError):

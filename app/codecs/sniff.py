@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
+
 from app.contracts.errors import UnsupportedMediaType
 
-ACCEPTED = ("JPEG", "PNG", "WebP", "GIF", "BMP")
+ACCEPTED = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF")
+HEIC_DECODER = "pi_heif"
 
 _PREFIXES = (
     (b"\xff\xd8", "JPEG"),
@@ -13,8 +17,8 @@ _PREFIXES = (
     (b"BM", "BMP"),
     (b"II*\x00", "TIFF"),
     (b"MM\x00*", "TIFF"),
-    (b"II+\x00", "TIFF"),
-    (b"MM\x00+", "TIFF"),
+    (b"II+\x00", "BigTIFF"),
+    (b"MM\x00+", "BigTIFF"),
     (b"\x00\x00\x00\x0cjP  ", "JPEG 2000"),
     (b"\xff\x4f\xff\x51", "JPEG 2000"),
     (b"\x00\x00\x00\x0cJXL ", "JPEG XL"),
@@ -29,12 +33,18 @@ _PREFIXES = (
 )
 
 
+@cache
+def accepted_formats() -> tuple[str, ...]:
+    """ACCEPTED, and HEIC where its decoder, an extra, is installed."""
+    return (*ACCEPTED, "HEIC") if find_spec(HEIC_DECODER) else ACCEPTED
+
+
 def sniff(body: bytes) -> str:
-    """The format's name, one of ACCEPTED; raises UnsupportedMediaType naming what it is."""
+    """The format's name, one of those accepted; raises UnsupportedMediaType naming what it is."""
     name = _name(body)
-    if name in ACCEPTED:
+    if name in accepted_formats():
         return name
-    accepted = ", ".join(ACCEPTED)
+    accepted = ", ".join(accepted_formats())
     what = f"a {name} file" if name else "not a picture format this server knows"
     raise UnsupportedMediaType(
         f"the file is {what}; accepted are {accepted} (told by content, not by name)",

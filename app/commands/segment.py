@@ -16,7 +16,9 @@ from tqdm import tqdm
 from app.contracts.errors import InvalidParameter
 from paddlepool_client import Client, RequestFailed
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic"}
+)
 NOTE = ".paddlepool.json"
 MOST_JOBS = 64
 INTERRUPTED = 130

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 
 
 def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
@@ -38,7 +38,7 @@ def photo(width: int = 64, height: int = 48) -> Image.Image:
     return Image.fromarray((np.where(inside[..., None], 210, ground) + noise).astype(np.uint8))
 
 
-def turned(orientation: int, kind: str) -> bytes:
+def turned(orientation: int, kind: str, **options: Any) -> bytes:
     """`corners()` stored turned, with the EXIF tag that turns it back."""
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -53,7 +53,8 @@ def turned(orientation: int, kind: str) -> bytes:
         8: Image.Transpose.ROTATE_270,
     }[orientation]
     stored = corners() if undo is None else corners().transpose(undo)
-    options = {"quality": 95} if kind != "PNG" else {}
+    if kind not in ("PNG", "TIFF"):
+        options["quality"] = 95
     return encoded(stored, kind, exif=exif, **options)
 
 

@@ -139,9 +139,8 @@ def test_sixteen_bit_grey_is_scaled_and_not_clipped() -> None:
 @pytest.mark.parametrize(
     ("body", "name"),
     [
-        (b"II*\x00" + bytes(60), "TIFF"),
-        (b"\x00\x00\x00\x18ftypheic" + bytes(40), "HEIC"),
-        (b"\x00\x00\x00\x1cftypmif1\x00\x00\x00\x00mif1avif" + bytes(40), "AVIF"),
+        (b"II+\x00" + bytes(60), "BigTIFF"),
+        (b"\x00\x00\x00\x18ftypisom" + bytes(40), "ISO media"),
         (b"\x00\x00\x00\x0cjP  \r\n\x87\n" + bytes(40), "JPEG 2000"),
         (b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>', "SVG"),
         (b"%PDF-1.7\n", "PDF"),

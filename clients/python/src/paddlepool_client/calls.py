@@ -15,7 +15,8 @@ import httpx
 from paddlepool_client.results import Emotion, Model, Segmentation
 
 Source = str | PathLike[str] | bytes
-"""A picture: its path, or the bytes of its file (JPEG, PNG, WebP, GIF or BMP)."""
+"""A picture: its path, or the bytes of its file (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF; HEIC where
+the server has the decoder)."""
 
 T = TypeVar("T")
 
@@ -28,7 +29,13 @@ class SegmentOptions(TypedDict, total=False):
     size: Literal["full", "preview"]
     refine: Literal["guided", "none"]
     bg_color: str
+    bg_blur: str
     crop: bool
+    crop_margin: str
+    scale: str
+    position: str
+    shadow: Literal["none", "drop"]
+    shadow_opacity: int
     threshold: float
     model: str
     predictor: str

@@ -1,0 +1,144 @@
+"""What a TIFF says of its first page, read before any decoder runs.
+
+TIFF is a family of formats. Those that Pillow and libtiff read into the right colours are let
+through, the others refused by name; and what would have a decoder work or allocate without end is
+refused here: sizes, tiles and strips, and the chain of pages, of which only the first is read.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from app.codecs.limits import PictureLimits
+from app.contracts.errors import ImageUnreadable, UnsupportedMediaType
+
+WIDTH, HEIGHT, BITS, COMPRESSION, COLOURS = 256, 257, 258, 259, 262
+STRIPS, SAMPLES, ROWS_PER_STRIP, PLANES = 273, 277, 278, 284
+TILE_WIDTH, TILE_HEIGHT, TILES, SAMPLE_FORMAT = 322, 323, 324, 339
+
+_COMPRESSIONS = {1: "none", 2: "CCITT", 3: "CCITT", 4: "CCITT", 5: "LZW", 7: "JPEG"} | {
+    8: "Deflate",
+    32946: "Deflate",
+    32773: "PackBits",
+}
+_COLOURS = {0: "grey", 1: "grey", 2: "RGB", 3: "palette", 5: "CMYK", 6: "YCbCr"}
+_WHITE_IS_ZERO, _YCBCR, _JPEG = 0, 6, 7
+_SIZES = {1: "B", 3: "H", 4: "L"}
+"""Types of whole numbers: bytes, shorts and longs."""
+_ENTRY_BYTES = 12
+_LEAST_TILE = 16
+MOST_SAMPLES = 6
+
+
+def tiff_size(body: bytes, limits: PictureLimits) -> tuple[int, int]:
+    """Width and height of the first page. Raises UnsupportedMediaType for a kind of TIFF that is
+    not read, ImageUnreadable for one that is damaged, and struct.error where the file ends."""
+    page = _Page(body)
+    compression, colours = page.number(COMPRESSION, 1), page.number(COLOURS, 0)
+    if compression not in _COMPRESSIONS:
+        raise _unsupported(f"compression {compression}", ", ".join(_names(_COMPRESSIONS)))
+    if colours not in _COLOURS or (colours == _YCBCR and compression != _JPEG):
+        raise _unsupported(
+            f"photometric interpretation {colours} and compression {compression}",
+            ", ".join(_names(_COLOURS)) + " (YCbCr in JPEG)",
+        )
+    samples = page.number(SAMPLES, 1)
+    bits, formats = set(page.numbers(BITS, [1])), set(page.numbers(SAMPLE_FORMAT, [1]))
+    inverted = colours == _WHITE_IS_ZERO and bits == {16}
+    if len(bits) != 1 or not bits <= {1, 2, 4, 8, 16} or formats != {1} or inverted:
+        raise _unsupported(
+            f"samples of {_listed(bits)} bits in format {_listed(formats)}",
+            "unsigned whole numbers of 1, 2, 4, 8 or 16 bits, 0 being black in those of 16",
+        )
+    if not 1 <= samples <= MOST_SAMPLES:
+        raise _unsupported(f"{samples} samples a pixel", f"1 to {MOST_SAMPLES}")
+    width, height = page.number(WIDTH, 0), page.number(HEIGHT, 0)
+    if width and height:
+        _check_parts(page, width, height, samples, limits)
+    return width, height
+
+
+def first_page(body: bytes) -> bytes:
+    """The file with nothing behind its first page: decoders follow the chain to count the pages,
+    which may be many, or go round in a circle."""
+    alone = bytearray(body)
+    end = _Page(body).end
+    alone[end : end + 4] = bytes(4)
+    return bytes(alone)
+
+
+class _Page:
+    """The first directory of a file: its entries by tag, and where it ends."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._order = "<" if body[:2] == b"II" else ">"
+        (start,) = struct.unpack_from(f"{self._order}L", body, 4)
+        (count,) = struct.unpack_from(f"{self._order}H", body, start)
+        self.end = start + 2 + count * _ENTRY_BYTES
+        if self.end + 4 > len(body):
+            raise ImageUnreadable("the TIFF's directory does not lie within the file")
+        self._entries: dict[int, tuple[int, int, int]] = {}
+        for at in range(start + 2, self.end, _ENTRY_BYTES):
+            tag, kind, number = struct.unpack_from(f"{self._order}HHL", body, at)
+            if tag in self._entries:
+                # Readers differ in which one they take.
+                raise ImageUnreadable("the TIFF's directory has an entry twice")
+            self._entries[tag] = (kind, number, at + 8)
+
+    def count(self, tag: int) -> int:
+        return self._entries[tag][1] if tag in self._entries else 0
+
+    def number(self, tag: int, default: int) -> int:
+        return self.numbers(tag, [default])[0]
+
+    def numbers(self, tag: int, default: list[int]) -> list[int]:
+        """At most as many as a pixel may have samples."""
+        if tag not in self._entries:
+            return default
+        kind, count, at = self._entries[tag]
+        if kind not in _SIZES or count < 1:
+            raise ImageUnreadable("a size in the TIFF's directory is no whole number")
+        form = f"{self._order}{min(count, MOST_SAMPLES)}{_SIZES[kind]}"
+        if count * struct.calcsize(f"={_SIZES[kind]}") > 4:
+            (at,) = struct.unpack_from(f"{self._order}L", self._body, at)
+        return list(struct.unpack_from(form, self._body, at))
+
+
+def _check_parts(page: _Page, width: int, height: int, samples: int, limits: PictureLimits) -> None:
+    """Strips or tiles: no more than the picture has room for, and none that is larger than it may
+    be itself."""
+    planes = samples if page.number(PLANES, 1) == 2 else 1
+    if page.count(TILES):
+        wide, high = page.number(TILE_WIDTH, 0), page.number(TILE_HEIGHT, 0)
+        if min(wide, high) < _LEAST_TILE or wide * high > limits.pixels:
+            raise ImageUnreadable(
+                f"the TIFF's tiles are {wide} x {high} pixels; "
+                f"they have {_LEAST_TILE} a side or more and {limits.pixels:,} at most"
+            )
+        room = -(-width // wide) * -(-height // high)
+        found = page.count(TILES)
+    else:
+        rows = page.number(ROWS_PER_STRIP, height)
+        room = -(-height // max(1, min(rows, height)))
+        found = page.count(STRIPS)
+    if not 1 <= found <= room * planes:
+        raise ImageUnreadable(
+            f"the TIFF has {found:,} strips or tiles; {room * planes:,} make the picture"
+        )
+
+
+def _unsupported(what: str, accepted: str) -> UnsupportedMediaType:
+    return UnsupportedMediaType(
+        f"the file is a TIFF with {what}; accepted are {accepted}",
+        limit=accepted,
+        received=f"TIFF with {what}",
+    )
+
+
+def _names(kinds: dict[int, str]) -> list[str]:
+    return list(dict.fromkeys(kinds.values()))
+
+
+def _listed(numbers: set[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
