@@ -1,4 +1,4 @@
-"""`paddlepool import u2netp FILE`: publish weights from a local file as the next version."""
+"""`paddlepool import MODEL FILE`: publish weights from a local file as the next version."""
 
 import argparse
 from pathlib import Path
@@ -9,9 +9,9 @@ from app.export.manifest import ORIGINS
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", choices=("u2netp",))
+    parser.add_argument("model", choices=("u2netp", "u2net", "u2net_human_seg"))
     parser.add_argument(
-        "file", type=Path, help="the official u2netp.onnx, or with --origin any other"
+        "file", type=Path, help="the official MODEL.onnx, or with --origin any other"
     )
     add_repository_option(parser)
     parser.add_argument("--origin", choices=ORIGINS, help="for a file that is not the release")
@@ -22,13 +22,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     silence()
     from app.export.exporter import Origin
-    from app.export.official import import_u2netp
-    from app.export.weights.release import U2NETP_RELEASE
+    from app.export.official import import_u2net
+    from app.export.weights.release import RELEASES
 
     origin = Origin(args.origin, source=args.source, licence=args.licence) if args.origin else None
     repository = repository_root(args.repository)
-    directory = import_u2netp(
-        args.file, repository=repository, release=U2NETP_RELEASE, origin=origin
+    release = RELEASES[args.model]
+    directory = import_u2net(
+        args.model, args.file, repository=repository, release=release, origin=origin
     )
     print(f"published {directory}")
     return 0

@@ -20,6 +20,7 @@ SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic"}
 )
 NOTE = ".paddlepool.json"
+OPTIONAL = ("bg_color", "bg_blur", "crop_margin", "scale", "position", "shadow")
 MOST_JOBS = 64
 INTERRUPTED = 130
 
@@ -35,7 +36,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", choices=["cutout", "mask", "composite"], default="cutout")
     parser.add_argument("--format", choices=["png", "webp", "jpg"], default="png")
     parser.add_argument("--bg-color", help="for composites, for example white or #0080ff")
+    parser.add_argument("--bg-blur", help="for composites: the own background blurred, as 2%%")
     parser.add_argument("--crop", action="store_true", help="to the foreground box")
+    parser.add_argument("--crop-margin", help="room around it, for example 10%% or 20px")
+    parser.add_argument("--scale", help="of the subject on the canvas, for example 80%%")
+    parser.add_argument("--position", help="center, or two values as '50%% 100%%'")
+    parser.add_argument("--shadow", choices=["none", "drop"])
 
 
 def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) -> int:
@@ -53,8 +59,9 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
     }
     waiting = [picture for picture, result in results.items() if not result.exists()]
     parameters = {"output": args.output, "format": args.format, "crop": args.crop}
-    if args.bg_color:
-        parameters["bg_color"] = args.bg_color
+    for name in OPTIONAL:
+        if value := getattr(args, name):
+            parameters[name] = value
     _note(parameters, args.output_directory)
     done = len(pictures) - len(waiting)
     stopping = threading.Event()

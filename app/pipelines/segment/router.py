@@ -93,8 +93,8 @@ def build_router(settings: Settings) -> APIRouter:
 
 
 async def segment_image(request: Request, services: ServicesDep) -> Response:
-    """Takes a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, as a form's file or as the body; a HEIC where
-    the extra for it is installed. Of several frames or pages, the first.
+    """Takes a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, as a form's file or as the body; a HEIC
+    where the extra for it is installed. Of several frames or pages, the first.
 
     Every parameter may stand in the query or in the form; a background picture is a second file.
     """
