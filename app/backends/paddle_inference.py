@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,16 @@ from app.contracts.tensors import Tensors
 
 OPTIONS: dict[str, Any] = {
     "onednn": True,
+    "onednn_rows": 1,
     "cache_capacity": 1,
     "bfloat16": False,
     "device": "cpu",
     "float16": False,
 }
-"""`onednn` is on in Paddle by default, so false must call disable_mkldnn(). `cache_capacity` is
+"""`onednn` is on in Paddle by default, so false must call disable_mkldnn(). Inputs of fewer
+rows than `onednn_rows` run on Paddle's own kernels, in a second predictor with its own weights:
+each of oneDNN's operators costs some 20 µs beside its arithmetic, which a small run feels
+(docs/decisions/0030). `cache_capacity` is
 the number of input shapes for which oneDNN keeps its prepared primitives, each shape with packed
 weights of its own; with 0 all shapes share one set of weights, and SHAPES of them are kept.
 `bfloat16` is oneDNN's and wants a processor that has it; `float16` is the GPU's."""
@@ -59,21 +63,33 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
         )
 
     shapes: set[tuple[tuple[int, ...], ...]] = set()
+    few = options["onednn_rows"]
+    if few > 1 and not (options["onednn"] and options["device"] == "cpu"):
+        raise ConfigError('onednn_rows needs onednn = true and device = "cpu"', received=few)
+    own = _create(core, opening, options | {"onednn": False}) if few > 1 else None
 
     def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
         nonlocal predictor
+        if own is not None and len(inputs[names[0]]) < few:
+            return _run(own, names, outputs, inputs)
         if options["cache_capacity"] == 0:
             shapes.add(tuple(inputs[name].shape for name in names))
             if len(shapes) > SHAPES:
                 shapes.clear()
                 predictor = None  # its memory goes before its successor takes as much
                 predictor = _create(core, opening, options)
-        for name in names:
-            predictor.get_input_handle(name)._copy_from_cpu_bind(inputs[name])
-        predictor.run()
-        return [predictor.get_output_handle(name).copy_to_cpu() for name in outputs]
+        return _run(predictor, names, outputs, inputs)
 
     return {}, serve(run)
+
+
+def _run(
+    predictor: Any, names: Sequence[str], outputs: Sequence[str], inputs: Tensors
+) -> list[np.ndarray[Any, Any]]:
+    for name in names:
+        predictor.get_input_handle(name)._copy_from_cpu_bind(inputs[name])
+    predictor.run()
+    return [predictor.get_output_handle(name).copy_to_cpu() for name in outputs]
 
 
 def _create(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -> Any:

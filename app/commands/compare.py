@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     from app.backends.process import ProcessBackend
+    from app.comparison.recommend import recommend
     from app.comparison.run import Plan, compare
     from app.comparison.table import columns, comparison_rows, reasons
     from app.pipelines import PIPELINES
@@ -93,8 +95,11 @@ def _compare(args: argparse.Namespace) -> int:
     for line in reasons(found):
         print(line)
     print(f"\n{found.budgets()}")
+    advice = recommend(found)
+    print(f"Recommended: {advice.group}: {advice.reason}.")
     if args.json is not None:
-        text = json.dumps(found.as_json(), ensure_ascii=False, indent=2)
+        figures = found.as_json() | {"recommended": asdict(advice)}
+        text = json.dumps(figures, ensure_ascii=False, indent=2)
         args.json.write_text(text + "\n", "utf-8")
     if args.plot is not None:
         from app.comparison.plot import plot_comparison

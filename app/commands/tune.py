@@ -1,4 +1,7 @@
-"""`paddlepool tune`: find how many predictors, threads and rows a batch serve a model best here."""
+"""`paddlepool tune`: how many predictors, threads and rows a batch serve a model best here.
+
+With --groups: which of its instance groups, across backends and precisions.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,25 @@ from functools import partial
 
 from app.commands.repository import add_repository_option, open_repository, read_version
 
+REQUESTS = 40
+"""Runs of each group alone with --groups."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a model of the repository")
     parser.add_argument(
         "--p95",
         type=float,
-        required=True,
         metavar="MS",
-        help="the 95th percentile of the time in the engine must be at most this",
+        help="the 95th percentile of the time in the engine must be at most this; with --groups "
+        "it may be left out",
     )
+    parser.add_argument(
+        "--groups",
+        metavar="all|A,B,…",
+        help="compare these instance groups and recommend one of them as the default group",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --groups: write without asking")
     add_repository_option(parser)
     parser.add_argument(
         "--seconds", type=float, default=9.0, help="of load for each candidate (default 9)"
@@ -27,6 +39,66 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Returns 1 when nothing is fast enough; config.toml is not touched then."""
+    from app.contracts.errors import ConfigError
+
+    for name in ("p95", "seconds"):
+        value = getattr(args, name)
+        if value is not None and value <= 0:
+            raise ConfigError(f"--{name} must be above 0", received=value)
+    if args.groups is not None:
+        return _choose_group(args)
+    if args.p95 is None:
+        raise ConfigError("--p95 MS is needed, or --groups")
+    if args.yes:
+        raise ConfigError("--yes belongs to --groups")
+    return _tune(args)
+
+
+def _choose_group(args: argparse.Namespace) -> int:
+    from app.backends.process import ProcessBackend
+    from app.comparison.config_edit import write_default_group
+    from app.comparison.recommend import recommend
+    from app.comparison.run import Plan, compare
+    from app.comparison.table import columns, comparison_rows, reasons
+    from app.pipelines import PIPELINES
+    from app.pipelines.task import comparison_of, load_tasks
+
+    repository = open_repository(args.repository)
+    files = read_version(repository, args.model, None)
+    names = () if args.groups == "all" else tuple(args.groups.split(","))
+    found = compare(
+        Plan(files=files, groups=names, requests=REQUESTS),
+        open_predictor=ProcessBackend(nice=0),
+        comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
+    )
+    print(columns(comparison_rows(found)) + "\n")
+    print("\n".join(reasons(found)))
+    advice = recommend(found, p95_seconds=args.p95 / 1000 if args.p95 else None)
+    print(f"\nRecommended: {advice.group}: {advice.reason}.")
+    if advice.group == files.config.default_group:
+        print(f"{advice.group} is the default group already; config.toml is unchanged")
+        return 0
+    if args.dry_run:
+        print("config.toml is unchanged (--dry-run)")
+        return 0
+    path = repository.root / files.name / "config.toml"
+    if not (args.yes or _agreed(f"Make {advice.group} the default group in {path}?")):
+        print("config.toml is unchanged")
+        return 0
+    write_default_group(path, advice.group)
+    print(f"written to {path}")
+    return 0
+
+
+def _agreed(question: str) -> bool:
+    """No where nobody can answer."""
+    if not sys.stdin.isatty():
+        print(f"{question} Nobody is at the terminal: say --yes")
+        return False
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _tune(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from app.backends.process import ProcessBackend
@@ -34,14 +106,10 @@ def run(args: argparse.Namespace) -> int:
     from app.comparison.search import Search, most_ticks
     from app.comparison.table import columns
     from app.comparison.tuning import explain
-    from app.contracts.errors import ConfigError
     from app.engine.pool.thread_budget import available_cores
     from app.pipelines import PIPELINES
     from app.pipelines.task import comparison_of, load_tasks
 
-    for name in ("p95", "seconds"):
-        if getattr(args, name) <= 0:
-            raise ConfigError(f"--{name} must be above 0", received=getattr(args, name))
     repository = open_repository(args.repository)
     files = read_version(repository, args.model, None)
     cores = max(1, int(available_cores()))

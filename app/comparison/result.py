@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from app.comparison.measure import Load, Runs
 from app.comparison.tasks import TaskComparison
+from app.contracts.tensors import Tensors
 from app.evidence.proof import Evidence, bitwise_equal, judge, max_abs_drift
 from app.repository.config import InstanceGroup, ModelConfig
 
@@ -18,7 +20,8 @@ from app.repository.config import InstanceGroup, ModelConfig
 class GroupResult:
     """One group. Times are those of one request alone; `concurrent_*` those of a busy machine.
 
-    `max_abs_drift` and `agreement` are against the default group; `effective` is None while
+    `max_abs_drift`, `mean_difference` and `agreement` are against the default group: the mean is of
+    absolute differences, as a share of the largest value there. `effective` is None while
     unproven. `instances` predictors were busy at once, None where that was not measured.
     """
 
@@ -31,6 +34,7 @@ class GroupResult:
     ratio_to_default: float
     ratio_to_slowest: float
     max_abs_drift: float
+    mean_difference: float
     agreement: float | None
     base: str | None
     effective: bool | None
@@ -112,6 +116,7 @@ def group_results(
                 ratio_to_default=medians[name] / medians[config.default_group],
                 ratio_to_slowest=medians[name] / slowest,
                 max_abs_drift=max(max_abs_drift(a, b) for a, b in pairs),
+                mean_difference=float(np.mean([_mean_difference(a, b) for a, b in pairs])),
                 agreement=float(np.mean([task.agreement(a, b) for a, b in pairs]))
                 if task is not None
                 else None,
@@ -149,6 +154,19 @@ def _proof(
         )
     )
     return base, verdict.effective, verdict.reason
+
+
+def _mean_difference(found: Tensors, expected: Tensors) -> float:
+    """Of the output that differs most; infinite where shapes differ or a value is no number."""
+    shares = [0.0]
+    for name, reference in expected.items():
+        if found[name].shape != reference.shape:
+            return math.inf
+        values = reference.astype(np.float64)
+        mean = float(np.abs(found[name].astype(np.float64) - values).mean()) if values.size else 0.0
+        scale = float(np.abs(values).max(initial=0.0))
+        shares.append(math.inf if math.isnan(mean) else mean / scale if scale else mean)
+    return max(shares)
 
 
 def _quantile(seconds: Sequence[float], share: float) -> float:

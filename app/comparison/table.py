@@ -32,7 +32,7 @@ def markdown(rows: Rows) -> str:
 def comparison_rows(found: Comparison) -> list[list[str]]:
     """One row a group, slowest first."""
     concurrent = any(each.concurrent_per_second is not None for each in found.groups)
-    head = ["group", "threads", "p50", "p95", "× default", "speed-up", "drift"]
+    head = ["group", "threads", "p50", "p95", "× default", "speed-up", "drift", "mean difference"]
     head += [found.agreement_name] if found.agreement_name else []
     head += ["effective", "memory"]
     head += ["busy: instances", "busy: p50", "busy: per second"] if concurrent else []
@@ -49,6 +49,7 @@ def _row(found: Comparison, each: GroupResult, concurrent: bool) -> list[str]:
         f"{each.ratio_to_default:.2f}",
         f"{1 / each.ratio_to_slowest:.1f}",
         f"{each.max_abs_drift:.1e}" if each.max_abs_drift else "0",
+        f"{each.mean_difference:.1e}" if each.mean_difference else "0",
     ]
     if found.agreement_name:
         cells.append("-" if each.agreement is None else f"{each.agreement:.4f}")

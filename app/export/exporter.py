@@ -45,7 +45,7 @@ def export_version(
     if origin.origin not in ORIGINS:
         raise ExportError(f"origin {origin.origin!r} must be one of {', '.join(ORIGINS)}")
     model = repository / name
-    network = build(recipe.network, recipe.options)
+    network = build(recipe.network, recipe.options, static=True)
     expected = {key: tuple(value.shape) for key, value in network.state_dict().items()}
     check_state(recipe.state, expected, what=f"weights for {recipe.network}")
     network.set_state_dict({key: paddle.to_tensor(value) for key, value in recipe.state.items()})

@@ -35,8 +35,8 @@ def save_program(
             if store == "float16":
                 parameter = _halve(layer, name)
             parameter.name = f"{path}.{name}" if path else name
-        if store == "float16":
-            layer.register_forward_pre_hook(_widen)
+    if store == "float16":
+        network.register_forward_pre_hook(_widen_all)
     specs = [InputSpec(spec.shape, spec.dtype, spec.name) for spec in inputs]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Paddle warns about its own deprecated calls
@@ -70,11 +70,13 @@ def _halve(layer: nn.Layer, name: str) -> Any:
     return half
 
 
-def _widen(layer: nn.Layer, inputs: Any) -> None:  # noqa: ARG001 - Paddle passes both
-    for name, parameter in layer._parameters.items():
-        if name.endswith(_HALF):
-            # Past Layer.__setattr__, which would register the traced value as a parameter.
-            object.__setattr__(layer, name.removesuffix(_HALF), parameter.astype("float32"))
+def _widen_all(network: nn.Layer, inputs: Any) -> None:  # noqa: ARG001 - Paddle passes both
+    """At the start, and not layer by layer: a network may read a layer's weights itself."""
+    for layer in network.sublayers(include_self=True):
+        for name, parameter in layer._parameters.items():
+            if name.endswith(_HALF):
+                # Past Layer.__setattr__, which would register the traced value as a parameter.
+                object.__setattr__(layer, name.removesuffix(_HALF), parameter.astype("float32"))
 
 
 def load_parameters(directory: Path) -> dict[str, Any]:

@@ -6,16 +6,17 @@ from typing import Any
 from paddle import nn
 
 from app.contracts.errors import ExportError
-from app.networks.bert import BertClassifier, BertConfig
+from app.networks.bert import BertClassifier, BertConfig, StaticBertClassifier
 from app.networks.mnist import LinearDigits
 from app.networks.u2net import U2NET, U2NETP, U2NetMask
 
 NAMES = ("bert", "mnist", "u2net", "u2netp")
 
 
-def build(name: str, options: Mapping[str, Any]) -> nn.Layer:
-    """The network in the form in which it is served, with untrained weights.
+def build(name: str, options: Mapping[str, Any], *, static: bool = False) -> nn.Layer:
+    """The network as a dynamic graph, with untrained weights.
 
+    With `static` the form that is exported: the same parameters and outputs, fewer operators.
     Raises ExportError for an unknown name or options that the network does not take.
     """
     try:
@@ -25,7 +26,8 @@ def build(name: str, options: Mapping[str, Any]) -> nn.Layer:
             case "u2net":
                 return U2NetMask(U2NET, **options)
             case "bert":
-                return BertClassifier(BertConfig(**options))
+                form = StaticBertClassifier if static else BertClassifier
+                return form(BertConfig(**options))
             case "mnist":
                 return LinearDigits(**options)
     except TypeError as error:

@@ -165,6 +165,39 @@ def test_after_many_shapes_the_predictor_is_made_anew(monkeypatch: pytest.Monkey
     assert core.create_predictor.call_count == 2
 
 
+def test_small_inputs_run_without_onednn(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer rows than `onednn_rows` go to a second predictor, whose oneDNN is off."""
+    core = MagicMock()
+    configs = [MagicMock(), MagicMock()]
+    predictors = [MagicMock(), MagicMock()]
+    for each in predictors:
+        each.get_input_names.return_value = ["x"]
+        each.get_output_names.return_value = ["y"]
+        each.get_output_handle.return_value.copy_to_cpu.return_value = np.zeros(1)
+    core.AnalysisConfig.side_effect = configs
+    core.create_predictor.side_effect = predictors
+    monkeypatch.setattr(paddle_inference, "_load_core", lambda: core)
+    opening = {
+        "directory": str(files.directory),
+        "program": "inference.json",
+        "params": None,
+        "threads": 1,
+        "inputs": [{"name": "x"}],
+        "outputs": [{"name": "y"}],
+        "options": {"onednn_rows": 2},
+    }
+    _, handle = paddle_inference.open_predictor(opening)
+    handle({}, {"x": np.zeros((1, 4))}, ())
+    handle({}, {"x": np.zeros((2, 4))}, ())
+    handle({}, {"x": np.zeros((3, 4))}, ())
+    batches, single = predictors
+    assert (single.run.call_count, batches.run.call_count) == (1, 2)
+    configs[0].enable_mkldnn.assert_called_once_with()
+    configs[1].disable_mkldnn.assert_called_once_with()
+
+
 def test_shapes_that_share_weights_give_the_same_answers(files: ModelFiles) -> None:
     """Capacity 0 against 1, beyond the number of shapes after which the predictor is new."""
     predictors = [
@@ -216,6 +249,12 @@ def test_a_legacy_program_is_served(tmp_path: Path) -> None:
     [
         pytest.param({"options": {"mkldnn": True}}, ConfigError, "no option 'mkldnn'", id="option"),
         pytest.param({"options": {"onednn": 1}}, ConfigError, "must be a bool", id="type"),
+        pytest.param(
+            {"options": {"onednn": False, "onednn_rows": 2}},
+            ConfigError,
+            "onednn_rows needs onednn = true",
+            id="rows without onednn",
+        ),
         pytest.param(
             {"inputs": (TensorSpec("picture", "float32", (-1, 3, 8, 8)),)},
             BackendError,

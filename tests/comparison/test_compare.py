@@ -190,8 +190,11 @@ def test_real_predictors_end_to_end(
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "Thread budgets are equal" in printed
+    [advice] = [line for line in printed.splitlines() if line.startswith("Recommended: ")]
     found = json.loads(target.read_text("utf-8"))
     groups = {each["group"]: each for each in found["groups"]}
+    recommended = found["recommended"]
+    assert advice == f"Recommended: {recommended['group']}: {recommended['reason']}."
     assert groups.keys() == {"onednn", "native"}
     for each in groups.values():
         assert each["p50_seconds"] <= each["p95_seconds"]

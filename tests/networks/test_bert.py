@@ -76,6 +76,42 @@ def test_padding_is_ignored() -> None:
     assert np.abs(logits(network, ids, mask) - logits(network, noisy, mask)).max() == 0.0
 
 
+def test_the_exported_form_is_the_same_function_of_the_same_parameters(tmp_path: Path) -> None:
+    """Equal logits with padding or without, and nothing is lost that the dynamic graph needs.
+
+    Stored as float16 because it reads some layers' weights itself.
+    """
+    bert = read_bert_directory(TINY)
+    dynamic, static = (build("bert", bert.options, static=form) for form in (False, True))
+    assert type(dynamic) is not type(static)
+    random = np.random.default_rng(7)  # those of the file have biases near 0
+    state = {
+        name: random.normal(scale=0.3, size=value.shape).astype(np.float16).astype(np.float32)
+        for name, value in bert.state.items()
+    }
+    for network in (dynamic, static):
+        network.set_state_dict({name: paddle.to_tensor(value) for name, value in state.items()})
+        network.eval()
+    ids, mask = texts([3, 9, 16], vocabulary=76, width=16)
+    assert np.abs(logits(dynamic, ids, mask) - logits(static, ids, mask)).max() <= 1e-5
+    specs = [TensorSpec(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask")]
+    save_program(static, inputs=specs, directory=tmp_path, store="float16")
+    saved = load_parameters(tmp_path)
+    assert saved.keys() == state.keys()
+    assert all(np.array_equal(saved[name].numpy(), value) for name, value in state.items())
+
+
+def test_the_served_version_is_the_exported_form(tmp_path: Path) -> None:
+    """Exported again, its parameters give the committed program."""
+    manifest = json.loads((TRAINED / "manifest.json").read_text("utf-8"))
+    network = build("bert", manifest["network"]["options"], static=True)
+    network.set_state_dict(load_parameters(TRAINED))
+    specs = [TensorSpec(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask")]
+    save_program(network, inputs=specs, directory=tmp_path, store="float16")
+    for name in ("inference.json", "inference.pdiparams"):
+        assert (tmp_path / name).read_bytes() == (TRAINED / name).read_bytes()
+
+
 def published_state(ours: Mapping[str, Any], *, like: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a served version under the names and in the layout of `like`."""
     renamed = {

@@ -1,0 +1,205 @@
+"""Which group is recommended, why, and what making it the default one writes."""
+
+from __future__ import annotations
+
+import io
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.comparison.config_edit import write_default_group
+from app.comparison.measure import Runs
+from app.comparison.recommend import recommend
+from app.comparison.result import Comparison, GroupResult, group_results
+from app.contracts.errors import ConfigError
+from app.repository.layout import ModelRepository
+from tests.engine.fakes import write_double
+
+DEFAULT = GroupResult(
+    group="main",
+    backend="fake",
+    threads=1,
+    requests=8,
+    p50_seconds=0.1,
+    p95_seconds=0.2,
+    ratio_to_default=1.0,
+    ratio_to_slowest=1.0,
+    max_abs_drift=0.0,
+    mean_difference=0.0,
+    agreement=1.0,
+    base=None,
+    effective=None,
+    reason="",
+    resident_bytes=1,
+    instances=2,
+    concurrent_p50_seconds=0.1,
+    concurrent_p95_seconds=0.2,
+    concurrent_per_second=20.0,
+)
+
+
+def comparison(*others: dict[str, Any]) -> Comparison:
+    groups = [replace(DEFAULT, **{"group": "spare"} | each) for each in others]
+    return Comparison(
+        model="double",
+        version=1,
+        weights_sha256="",
+        machine="",
+        cores=2.0,
+        samples=("a",),
+        default_group="main",
+        agreement_name="IoU",
+        groups=(DEFAULT, *groups),
+        refused={},
+        not_busy={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "group", "reason"),
+    [
+        pytest.param(
+            {"concurrent_per_second": 30.0, "ratio_to_default": 0.7, "mean_difference": 0.01},
+            "spare",
+            "1.50 × the requests a second on all cores of main, p50 × 0.70, "
+            "mean difference 1.0e-02, IoU 1.0000",
+            id="faster, with the same answers",
+        ),
+        pytest.param(
+            {"concurrent_per_second": 21.5},
+            "main",
+            "no other group with the same answers is 10% faster",
+            id="not worth a change",
+        ),
+        pytest.param(
+            {"concurrent_per_second": 60.0, "mean_difference": 0.02},
+            "main",
+            "no other group with the same answers is 10% faster; spare would be faster, but its "
+            "outputs differ by 0.02 of the largest on average, limit 0.015",
+            id="other outputs",
+        ),
+        pytest.param(
+            {"concurrent_per_second": 60.0, "agreement": 0.9},
+            "main",
+            "no other group with the same answers is 10% faster; spare would be faster, but its "
+            "answers agree by 0.900, limit 0.95",
+            id="other answers",
+        ),
+        pytest.param(
+            {"concurrent_per_second": None, "p50_seconds": 0.05, "ratio_to_default": 0.5},
+            "spare",
+            "2.00 × the speed of one request of main, p50 × 0.50, mean difference 0.0e+00, "
+            "IoU 1.0000",
+            id="measured alone",
+        ),
+    ],
+)
+def test_the_recommendation(other: dict[str, Any], group: str, reason: str) -> None:
+    """The most requests a second within the quality, and one line that says why."""
+    found = recommend(comparison(other))
+    assert (found.group, found.reason) == (group, reason)
+
+
+def test_a_slow_p95_is_no_candidate() -> None:
+    """With a limit the fastest group within it is taken, if it is slower than the default one."""
+    slow = {"concurrent_per_second": 60.0, "concurrent_p95_seconds": 0.5}
+    quick = {"group": "quick", "concurrent_per_second": 15.0, "concurrent_p95_seconds": 0.05}
+    assert recommend(comparison(slow, quick)).group == "spare"
+    assert recommend(comparison(slow, quick), p95_seconds=0.3).group == "main"
+    limited = recommend(comparison(slow, quick), p95_seconds=0.1)
+    assert limited.group == "quick"
+    assert limited.reason.endswith(
+        "spare would be faster, but its p95 is 500 ms, asked for are 100"
+    )
+
+
+def test_the_mean_difference_is_a_share_of_the_largest_value(tmp_path: Path) -> None:
+    """Outputs of any scale have one limit."""
+    write_double(tmp_path)
+    config = ModelRepository(tmp_path).read("double", 1).config
+    golden = {"y": np.array([[0.0, 8.0]], np.float32)}
+    other = {"y": np.array([[0.0, 8.8]], np.float32)}
+    runs = {
+        "main": Runs(seconds=[0.1], outputs=[golden]),
+        "spare": Runs(seconds=[0.1], outputs=[other]),
+    }
+    rows = group_results(config, runs, loads={}, resident={"main": 1, "spare": 1}, task=None)
+    by_name = {row.group: row.mean_difference for row in rows}
+    assert by_name == {"main": 0.0, "spare": pytest.approx(0.05)}
+
+
+CONFIG = """\
+default_group = "main"  # the one that answers
+
+[[instance_group]]
+name = "main"
+backend = "fake"
+count = 4
+
+[[instance_group]]
+name = "spare"
+backend = "fake"  # another one
+threads = 2
+start = "on_demand"
+"""
+
+
+def test_the_chosen_group_becomes_the_default_one(tmp_path: Path) -> None:
+    """It starts with the server, with the threads of the old one, which starts on demand."""
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG, "utf-8")
+    write_default_group(path, "spare")
+    text = path.read_text("utf-8")
+    assert "# the one that answers" in text
+    assert "# another one" in text
+    assert tomllib.loads(text) == {
+        "default_group": "spare",
+        "instance_group": [
+            {"name": "main", "backend": "fake", "count": 4, "start": "on_demand"},
+            {"name": "spare", "backend": "fake", "threads": 2, "count": 2},
+        ],
+    }
+    with pytest.raises(ConfigError, match="lists no group 'gone'"):
+        write_default_group(path, "gone")
+
+
+def test_it_is_written_only_when_agreed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked at a terminal, with --yes without asking, and never where nobody could answer."""
+    write_double(tmp_path)
+    path = tmp_path / "double" / "config.toml"
+    before = path.read_text("utf-8")
+    faster = comparison({"concurrent_per_second": 60.0})
+    monkeypatch.setattr("app.comparison.run.compare", lambda *_, **__: faster)
+    arguments = ["tune", "double", "--repository", str(tmp_path), "--groups", "all"]
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main(arguments) == 0
+    assert "Nobody is at the terminal: say --yes" in capsys.readouterr().out
+    assert main([*arguments, "--dry-run"]) == 0
+    assert path.read_text("utf-8") == before
+    assert main([*arguments, "--yes"]) == 0
+    printed = capsys.readouterr().out
+    assert "Recommended: spare: 3.00 × the requests a second on all cores of main" in printed
+    assert tomllib.loads(path.read_text("utf-8"))["default_group"] == "spare"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param([], "--p95 MS is needed, or --groups", id="neither"),
+        pytest.param(["--p95", "0"], "--p95 must be above 0", id="limit"),
+        pytest.param(["--p95", "9", "--yes"], "--yes belongs to --groups", id="yes"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that says what was wrong."""
+    assert main(["tune", "double", *arguments]) == 1
+    assert message in capsys.readouterr().err
