@@ -30,7 +30,7 @@ OPTIONS: dict[str, Any] = {
 }
 """`onednn` is on in Paddle by default, so false must call disable_mkldnn(). Inputs of fewer
 rows than `onednn_rows` run on Paddle's own kernels, in a second predictor with its own weights:
-each of oneDNN's operators costs some 20 µs beside its arithmetic, which a small run feels
+each of oneDNN's operators costs 10 to 20 µs more than Paddle's own, which a small run feels
 (docs/decisions/0030). `cache_capacity` is
 the number of input shapes for which oneDNN keeps its prepared primitives, each shape with packed
 weights of its own; with 0 all shapes share one set of weights, and SHAPES of them are kept.
