@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
@@ -15,6 +16,9 @@ from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMedia
 FILE_FIELDS = ("file", "image_file")
 RAW_TYPES = ("image/", "application/octet-stream")
 FIELD_BYTES = 1024
+CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1")
+"""Of a form's fields. Python keeps every other name that its codecs are asked for, for good, and has
+codecs that fail in ways of their own."""
 
 _HOW = (
     "send it as the file of a multipart form field named file (curl -F file=@photo.jpg), "
@@ -79,6 +83,7 @@ class _Form:
 
 
 async def _read_form(request: Request, max_fields: int, second: Sequence[str]) -> _Form:
+    _check_charset(request.headers["content-type"])
     files = 2 if second else 1
     parser = _InMemoryParser(
         request.headers,
@@ -101,6 +106,15 @@ async def _read_form(request: Request, max_fields: int, second: Sequence[str]) -
     finally:
         await form.close()
         parser.close_files()
+
+
+def _check_charset(content_type: str) -> None:
+    """Before the parser looks the charset up, and as it reads it. Raises InvalidParameter."""
+    charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8")
+    if charset.decode("latin-1").lower() not in CHARSETS:
+        raise InvalidParameter(
+            f"the form's charset must be one of {', '.join(CHARSETS)}", limit=", ".join(CHARSETS)
+        )
 
 
 async def _sorted_out(form: FormData, second: Sequence[str]) -> _Form:

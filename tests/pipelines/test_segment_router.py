@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import encodings
 import json
 import random
 import tempfile
@@ -335,6 +336,39 @@ def test_a_second_picture_is_one_file_with_something_in_it(server: Server) -> No
         "bg_image needs output=composite",
     )
     assert server.plane.calls == []
+
+
+def form_in(charset: str) -> dict[str, Any]:
+    field = b'--b\r\nContent-Disposition: form-data; name="output"\r\n\r\nma\xffsk\xc3\r\n--b--\r\n'
+    return {
+        "content": field,
+        "headers": {"content-type": f"multipart/form-data; boundary=b; charset={charset}"},
+    }
+
+
+@pytest.mark.parametrize("charset", ["punycode", "undefined", "idna", "utf-7", "base64", '""'])
+def test_a_form_in_an_unusual_charset_is_422(server: Server, charset: str) -> None:
+    """Python has codecs that fail in ways of their own; no form needs them."""
+    response = server.client.post("/segment", **form_in(charset))
+    assert_problem(response, 422, "invalid_parameter", "charset must be one of utf-8,")
+
+
+def test_a_made_up_charset_is_not_remembered(server: Server) -> None:
+    """Python's registry of codecs keeps every name that it is asked for until the process ends."""
+    before = len(encodings._cache)  # type: ignore[attr-defined]  # what grows
+    for number in range(20):
+        response = server.client.post("/segment", **form_in(f"made-up-{number}"))
+        assert_problem(response, 422, "invalid_parameter")
+    assert len(encodings._cache) == before  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "UTF-8", "us-ascii", "ISO-8859-1", '"utf-8"'])
+def test_a_form_may_name_a_usual_charset(server: Server, charset: str) -> None:
+    """In either case, quoted or not."""
+    kind = f"multipart/form-data; boundary=b; charset={charset}"
+    part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx\r\n--b--\r\n'
+    response = server.client.post("/segment", content=part, headers={"content-type": kind})
+    assert response.status_code == 200
 
 
 def test_a_large_file_is_never_written_to_disk(

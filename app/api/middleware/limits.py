@@ -46,8 +46,9 @@ class BodyLimits:
 
 
 def _encoding_fault(headers: Headers) -> InputError | None:
-    encoding = headers.get("content-encoding", "identity").strip().lower()
-    if encoding in ("", "identity"):
+    # A list may come in one header or in several.
+    codings = ",".join(headers.getlist("content-encoding")).lower().split(",")
+    if {coding.strip() for coding in codings} <= {"", "identity"}:
         return None
     return UnsupportedEncoding("The body must be sent with Content-Encoding: identity.")
 

@@ -114,6 +114,13 @@ def test_a_compressed_body_is_415(client: Client, encoding: str) -> None:
     assert_problem(response, 415, "unsupported_encoding")
 
 
+def test_a_compression_in_a_second_header_is_415(client: Client) -> None:
+    """Two headers are one list."""
+    headers = [*JSON.items(), ("Content-Encoding", "identity"), ("Content-Encoding", "gzip")]
+    response = client.post("/sentiment", content=b"\x1f\x8b", headers=headers)
+    assert_problem(response, 415, "unsupported_encoding")
+
+
 def test_identity_is_no_compression(client: Client) -> None:
     """It may be said."""
     headers = {"Content-Encoding": "identity"}
