@@ -15,14 +15,17 @@ from starlette.middleware.cors import CORSMiddleware
 from app import __version__
 from app.api import demo, docs, errors, info, metrics
 from app.api.middleware.access import Access
+from app.api.middleware.body_budget import BodyBudget
 from app.api.middleware.disconnect import Disconnect
 from app.api.middleware.keys import Keys
 from app.api.middleware.limits import BodyLimits
+from app.api.middleware.sites import Sites
 from app.api.problems import ANY_STATUSES, TASK_STATUSES, Problem, ProtocolError, documented
 from app.api.routes import RouteTable
 from app.api.services import Services
 from app.api.v2 import config, health, infer, metadata, repository, stats
 from app.api.v2.tensors import BINARY_HEADER
+from app.memory_limit import memory_limit
 from app.settings import Settings
 
 DESCRIPTION = (
@@ -40,6 +43,9 @@ EXPOSED = (
     BINARY_HEADER,
 )
 """Reply headers that a page of an allowed origin may read; each task adds its own."""
+
+BODY_SHARE = 4
+"""Request bodies take at most this part of the memory, where no setting says how much."""
 
 ACCEPTED = ("Authorization", "Content-Type", "X-Api-Key", "X-Request-ID", BINARY_HEADER)
 """Request headers that such a page may send."""
@@ -134,8 +140,10 @@ def _layers(
             )
         )
     admin_key = settings.admin_key
+    budget = BodyBudget(settings.body_memory_bytes or memory_limit() // BODY_SHARE)
     return [
         *layers,
+        Middleware(Sites, hosts=settings.hosts(), origins=settings.cors_origins),
         Middleware(Disconnect),
         Middleware(
             Keys,
@@ -144,7 +152,7 @@ def _layers(
             health_needs_key=settings.health_needs_key,
             metrics_needs_key=settings.metrics_needs_key,
         ),
-        Middleware(BodyLimits, routes=routes),
+        Middleware(BodyLimits, routes=routes, budget=budget),
     ]
 
 

@@ -17,6 +17,8 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.contracts.errors import ConfigError
+from app.door_settings import LOOPBACK, DoorSettings, Seconds, is_loopback
+from app.door_settings import Bytes as Bytes  # tasks use it for their own
 
 PREFIX = "PADDLEPOOL_"
 KEYS_FILE = PREFIX + "API_KEYS_FILE"
@@ -24,11 +26,8 @@ KIB, MIB = 1024, 1024 * 1024
 
 T = TypeVar("T", bound=BaseModel)
 
-Bytes = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
-
-class Settings(BaseSettings):
+class Settings(BaseSettings, DoorSettings):
     """Read from the environment, `PADDLEPOOL_` and the field's name in capitals.
 
     Lists are written with commas: `PADDLEPOOL_CORS_ORIGINS=https://a.example,https://b.example`.
@@ -98,28 +97,6 @@ class Settings(BaseSettings):
         30_000, ge=1, description="Longest deadline a request may name, in milliseconds."
     )
 
-    header_timeout_seconds: Seconds = Field(
-        10.0, description="Time a client has to send a request's headers, else 408."
-    )
-    header_max_bytes: Bytes = Field(
-        32 * KIB, description="Most bytes of a request line and its headers, else 431."
-    )
-    receive_timeout_seconds: Seconds = Field(
-        30.0, description="Time a client has to send a whole request, else 408."
-    )
-    keep_alive_seconds: Seconds = Field(
-        5.0, description="Time an idle connection is kept open for the next request."
-    )
-    send_stall_seconds: Seconds = Field(
-        30.0,
-        description="Time in which a client must take 64 KiB of its reply, else it is cut off.",
-    )
-    backlog: int = Field(
-        2048, ge=1, le=65_535, description="Connections the system may queue before accept."
-    )
-    max_connections: int = Field(
-        1_000, ge=1, description="Open connections beyond which requests get 503; a backstop only."
-    )
     drain_delay_seconds: float = Field(
         5.0,
         ge=0,
@@ -199,7 +176,7 @@ class Settings(BaseSettings):
         (), description="Web origins that may call the server from a browser; none by default."
     )
 
-    @field_validator("api_keys", "cors_origins", "shadow_groups", mode="before")
+    @field_validator("allowed_hosts", "api_keys", "cors_origins", "shadow_groups", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if not isinstance(value, str):
@@ -234,6 +211,12 @@ class Settings(BaseSettings):
         if default > value:
             raise ValueError(f"must be at least timeout_default_ms, which is {default}")
         return value
+
+    def hosts(self) -> tuple[str, ...]:
+        """The names that a request may be for; `*` stands for every name."""
+        if self.allowed_hosts:
+            return self.allowed_hosts
+        return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)
 
     def of(self, part: type[T]) -> T:
         """These settings as the model in which a task declares its own."""

@@ -38,7 +38,9 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.repository*", ("app.contracts", "app.repository")),
     ("app.evidence*", ("app.contracts", "app.evidence")),
     ("app.observability*", ("app.contracts", "app.observability")),
-    ("app.settings", ("app.contracts.errors",)),
+    ("app.door_settings", ()),
+    ("app.memory_limit", ()),
+    ("app.settings", ("app.contracts.errors", "app.door_settings")),
     ("app.awaiting", ()),
     ("app.engine.queue*", ("app.contracts", "app.engine.queue")),
     (
@@ -89,7 +91,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.commands.serve", ("app",)),
     ("app.commands*", (*ENGINE, *OFFLINE, "app.commands", "app.settings")),
     ("app.cli", ("app.contracts.errors", "app.commands")),
-    ("app.application", (*EDGE, "app.engine", "app.pipelines.task")),
+    ("app.application", (*EDGE, "app.engine", "app.memory_limit", "app.pipelines.task")),
     ("app.main", ("app",)),
     ("app", ()),
 )
@@ -106,6 +108,7 @@ MAY_NOT_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.dataplane", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "prometheus_client", "pydantic")),
     ("app.observability*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.settings", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.door_settings", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.api*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     # A task's edge: its endpoint, and the reading of its request's body.
     ("app.pipelines.*.router", (*FRAMEWORKS, *PICTURES, *TEXTS)),

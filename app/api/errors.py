@@ -33,6 +33,8 @@ STATUS: Mapping[type[errors.PaddlepoolError], int] = {
     errors.TooManyInputs: 422,
     errors.InvalidTensor: 400,
     errors.OutputTooLarge: 422,
+    errors.HostNotAllowed: 400,
+    errors.CrossSite: 403,
     errors.Unauthorized: 401,
     errors.Forbidden: 403,
     errors.ModelNotFound: 404,
@@ -59,6 +61,7 @@ HTTP_CODES: Mapping[int, str] = {
     422: "invalid_json",
     431: "headers_too_large",
     500: "internal_error",
+    501: "not_implemented",
     503: "shutting_down",
 }
 """Errors of HTTP itself, which the exception tree does not know."""

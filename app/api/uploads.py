@@ -17,8 +17,8 @@ FILE_FIELDS = ("file", "image_file")
 RAW_TYPES = ("image/", "application/octet-stream")
 FIELD_BYTES = 1024
 CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1")
-"""Of a form's fields. Python keeps every other name that its codecs are asked for, for good, and has
-codecs that fail in ways of their own."""
+"""Of a form's fields. Python keeps every name that its codecs are asked for and do not know, for
+good, and has codecs that fail in ways of their own."""
 
 _HOW = (
     "send it as the file of a multipart form field named file (curl -F file=@photo.jpg), "

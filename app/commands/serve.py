@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from app.pipelines import PIPELINES
     from app.pipelines.task import load_tasks, settings_class
     from app.server import run as server
+    from app.server.descriptors import affordable_connections
     from app.settings import explain, unknown_variables
 
     names = ("host", "port", "model_repository", "log_level")
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     ):  # the first time, before anything is read; the log says if it fails
         bring_models(threading.Event())
     try:
+        connections = affordable_connections(settings.max_connections)
         app = create_app(settings, lifecycle=lifecycle)
     except ConfigError as error:
         return _refuse(error.message)
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     # every request for 60 ms; a reload makes enough objects to start one.
     gc.freeze()
     sys.setswitchinterval(SWITCH_SECONDS)
-    server.run(app, settings, listener=listener, on_drain=lifecycle.drain)
+    server.run(app, settings, listener=listener, connections=connections, on_drain=lifecycle.drain)
 
 
 def _refuse(reason: str) -> int:

@@ -15,6 +15,8 @@
     │   ├── TooManyInputs
     │   ├── InvalidTensor
     │   └── OutputTooLarge
+    ├── HostNotAllowed
+    ├── CrossSite
     ├── Unauthorized
     ├── Forbidden
     ├── ModelNotFound
@@ -147,6 +149,16 @@ class InvalidTensor(InputError):
 class OutputTooLarge(InputError):
     code = "output_too_large"
     title = "The requested output is too large"
+
+
+class HostNotAllowed(PaddlepoolError):
+    code = "host_not_allowed"
+    title = "Unknown host"
+
+
+class CrossSite(PaddlepoolError):
+    code = "cross_site"
+    title = "Sent by a page of another site"
 
 
 class Unauthorized(PaddlepoolError):

@@ -1,7 +1,8 @@
 """HTTP/1.1 as uvicorn's httptools protocol speaks it, with the limits that it lacks.
 
 A client has a deadline for its headers and one for the whole request, may not send more than so
-many bytes of headers, and must name its host. Whatever breaks the syntax of HTTP gets 400.
+many bytes of headers, and must name its host. Whatever breaks the syntax of HTTP gets 400; requests
+that came whole before it are answered first.
 """
 
 from __future__ import annotations
@@ -10,18 +11,23 @@ import asyncio
 import json
 import logging
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
-from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from app.api.errors import http_fault
-from app.api.problems import MEDIA_TYPE, Fault, members, reply
-from app.contracts.errors import Overloaded
+from app.api.problems import MEDIA_TYPE, Fault, members
+from app.server.crowded import refuse_crowded
+from app.server.ending import LINGER_BYTES, LINGER_SECONDS, HalfClosed, Lingering, ReplyTransport
+from app.server.framing import Misframed, read_framing
+from app.server.sending import StallWatch
 
-LINGER_SECONDS = 1.0
-STALLED_BYTES = 64 * 1024
-BODY_HEADERS = (b"content-length", b"transfer-encoding")
 log = logging.getLogger("paddlepool.protocol")
 
 
@@ -57,18 +63,27 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_body = False
         self._header_bytes = self._unparsed = 0
         self._began = self.loop.time()
-        self._ending = self._last = False
+        self._ending = self._last = self._keeps_alive = False
+        self._lingering = Lingering(transport, self.loop)
+        self._before: RequestResponseCycle | None = None
+        self._deferred: Callable[[], None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._stall: asyncio.TimerHandle | None = None
+        stall_seconds = self.connection_limits.send_stall_seconds
+        self._sending = StallWatch(transport, self.loop, seconds=stall_seconds)
         self._owe(self.connection_limits.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._settle()
-        self._unwatch_sending()
+        self._sending.stop()
+        if self.cycle is not None:  # which would otherwise keep us, and we it
+            self.cycle.transport = self.transport
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._ending or self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._ending:
+            self._lingering.received(len(data))
             return
         # A header that has not ended is in no callback yet, only in the parser's memory.
         self._unparsed = 0 if self._in_body else self._unparsed + len(data)
@@ -93,42 +108,89 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._unparsed = 0
-        hosts = sum(name == b"host" for name, _ in self.headers)
-        if hosts != 1 and (hosts or self.parser.get_http_version() != "1.0"):
-            self._refusal = http_fault(400, f"A request has one Host header, received {hosts}.")
-            raise ValueError("host")  # ends the parsing; send_400_response follows
+        version, upgrade = self.parser.get_http_version(), self.parser.should_upgrade()
+        try:
+            framing = read_framing(self.headers, version=version, upgrade=upgrade)
+        except Misframed as misframed:  # ends the parsing; send_400_response follows
+            self._refusal = misframed.fault
+            raise
         elapsed = self.loop.time() - self._began
         self._owe(self.connection_limits.receive_seconds - elapsed)
-        upgrade = self.parser.should_upgrade()
-        if upgrade and any(name in BODY_HEADERS and value != b"0" for name, value in self.headers):
-            # The parser takes what follows an upgrade for another protocol and drops the body.
-            self._refusal = http_fault(400, "A request with a body cannot ask for an upgrade.")
-            raise ValueError("upgrade")
         crowded = len(self.connections) > self.connection_limits.connections
-        self.app = _crowded if crowded else self._application
+        self.app = refuse_crowded if crowded else self._application
+        before = self._awaited()
         super().on_headers_complete()  # which may refuse the address
-        self._in_body = True
-        if self._last or self.expect_100_continue:
-            # A client that is refused before `100 Continue` may send the body or not send it.
-            self.cycle.keep_alive = False
-        if upgrade:  # answered without one; nothing behind it is ours to read
-            self.cycle.keep_alive = False
-            self._ending = True
+        self._before, self._in_body = before, True
+        # A client that is refused before `100 Continue` may send the body or not send it; behind
+        # an upgrade nothing is ours to read.
+        keeps = self.cycle.keep_alive and not (self._last or self.expect_100_continue or upgrade)
+        self._keeps_alive = self.cycle.keep_alive = keeps
+        self._ending = upgrade
+        if framing.length != 0:
+            self.cycle.transport = ReplyTransport(  # type: ignore[assignment]  # what it uses of it
+                self.transport, self._close_after_reply
+            )
+            if framing.length is None or framing.length > LINGER_BYTES:
+                # Until the body is here: a reply before that is a refusal, and we read no further.
+                self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         self._in_body = False
         self._settle()
         super().on_message_complete()
-        if self.cycle is not None and self.cycle.response_complete and not self.pipeline:
+        cycle = self.cycle
+        if not cycle.response_started:
+            cycle.keep_alive = self._keeps_alive
+        elif cycle.response_complete and not self.pipeline:
             # Answered before its body had arrived, as a 413 is: only now is the connection idle.
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing() or self._lingering.begun or self._awaited() is not None:
+            return
+        if self._deferred is not None:
+            self._deferred()
+        elif self._in_body:  # the rest of what was refused is not worth more
+            self._owe(LINGER_SECONDS)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvloop keeps it open for a true
+        """Whoever sends no more still gets the answers to what came whole."""
+        whole = self._awaited()
+        if whole is None or self._lingering.begun:
+            return False
+        self._drop_unfinished()
+        whole.keep_alive = False
+        ask = not (self.pipeline or whole.response_started) and whole.scope["http_version"] == "1.1"
+        HalfClosed(self.transport, self.loop).watch(ask=ask)
+        return True
+
+    def _awaited(self) -> RequestResponseCycle | None:
+        """The last request that came whole, while it is not answered."""
+        cycle = self._before if self._in_body else self.cycle
+        return None if cycle is None or cycle.response_complete else cycle
+
+    def _drop_unfinished(self) -> None:
+        """Read no further; what has not come whole is not begun."""
+        self._settle()
+        self._ending = True
+        if self._in_body and self.pipeline and self.pipeline[0][0] is self.cycle:
+            self.pipeline.popleft()
+
+    def _close_after_reply(self) -> None:
+        if self._in_body and self.cycle.response_complete:
+            self._drop_unfinished()
+            self._lingering.begin()
+        else:
+            self.transport.close()
+
     def shutdown(self) -> None:
         """The server stops. A request may be on its way on an idle connection: wait for it."""
         if self.cycle is not None and not self.cycle.response_complete:
+            self._keeps_alive = False
             super().shutdown()
             return
         self._last = True
@@ -142,30 +204,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_sending()
+        self._sending.start()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._unwatch_sending()
-
-    def _watch_sending(self) -> None:
-        left = self.transport.get_write_buffer_size()
-        self._stall = self.loop.call_later(
-            self.connection_limits.send_stall_seconds, self._check_sending, left
-        )
-
-    def _unwatch_sending(self) -> None:
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-
-    def _check_sending(self, before: int) -> None:
-        """A client that hardly reads holds the reply in memory: cut it off, flushing nothing."""
-        if before - self.transport.get_write_buffer_size() < STALLED_BYTES:
-            log.info("client stalled", extra={"left_bytes": self.transport.get_write_buffer_size()})
-            self.transport.abort()
-        else:
-            self._watch_sending()
+        self._sending.stop()
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn calls this for whatever the parser or a callback of ours refuses."""
@@ -219,17 +262,19 @@ class LimitedProtocol(HttpToolsProtocol):
             "connection refused",
             extra={"request_id": request_id, "status": fault.status, "code": fault.code},
         )
-        cycle = self.cycle
-        running = cycle is not None and not cycle.response_complete
-        # A running request that is not the broken one must not get a stranger's reply, and one
-        # that was answered before its body had come must not get a second one.
-        silent = cycle.response_started if self._in_body else running
-        if running:
-            cycle.disconnected = True
-            cycle.message_event.set()
-        if silent:
-            self.transport.close()
-            return
+        if self._awaited() is not None:  # its reply goes first
+            self._drop_unfinished()
+            self._deferred = partial(self._end_with, fault, request_id)
+        else:
+            self._end_with(fault, request_id)
+
+    def _end_with(self, fault: Fault, request_id: str) -> None:
+        if self._in_body:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:  # it must not get a second one
+                self.transport.close()
+                return
         body = json.dumps(members(fault, request_id=request_id, instance="")).encode()
         self.transport.write(
             STATUS_LINE[fault.status]
@@ -239,20 +284,5 @@ class LimitedProtocol(HttpToolsProtocol):
             + b"connection: close\r\n\r\n"
             + body
         )
-        # Closing with unread bytes resets the connection and the client never sees the reply.
-        self.transport.write_eof()
         self.flow.resume_reading()
-        self.loop.call_later(LINGER_SECONDS, self.transport.close)
-
-
-async def _crowded(scope: Scope, receive: Receive, send: Send) -> None:
-    """The backstop: too many connections are open to look at this one's request."""
-    scope["state"]["request_id"] = secrets.token_hex(8)
-    fault = Fault(
-        status=503,
-        code=Overloaded.code,
-        title=Overloaded.title,
-        detail="Too many connections are open.",
-        headers={"Retry-After": "1", "Connection": "close"},
-    )
-    await reply(fault, scope)(scope, receive, send)
+        self._lingering.begin()

@@ -87,15 +87,23 @@ def listen(host: str, port: int, *, backlog: int) -> socket.socket:
 
 
 def run(
-    app: ASGIApp, settings: Settings, *, listener: socket.socket, on_drain: Callable[[], None]
+    app: ASGIApp,
+    settings: Settings,
+    *,
+    listener: socket.socket,
+    connections: int,
+    on_drain: Callable[[], None],
 ) -> NoReturn:
-    """Serve until a signal, then end the process: code 0 after a drain, 1 when forced."""
+    """Serve until a signal, then end the process: code 0 after a drain, 1 when forced.
+
+    `connections` may be open at one time.
+    """
     limits = ProtocolLimits(
         header_seconds=settings.header_timeout_seconds,
         header_bytes=settings.header_max_bytes,
         receive_seconds=settings.receive_timeout_seconds,
         send_stall_seconds=settings.send_stall_seconds,
-        connections=settings.max_connections,
+        connections=connections,
     )
     config = uvicorn.Config(
         app,

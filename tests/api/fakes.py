@@ -241,7 +241,9 @@ class Client:
     ) -> list[httpx.Response]:
         async def run() -> list[httpx.Response]:
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://localhost"
+            ) as client:
                 return [await client.request(m, path, **options) for m, path, options in requests]
 
         return asyncio.run(run())

@@ -10,7 +10,7 @@ import time
 from tests.e2e.process import PATIENCE, Server, read_reply, status_of
 
 ROUNDS = 5
-LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PROBES = 200
 ECHO = """
 import socket

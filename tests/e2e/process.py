@@ -103,12 +103,17 @@ def running(
     *,
     settings: Mapping[str, object] | None = None,
     module: str = "app.cli",
+    script: Path | None = None,
 ) -> Iterator[Server]:
-    """A server on this model repository; its log goes to `directory`. Killed at the end."""
+    """A server on this model repository; its log goes to `directory`. Killed at the end.
+
+    `script` runs in place of `module`, with the same arguments.
+    """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PADDLEPOOL_")}
     settings = {"drain_delay_seconds": 0} | dict(settings or {})
     environment |= {f"PADDLEPOOL_{name.upper()}": str(v) for name, v in settings.items()}
-    command = [sys.executable, "-m", module, "serve", "--port", "0"]
+    what = ["-m", module] if script is None else [str(script)]
+    command = [sys.executable, *what, "serve", "--port", "0"]
     log_file = directory / "server.log"
     with log_file.open("wb") as log:
         process = subprocess.Popen(

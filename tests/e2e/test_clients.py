@@ -26,7 +26,7 @@ def test_work_ends_when_its_client_has_gone(tmp_path: Path) -> None:
     """100 requests, 90 of them closed: 90 handlers are cancelled, 10 answer; the log says 499."""
     (tmp_path / "models").mkdir()
     with running(tmp_path / "models", tmp_path, module="tests.e2e.slow_server") as server:
-        request = b"POST /slow?seconds=%d HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
+        request = b"POST /slow?seconds=%d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
         connections = [server.connect() for _ in range(100)]
         for number, connection in enumerate(connections):
             connection.sendall(request % (3 if number < 10 else 1000))
@@ -48,7 +48,7 @@ def test_work_ends_when_its_client_has_gone(tmp_path: Path) -> None:
 
 def test_a_client_that_leaves_in_its_body_harms_nobody(strict_server: Server) -> None:
     """The handler never starts its work, and nothing is logged as a failure."""
-    head = b"POST /slow?seconds=0 HTTP/1.1\r\nHost: x\r\nX-Request-ID: left-early\r\n"
+    head = b"POST /slow?seconds=0 HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: left-early\r\n"
     before = counts(strict_server)["started"]
     with strict_server.connect() as connection:
         connection.sendall(head + b"Content-Length: 100\r\n\r\nhalf")

@@ -173,7 +173,7 @@ def read_metrics(client: httpx.Client) -> dict[tuple[str, str], float]:
 def test_jobs_of_clients_that_left_never_run(product: Server, client: httpx.Client) -> None:
     """Of 16 queued pictures 13 are given up: their jobs leave the queue, the others are done."""
     picture = a_picture()
-    head = b"POST /segment?output=mask&timeout_ms=30000 HTTP/1.1\r\nHost: x\r\n"
+    head = b"POST /segment?output=mask&timeout_ms=30000 HTTP/1.1\r\nHost: localhost\r\n"
     head += b"Content-Type: image/png\r\n"
     request = head + b"Content-Length: %d\r\n\r\n" % len(picture) + picture
     queue, running_now = ("paddlepool_queue_depth", ""), ("paddlepool_inflight_requests", "")

@@ -1,0 +1,78 @@
+"""What a page of another site must not do through its visitor's browser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.api.errors import fault_of
+from app.api.problems import reply
+from app.contracts.errors import CrossSite, HostNotAllowed
+
+ANY = "*"
+HEALTH = "/v2/health/"
+"""Probes call a server by its address; what they read is the same for everybody."""
+
+SAFE = ("GET", "HEAD", "OPTIONS")
+OWN = (b"same-origin", b"none")
+
+
+class Sites:
+    """Lets a request pass that is for one of the server's names, and comes from no other site.
+
+    A page can have its own name lead to this machine (DNS rebinding); its browser then sends that
+    name as Host. It can also send a form, or a text, to any address without being asked; its
+    browser then says in Sec-Fetch-Site that the page is another's. Starlette's
+    TrustedHostMiddleware would answer in plain text.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Sequence[str], origins: Sequence[str]) -> None:
+        """`hosts` as Settings.hosts gives them; pages of `origins` may send what they like."""
+        self._app = app
+        self._any = ANY in hosts
+        self._names = frozenset(host.encode("latin-1") for host in hosts)
+        self._endings = tuple(name[1:] for name in self._names if name.startswith(b"*."))
+        self._origins = frozenset(origin.encode("latin-1") for origin in origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            refusal = self._refusal(scope)
+            if refusal is not None:
+                await reply(fault_of(refusal), scope)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> HostNotAllowed | CrossSite | None:
+        host = site = origin = b""
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value
+            elif name == b"sec-fetch-site":
+                site = value
+            elif name == b"origin":
+                origin = value
+        # Only HTTP/1.0 lets a client leave Host out, and no browser does.
+        foreign = not (self._any or not host or self._allowed(host))
+        if foreign and not scope["path"].startswith(HEALTH):
+            return HostNotAllowed(
+                "The Host header is none of this server's names, which PADDLEPOOL_ALLOWED_HOSTS "
+                "lists."
+            )
+        sent_by_page = bool(site) and site not in OWN and scope["method"] not in SAFE
+        if sent_by_page and origin not in self._origins:
+            return CrossSite(
+                "A page of another site sent this; PADDLEPOOL_CORS_ORIGINS lists those that may."
+            )
+        return None
+
+    def _allowed(self, host: bytes) -> bool:
+        name = _name(host.lower())
+        return name in self._names or name.endswith(self._endings)
+
+
+def _name(host: bytes) -> bytes:
+    """The host without its port, the brackets of an address, and a final dot."""
+    if host.startswith(b"["):
+        return host[1:].partition(b"]")[0]
+    return host.partition(b":")[0].removesuffix(b".")

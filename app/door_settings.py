@@ -1,0 +1,75 @@
+"""Settings of the server's door: connections, request bodies together, the names it answers to."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, Field, field_validator
+from pydantic_settings import NoDecode
+
+KIB = 1024
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|[0-9a-f:.]+")
+
+Bytes = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class DoorSettings(BaseModel):
+    """A part of app.settings.Settings."""
+
+    header_timeout_seconds: Seconds = Field(
+        10.0, description="Time a client has to send a request's headers, else 408."
+    )
+    header_max_bytes: Bytes = Field(
+        32 * KIB, description="Most bytes of a request line and its headers, else 431."
+    )
+    receive_timeout_seconds: Seconds = Field(
+        30.0, description="Time a client has to send a whole request, else 408."
+    )
+    keep_alive_seconds: Seconds = Field(
+        5.0, description="Time an idle connection is kept open for the next request."
+    )
+    send_stall_seconds: Seconds = Field(
+        30.0,
+        description="Time in which a client must take 64 KiB of its reply, else it is cut off.",
+    )
+    backlog: int = Field(
+        2048, ge=1, le=65_535, description="Connections the system may queue before accept."
+    )
+    max_connections: int = Field(
+        1_000,
+        ge=1,
+        description="Open connections beyond which requests get 503; a backstop only. Held against"
+        " the limit of open files when the server starts.",
+    )
+    body_memory_bytes: int = Field(
+        0,
+        ge=0,
+        description="Memory that all request bodies together may hold, in bytes; 0 takes a quarter"
+        " of the machine's or the container's.",
+    )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Names that a request's Host may have, else 400, as `api.example` or"
+        " `*.example`; left out, those of this machine's loopback where the server listens there,"
+        " and every name elsewhere.",
+    )
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _hosts_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = tuple(name.lower().removeprefix("[").removesuffix("]") for name in value)
+        if not all(HOST.fullmatch(name) for name in names):
+            raise ValueError("each is a host name, *.name, an address or *, without a port")
+        return names
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,201 @@
+"""How connections end: early refusals, half-closed clients, garbage behind what came whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app.server.descriptors import OWN_DESCRIPTORS
+from app.server.ending import LINGER_SECONDS
+from tests.e2e.process import ROOT, Server, read_all, read_reply, running, status_of, wait_until
+
+pytestmark = pytest.mark.e2e
+
+HOST = b"Host: localhost\r\n"
+SLOW = b"POST /slow?seconds=%b HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx"
+BUSY = 6.0
+"""Seconds: more than the end of a connection takes on a busy machine, and less than the deadline
+that a request has on `server`."""
+
+
+@pytest.mark.parametrize("what", ["413", "415", "404"])
+def test_a_refused_body_is_not_read_for_long(server: Server, what: str) -> None:
+    """In chunks of one byte each costs the parser as much as a large one: 32 GiB came in once."""
+    path = b"/nothing" if what == "404" else b"/sentiment"
+    coding = b"Content-Encoding: gzip\r\n" if what == "415" else b""
+    length = b"Content-Length: 9999999999" if what == "413" else b"Transfer-Encoding: chunked"
+    head = b"POST %b HTTP/1.1\r\n" % path + HOST + coding + length + b"\r\n\r\n"
+    sent = 0
+    with server.connect() as connection:
+        connection.sendall(head)
+        reply = read_reply(connection)
+        assert status_of(reply) == int(what)
+        assert b"connection: close" in reply.lower()
+        started = time.monotonic()
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            while time.monotonic() - started < BUSY:
+                connection.sendall(b"1\r\nx\r\n" * 10_000)
+                sent += 60_000
+        assert 0.9 * LINGER_SECONDS < time.monotonic() - started < BUSY
+    assert sent < 64 << 20  # 1 MiB is read, the systems' own buffers take the rest
+
+
+def test_who_sends_everything_before_reading_hears_why_it_was_refused(server: Server) -> None:
+    """The reply is there although the connection is cut while it sends."""
+    head = b"POST /sentiment HTTP/1.1\r\n" + HOST + b"Content-Length: 30000000\r\n\r\n"
+    with server.connect() as connection:
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            connection.sendall(head + bytes(30_000_000))
+        assert status_of(read_all(connection)) == 413
+
+
+def test_a_small_refused_body_that_does_not_come_ends_the_connection(server: Server) -> None:
+    """Within a second, and nothing is said twice."""
+    with server.connect() as connection:
+        connection.sendall(b"POST /nothing HTTP/1.1\r\n" + HOST + b"Content-Length: 10\r\n\r\n")
+        assert status_of(read_reply(connection)) == 404
+        started = time.monotonic()
+        assert read_all(connection) == b""
+        assert time.monotonic() - started < BUSY
+
+
+def test_a_whole_body_in_chunks_keeps_the_connection(strict_server: Server) -> None:
+    """Only a refusal before its end closes it."""
+    request = b"POST /slow?seconds=0 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + HOST + b"\r\n"
+    with strict_server.connect() as connection:
+        for _ in range(2):
+            connection.sendall(request)
+            connection.sendall(b"3\r\nabc\r\n0\r\n\r\n")
+            reply = read_reply(connection)
+            assert status_of(reply) == 200
+            assert b"connection: close" not in reply.lower()
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_client_that_sends_no_more_gets_its_answer(strict_server: Server, version: bytes) -> None:
+    """It has closed one direction of the connection, not both."""
+    with strict_server.connect() as connection:
+        connection.sendall((SLOW % b"0.3").replace(b"HTTP/1.1", b"HTTP/" + version))
+        connection.shutdown(socket.SHUT_WR)
+        reply = read_all(connection)
+    interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert reply.startswith(interim) == (version == b"1.1")
+    assert status_of(reply.removeprefix(interim)) == 200
+    assert reply.endswith(b'{"bytes":1}')
+
+
+def test_pipelined_requests_before_the_end_are_answered(strict_server: Server) -> None:
+    """All that came whole; half a request behind them is dropped."""
+    with strict_server.connect() as connection:
+        connection.sendall(2 * (SLOW % b"0.1") + b"GET /info HTT")
+        connection.shutdown(socket.SHUT_WR)
+        assert read_all(connection).count(b'{"bytes":1}') == 2
+
+
+def test_a_client_that_has_left_is_still_noticed(strict_server: Server) -> None:
+    """The bytes are those of one that sends no more; the reset that follows is not."""
+    with strict_server.client() as client:
+        before = client.get("/slow/counts").json()["cancelled"]
+        with strict_server.connect() as connection:
+            connection.sendall(SLOW % b"60")
+            wait_until(
+                lambda: (
+                    (counts := client.get("/slow/counts").json())["started"]
+                    > counts["answered"] + counts["cancelled"]
+                )
+            )
+        wait_until(lambda: client.get("/slow/counts").json()["cancelled"] == before + 1)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        b"NONSENSE\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST /slow?seconds=0 HTTP/1.1\r\n"
+        + HOST
+        + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+    ],
+    ids=["no-http", "no-host", "bad-chunk"],
+)
+def test_garbage_behind_a_request_does_not_drop_its_reply(
+    strict_server: Server, behind: bytes
+) -> None:
+    """The answers come in order: first 200, then 400."""
+    with strict_server.connect() as connection:
+        connection.sendall((SLOW % b"0.3") + behind)
+        replies = read_all(connection)
+    assert status_of(replies) == 200
+    assert replies.count(b"HTTP/1.1 ") == 2
+    assert replies.index(b'{"bytes":1}') < replies.index(b"HTTP/1.1 400")
+
+
+def test_what_came_whole_before_garbage_and_the_end_is_answered(strict_server: Server) -> None:
+    """Two requests, a broken third, and nothing more to come."""
+    broken = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\nzz"
+    with strict_server.connect() as connection:
+        connection.sendall(2 * (SLOW % b"0.2") + broken + b"\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        assert read_all(connection).count(b'{"bytes":1}') == 2
+
+
+def start(tmp_path: Path, files: int) -> subprocess.CompletedProcess[str]:
+    """A server on an empty repository with so many open files at most, stopped by its own limit."""
+    (tmp_path / "models").mkdir()
+    command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--model-repository"]
+    return subprocess.run(
+        [*command, str(tmp_path / "models")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)),
+    )
+
+
+def test_too_few_open_files_end_the_start(tmp_path: Path) -> None:
+    """With the limit and what is needed, in one line."""
+    done = start(tmp_path, OWN_DESCRIPTORS)
+    assert done.returncode == 3
+    [line] = done.stderr.splitlines()
+    assert f"the limit of open files is {OWN_DESCRIPTORS}" in line
+    assert f"{OWN_DESCRIPTORS + 1_000} for PADDLEPOOL_MAX_CONNECTIONS=1000" in line
+
+
+def test_connections_are_held_against_the_limit_of_open_files(tmp_path: Path) -> None:
+    """Fewer are taken, one line says so, and the one too many gets its 503."""
+    (tmp_path / "models").mkdir()
+    idle: list[socket.socket] = []
+    few = OWN_DESCRIPTORS + 20
+    code = (
+        "import resource, runpy, sys;"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (64, {few}));"
+        "sys.argv[0] = 'paddlepool'; runpy.run_module('app.cli', run_name='__main__')"
+    )
+    module = tmp_path / "few_files.py"
+    module.write_text(code, "utf-8")
+    with running(tmp_path / "models", tmp_path, script=module) as server:
+        server.wait_loaded()
+        [line] = [line for line in server.log() if "MAX_CONNECTIONS" in line["event"]]
+        assert line["level"] == "warning"
+        assert f"is {few}: taking 20 connections at most" in line["event"]
+        try:
+            for _ in range(21):
+                idle.append(server.connect())
+            with server.connect() as connection:
+                connection.sendall(b"GET /v2/health/live HTTP/1.1\r\n" + HOST + b"\r\n")
+                reply = read_all(connection)
+        finally:
+            for connection in idle:
+                connection.close()
+    assert status_of(reply) == 503
+    assert json.loads(reply.partition(b"\r\n\r\n")[2])
