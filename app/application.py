@@ -11,6 +11,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app import __version__
 from app.api import demo, docs, errors, info, metrics
@@ -19,6 +20,7 @@ from app.api.middleware.body_budget import BodyBudget
 from app.api.middleware.disconnect import Disconnect
 from app.api.middleware.keys import Keys
 from app.api.middleware.limits import BodyLimits
+from app.api.middleware.quotas import QuotaLimits, Quotas
 from app.api.middleware.sites import Sites
 from app.api.problems import ANY_STATUSES, TASK_STATUSES, Problem, ProtocolError, documented
 from app.api.routes import RouteTable
@@ -40,6 +42,9 @@ EXPOSED = (
     "X-Predictor",
     "Server-Timing",
     "Retry-After",
+    "RateLimit-Limit",
+    "RateLimit-Remaining",
+    "RateLimit-Reset",
     BINARY_HEADER,
 )
 """Reply headers that a page of an allowed origin may read; each task adds its own."""
@@ -129,6 +134,10 @@ def _layers(
     layers = [
         Middleware(Access, routes=routes, metrics=services.metrics, lifecycle=services.lifecycle)
     ]
+    if settings.trusted_proxies:
+        layers.append(
+            Middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
+        )
     if settings.cors_origins:
         layers.append(
             Middleware(
@@ -140,6 +149,7 @@ def _layers(
             )
         )
     admin_key = settings.admin_key
+    quotas = _quotas(settings)
     budget = BodyBudget(settings.body_memory_bytes or memory_limit() // BODY_SHARE)
     return [
         *layers,
@@ -148,12 +158,26 @@ def _layers(
         Middleware(
             Keys,
             keys=keys,
+            start_keys=[key.get_secret_value().encode() for key in settings.start_group_keys],
             admin_key=None if admin_key is None else admin_key.get_secret_value().encode(),
             health_needs_key=settings.health_needs_key,
             metrics_needs_key=settings.metrics_needs_key,
         ),
+        *([Middleware(Quotas, limits=quotas)] if quotas else ()),
         Middleware(BodyLimits, routes=routes, budget=budget),
     ]
+
+
+def _quotas(settings: Settings) -> QuotaLimits:
+    limits = {
+        "requests": settings.quota_requests_per_minute,
+        "pixels": settings.quota_pixels_per_minute,
+        "texts": settings.quota_texts_per_minute,
+    }
+    return QuotaLimits(
+        per_minute={what: limit for what, limit in limits.items() if limit},
+        concurrent=settings.quota_concurrent_requests,
+    )
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app.awaiting import results_of
+from app.contracts.caller import CALLER
 from app.contracts.errors import (
     DeadlineExceeded,
+    GroupNotRunning,
     InvalidParameter,
     InvalidTensor,
     ModelNotFound,
@@ -109,13 +111,14 @@ class DataPlane:
         """Answer one request of a task ("segment", "sentiment") with its pipeline.
 
         Raises what the pipeline says of the payload (InputError), ModelNotFound, ModelNotReady,
-        Overloaded, DeadlineExceeded, WorkerCrashed and ModelOutputInvalid.
+        GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed and ModelOutputInvalid.
         """
         deadline = self._clock() + timeout
         chosen = model or self._default_model(task)
         with self._leased(chosen, version) as served:
             pipeline = _pipeline_of(served, task)
             group = group or served.config.default_group
+            _check_may_start(served, group)
             async with self._within(deadline, timeout, served, group):
                 with served.reserving(group=group, deadline=deadline) as reservation:
                     prepared = await pipeline.prepare(payload, deadline=deadline)
@@ -160,6 +163,7 @@ class DataPlane:
             if group != served.config.default_group:
                 held.close()  # the place is in another queue
                 reservation = None
+                _check_may_start(served, group)
             deadline = began + asked.timeout
             try:
                 async with self._within(deadline, asked.timeout, served, group):
@@ -246,6 +250,20 @@ class DataPlane:
             return self._default_models[task]
         except KeyError:
             raise ModelNotFound(f"no model for the task {task!r} is configured") from None
+
+
+def _check_may_start(served: ServedModel, group: str) -> None:
+    """Raises GroupNotRunning where using the group would start it and the caller may not do that.
+
+    A group has processes of its own, with the whole model in them.
+    """
+    if group == served.config.default_group or CALLER.get().may_start:
+        return
+    if any(status.name == group and not status.started for status in served.groups()):
+        raise GroupNotRunning(
+            f"instance group {group!r} is not running, and this request has no key that may start "
+            "one"
+        )
 
 
 def _pipeline_of(served: ServedModel, task: str) -> Pipeline:

@@ -58,6 +58,31 @@ class DoorSettings(BaseModel):
         " and every name elsewhere.",
     )
 
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Addresses or networks, as `10.0.0.0/8`, of proxies whose X-Forwarded-For tells"
+        " the client's address.",
+    )
+    quota_requests_per_minute: int = Field(
+        0, ge=0, description="Requests a minute of one key, or address without keys; 0: any number."
+    )
+    quota_pixels_per_minute: int = Field(
+        0, ge=0, description="Pixels of uploaded pictures a minute, likewise; 0: any number."
+    )
+    quota_texts_per_minute: int = Field(
+        0, ge=0, description="Texts to classify a minute, likewise; 0: any number."
+    )
+    quota_concurrent_requests: int = Field(
+        0, ge=0, description="Requests at one time of one key or address; 0: any number."
+    )
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _proxies_are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for network in value:
+            ipaddress.ip_network(network)  # raises ValueError
+        return value
+
     @field_validator("allowed_hosts")
     @classmethod
     def _hosts_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:

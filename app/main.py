@@ -27,6 +27,7 @@ from app.engine.registry.registry import BuildPipeline, ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
 from app.live.background import Background, open_background
 from app.live.shadow import warn_of_unknown_groups
+from app.memory_limit import memory_limit
 from app.observability.build_info import build_info
 from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
@@ -37,6 +38,9 @@ from app.repository.layout import ModelRepository
 from app.settings import Settings
 from app.sources.refresh import refresh
 from app.workers import Workers
+
+ON_DEMAND_SHARE = 4
+"""Groups that start on demand take about this part of the memory, if no setting says how much."""
 
 log = logging.getLogger("paddlepool.server")
 
@@ -75,6 +79,8 @@ def create_app(
             observer=metrics,
             max_resident_bytes=settings.predictor_memory_bytes,
             max_on_demand=settings.on_demand_groups,
+            max_on_demand_bytes=settings.on_demand_memory_bytes
+            or memory_limit() // ON_DEMAND_SHARE,
         )
     metrics.watch(partial(read_gauges, registry))
     background = open_background(

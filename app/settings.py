@@ -137,6 +137,12 @@ class Settings(BaseSettings, DoorSettings):
         description="Instance groups that start on demand and may live at one time; the one not"
         " used for the longest makes room for the next.",
     )
+    on_demand_memory_bytes: int = Field(
+        0,
+        ge=0,
+        description="Resident memory of such groups at which no other is started, in bytes; 0 takes"
+        " a quarter of the machine's or the container's.",
+    )
     shadow_fraction: float = Field(
         0.0,
         ge=0,
@@ -164,6 +170,11 @@ class Settings(BaseSettings, DoorSettings):
     api_keys_file: Path | None = Field(
         None,
         description="File with further keys, one on each line and at least one; read at start.",
+    )
+    start_group_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        (),
+        description="Keys that alone may start an instance group by naming it; they open what other"
+        " keys open. Without any, every client may.",
     )
     admin_key: SecretStr | None = Field(
         None, description="Key for everything under /v2/repository, which is off without one."

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import (
     BackendError,
     DeadlineExceeded,
+    GroupNotRunning,
+    InvalidParameter,
     InvalidTensor,
     ModelOutputInvalid,
     Overloaded,
@@ -121,6 +124,32 @@ def test_the_answers_stand_in_the_order_of_the_jobs(
     answer = asyncio.run(ask(dataplane, 1, 2, 3, 4, 5, 6))
     assert answer.value == [2, 4, 6, 8, 10, 12]
     assert sizes == [4, 2]
+
+
+def test_who_may_start_no_group_uses_those_that_run(dataplane: DataPlane) -> None:
+    """By both front doors; the default group and one that somebody else has started are running."""
+
+    async def choose(group: str, *, may_start: bool) -> None:
+        CALLER.set(Caller(name="somebody", may_start=may_start))
+        await dataplane.run("several", [1.0], group=group, timeout=PATIENCE)
+
+    async def choose_raw(group: str) -> None:
+        CALLER.set(Caller(name="somebody", may_start=False))
+
+        async def read(served: ServedModel) -> TensorRequest:
+            return asked_for(row(3), group=group)
+
+        await dataplane.infer("double", read)
+
+    asyncio.run(choose("main", may_start=False))
+    for refused in (choose("spare", may_start=False), choose_raw("spare")):
+        with pytest.raises(GroupNotRunning, match="'spare' is not running"):
+            asyncio.run(refused)
+    with pytest.raises(InvalidParameter):
+        asyncio.run(choose("unknown", may_start=False))
+    asyncio.run(choose("spare", may_start=True))
+    asyncio.run(choose("spare", may_start=False))
+    asyncio.run(choose_raw("spare"))
 
 
 def test_one_job_that_fails_fails_the_request_at_once(

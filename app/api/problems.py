@@ -92,7 +92,7 @@ class ProtocolError(BaseModel):
     error: str = Field(description="What was received and what was expected.")
 
 
-ANY_STATUSES = (400, 401, 403, 408, 413, 415, 422, 500, 501, 503)
+ANY_STATUSES = (400, 401, 403, 408, 413, 415, 422, 429, 500, 501, 503)
 """What every operation can answer with, whatever it does."""
 
 TASK_STATUSES = (404, 413, 415, 422, 503, 504)

@@ -19,10 +19,12 @@
     ├── CrossSite
     ├── Unauthorized
     ├── Forbidden
+    ├── GroupNotRunning
     ├── ModelNotFound
     ├── ModelNotReady
     ├── ModelLoadFailed
     ├── Overloaded
+    │   └── QuotaExceeded
     ├── DeadlineExceeded
     ├── WorkerCrashed
     ├── ModelOutputInvalid
@@ -171,6 +173,11 @@ class Forbidden(PaddlepoolError):
     title = "Switched off on this server"
 
 
+class GroupNotRunning(PaddlepoolError):
+    code = "group_not_running"
+    title = "The instance group is not running"
+
+
 class ModelNotFound(PaddlepoolError):
     code = "model_not_found"
     title = "Model not found"
@@ -202,6 +209,13 @@ class Overloaded(PaddlepoolError):
     ) -> None:
         super().__init__(message, limit=limit, received=received)
         self.retry_after = retry_after
+
+
+class QuotaExceeded(Overloaded):
+    """One caller has had its share; others have not."""
+
+    code = "quota_exceeded"
+    title = "The quota is used up"
 
 
 class DeadlineExceeded(PaddlepoolError):

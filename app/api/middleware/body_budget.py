@@ -111,8 +111,8 @@ class BodyBudget:
 
     def _full(self) -> Overloaded:
         return Overloaded(
-            f"request bodies hold all the memory they may, {self.limit} bytes, and no other arrives "
-            "more slowly than this one",
+            f"request bodies hold all the memory they may, {self.limit} bytes, and no other "
+            "arrives more slowly than this one",
             retry_after=RETRY_SECONDS,
             limit=self.limit,
         )

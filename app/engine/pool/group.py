@@ -203,12 +203,15 @@ class Group:
             queue_depth=self._batcher.depth,
             queue_limit=self._queue_limit,
             inflight=self._batcher.inflight,
-            resident_bytes=sum(instance.resident_bytes() for instance in self._instances),
+            resident_bytes=self.resident_bytes(),
             started=started,
             ready=ready,
             reason="" if ready else self._reason(started),
             effect=self.effect,
         )
+
+    def resident_bytes(self) -> int:
+        return sum(instance.resident_bytes() for instance in self._instances)
 
     def _reason(self, started: bool) -> str:
         """Why it is not ready, for operators; clients hear less."""

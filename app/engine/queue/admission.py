@@ -3,12 +3,16 @@
 A job is admitted only if, by the moving service time, it can finish before its deadline. One
 exception keeps a wrong estimate from refusing everyone for ever: a job that would run at once is
 always admitted, and its run corrects the estimate.
+
+What counts before a job is what goes before it: of other callers no more than its turn lets pass.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
+from app.contracts.caller import CALLER
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
 from app.contracts.reasons import Rejection
 from app.engine.queue.job import Job, ShapeKey
@@ -30,15 +34,19 @@ class Reservation:
     """A place in the queue for a job that is still being made, such as one whose picture is being
     opened. Nobody else's job takes it."""
 
-    __slots__ = ()
+    __slots__ = ("caller",)
+
+    def __init__(self) -> None:
+        self.caller = CALLER.get().name
 
 
 class Admission:
     """Callers hold the batcher's lock.
 
     **Invariant**: reservations and the jobs of normal priority together never exceed `max_queue`,
-    so the job of a reservation always finds room. Urgent work has been paid for: it is not counted
-    and never refused.
+    so the job of a reservation always finds room; beside them, callers who have nothing here find a
+    place each, as many as `max_queue` again, so that nobody can fill the queue for the others.
+    Urgent work has been paid for: it is not counted and never refused.
     """
 
     def __init__(self, queues: ShapeQueues, times: ServiceTime, *, max_queue: int) -> None:
@@ -68,7 +76,7 @@ class Admission:
                 if reserved and place == 0:
                     _check_deadline(job, now)
                 else:
-                    reserving = 0 if reserved else len(self.reservations)
+                    reserving = 0 if reserved else self._reserving(job.caller)
                     self._check(job, now, instances, reserving=reserving)
             except Refused:
                 for added in jobs[:place]:
@@ -86,9 +94,10 @@ class Admission:
     def reserve(self, deadline: float, now: float, instances: Instances) -> Reservation:
         """Raises Refused when a job that is still to be made would find no room or no time."""
         if self._queues or self.reservations or not instances.free:
-            wait = self._wait(NORMAL, None, 1, len(self.reservations), instances)
+            caller = CALLER.get().name
+            wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), instances)
             self._check_time(wait, self._times.overall(), deadline - now)
-            self._check_room(NORMAL, wait)
+            self._check_room(NORMAL, wait, caller)
         reservation = Reservation()
         self.reservations.add(reservation)
         return reservation
@@ -101,18 +110,35 @@ class Admission:
             return
         wait = 0.0
         if self._queues or not instances.free:
-            wait = self._wait(job.priority, job.key, job.rows, reserving, instances)
+            wait = self._wait(job.priority, job.key, job.rows, job.caller, reserving, instances)
             self._check_time(wait, self._times.expected(job.key), job.deadline - now)
-        self._check_room(job.priority, wait)
+        self._check_room(job.priority, wait, job.caller)
 
     def _taken(self) -> int:
         return self._queues.counted() + len(self.reservations)
 
+    def _reserving(self, caller: str) -> int:
+        """How many reservations go before the caller's next: of others as many as it has itself,
+        and the one whose turn it is."""
+        held = Counter(each.caller for each in self.reservations if each is not None)
+        own = held.pop(caller, 0)
+        return own + sum(min(count, own + 1) for count in held.values())
+
+    def _has_nothing(self, caller: str) -> bool:
+        reserved = any(each is not None and each.caller == caller for each in self.reservations)
+        return not reserved and not self._queues.callers()[caller]
+
     def _wait(
-        self, priority: int, key: ShapeKey | None, rows: int, reserving: int, instances: Instances
+        self,
+        priority: int,
+        key: ShapeKey | None,
+        rows: int,
+        caller: str,
+        reserving: int,
+        instances: Instances,
     ) -> float:
         """Seconds until a job of this shape would begin; `key` is None where it is not known."""
-        before = self._queues.seconds_before(priority, key, rows, self._times)
+        before = self._queues.seconds_before(priority, key, rows, caller, self._times)
         before += reserving * self._times.overall()
         return (instances.running + before) / max(1, instances.live)
 
@@ -126,14 +152,17 @@ class Admission:
             )
             raise Refused(Rejection.DEADLINE, hopeless)
 
-    def _check_room(self, priority: int, wait: float) -> None:
+    def _check_room(self, priority: int, wait: float, caller: str) -> None:
         """Jobs of lower priority do not count: the least urgent of them makes room."""
         taken = self._queues.counted(priority) + len(self.reservations)
-        if taken >= self._max_queue:
+        limit = self._max_queue
+        if taken >= limit and self._has_nothing(caller):
+            limit *= 2
+        if taken >= limit:
             full = Overloaded(
-                f"the queue is full: {taken} jobs wait, limit {self._max_queue}",
+                f"the queue is full: {taken} jobs wait, limit {limit}",
                 retry_after=max(wait, self._times.overall()),
-                limit=self._max_queue,
+                limit=limit,
                 received=taken + 1,
             )
             raise Refused(Rejection.QUEUE_FULL, full)

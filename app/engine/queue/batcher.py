@@ -174,7 +174,7 @@ class Batcher:
     def _start(self, jobs: list[Job], now: float) -> Batch | None:
         started = []
         for job in jobs:
-            self._queues.remove(job)
+            self._queues.take(job)
             if job.deadline <= now:
                 self._late.append(job)
                 self._deadlines.notify()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from app.contracts.caller import CALLER
 from app.contracts.errors import PaddlepoolError
 from app.contracts.tensors import Array, Tensors
 
@@ -31,6 +32,7 @@ class Job:
     priority: int
     deadline: float
     enqueued: float
+    caller: str = field(default_factory=lambda: CALLER.get().name)
     future: Future[Any] = field(default_factory=Future)  # typed by whoever made the job
     _claim: threading.Lock = field(default_factory=threading.Lock)
 

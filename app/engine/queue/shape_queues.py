@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
+from bisect import insort
+from collections import Counter
 from collections.abc import Iterator
+from operator import itemgetter
 
 from app.engine.queue.job import Job, ShapeKey
 from app.engine.queue.service_time import ServiceTime
@@ -16,18 +18,28 @@ URGENT, NORMAL = -1, 0
 """Priorities: smaller goes first. Urgent work is not counted against the limit of the queue."""
 
 
-class ShapeQueues:
-    """First come, first served within a priority; no lock, no clock, no thread of its own.
+Turn = tuple[float, int]
+"""When a job's turn is: its caller's virtual time, then its place in the order of arrival."""
 
-    A queue holds the jobs of one priority and shape in order of arrival. The queue whose head is
-    oldest goes first. A queue of lower priority (a larger number) is not looked at while any
-    job of higher priority waits, and never fills up a batch of one.
+
+class ShapeQueues:
+    """Fair between callers, and first come, first served for each, within a priority; no lock, no
+    clock, no thread of its own.
+
+    Start-time fair queueing (Goyal, Vin and Cheng, 1996): a caller's turn comes when it has had as
+    many rows as the others who wait, so that whoever sends one job waits for one of each of the
+    others, not for all. A queue holds the jobs of one priority and shape in the order of their
+    turns. The queue whose head's turn is first goes first. A queue of lower priority (a larger
+    number) is not looked at while any job of higher priority waits, and never fills up a batch of
+    one.
     """
 
     def __init__(self, *, max_rows: int, max_delay: float) -> None:
         self._max_rows = max_rows
         self._max_delay = max_delay
-        self._queues: dict[QueueKey, deque[tuple[int, Job]]] = {}
+        self._queues: dict[QueueKey, list[tuple[Turn, Job]]] = {}
+        self._now = 0.0  # virtual: the start of the latest job that was taken
+        self._next_start: dict[str, float] = {}
         self._sequence = itertools.count()
         self._size = 0
 
@@ -37,21 +49,35 @@ class ShapeQueues:
     def __iter__(self) -> Iterator[Job]:
         return (job for queue in self._queues.values() for _, job in queue)
 
+    def start_of(self, caller: str) -> float:
+        """The virtual time at which the caller's next job would start."""
+        return max(self._now, self._next_start.get(caller, 0.0))
+
     def add(self, job: Job) -> None:
-        queue = self._queues.setdefault((job.priority, job.key), deque())
-        queue.append((next(self._sequence), job))
+        start = self.start_of(job.caller)
+        self._next_start[job.caller] = start + job.rows
+        queue = self._queues.setdefault((job.priority, job.key), [])
+        insort(queue, ((start, next(self._sequence)), job), key=itemgetter(0))
         self._size += 1
 
     def remove(self, job: Job) -> bool:
         """Take a job out; False when it is not here (any more)."""
-        queue = self._queues.get((job.priority, job.key), deque())
-        for position, (_, waiting) in enumerate(queue):
+        return self._remove(job) is not None
+
+    def take(self, job: Job) -> None:
+        """Take a job out that will run: its caller has had its turn."""
+        if (start := self._remove(job)) is not None:
+            self._now = max(self._now, start)
+
+    def _remove(self, job: Job) -> float | None:
+        queue = self._queues.get((job.priority, job.key), [])
+        for position, ((start, _), waiting) in enumerate(queue):
             if waiting is job:
                 del queue[position]
                 self._size -= 1
                 self._forget_if_empty((job.priority, job.key))
-                return True
-        return False
+                return start
+        return None
 
     def take_expired(self, now: float) -> list[Job]:
         """Take out every job whose deadline has come."""
@@ -95,7 +121,7 @@ class ShapeQueues:
         return jobs, rows >= self._max_rows
 
     def least_urgent(self, than: int) -> Job | None:
-        """The youngest job of the lowest priority below `than`: the first to be shed."""
+        """The job of the lowest priority below `than` whose turn is last: the first to be shed."""
         lowest = max((priority for priority, _ in self._queues), default=than)
         if lowest <= than:
             return None
@@ -108,16 +134,26 @@ class ShapeQueues:
             len(queue) for (other, _), queue in self._queues.items() if NORMAL <= other <= priority
         )
 
+    def callers(self) -> Counter[str]:
+        """How many of the jobs that count each caller has."""
+        return Counter(
+            job.caller
+            for (priority, _), queue in self._queues.items()
+            if priority >= NORMAL
+            for _, job in queue
+        )
+
     def seconds_before(
-        self, priority: int, joining: ShapeKey | None, rows: int, times: ServiceTime
+        self, priority: int, joining: ShapeKey | None, rows: int, caller: str, times: ServiceTime
     ) -> float:
         """Predictor seconds of the runs that go before a job of this priority and so many rows,
         were it added now; `joining` is its shape, None where that is not known."""
         seconds = 0.0
+        start = self.start_of(caller)
         for (other, key), queue in self._queues.items():
             if other > priority:
                 continue
-            waiting = sum(job.rows for _, job in queue)
+            waiting = sum(job.rows for (turn, _), job in queue if other < priority or turn <= start)
             if (other, key) == (priority, joining):
                 # In its own queue it shares the last run, unless that one is full already.
                 runs = (waiting + rows - 1) // self._max_rows
@@ -129,3 +165,6 @@ class ShapeQueues:
     def _forget_if_empty(self, queue: QueueKey) -> None:
         if not self._queues[queue]:
             del self._queues[queue]
+        if not self._queues:  # nobody has had more than another: begin anew
+            self._now = 0.0
+            self._next_start.clear()

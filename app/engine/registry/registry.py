@@ -42,7 +42,8 @@ log = logging.getLogger(__name__)
 class ModelRegistry:
     """Thread-safe. `drain_timeout` in seconds bounds the wait for requests on an old version;
     `max_resident_bytes` is the memory at which a predictor process is replaced by a fresh one, and
-    `max_on_demand` how many groups that start on demand may live at a time."""
+    `max_on_demand` how many groups that start on demand may live at a time, and
+    `max_on_demand_bytes` of resident memory those may hold when one more is started."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class ModelRegistry:
         drain_timeout: float = 35.0,
         max_resident_bytes: int = 2 << 30,
         max_on_demand: float = math.inf,
+        max_on_demand_bytes: float = math.inf,
     ) -> None:
         self._repository = repository
         self._cores = available_cores() if cores is None else cores
@@ -65,7 +67,7 @@ class ModelRegistry:
             clock=clock,
             max_resident_bytes=max_resident_bytes,
             yielding=Yielding(self._cores),
-            on_demand=OnDemand(max_on_demand),
+            on_demand=OnDemand(max_on_demand, max_on_demand_bytes),
         )
         self._build_pipeline = build_pipeline
         self._drain_timeout = drain_timeout

@@ -15,6 +15,7 @@ import numpy as np
 from app.codecs.call import Reply
 from app.codecs.picture import Picture
 from app.codecs.service import Codecs
+from app.contracts.caller import CALLER
 from app.contracts.errors import ImageUnreadable, InputError
 from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Tensors
@@ -97,6 +98,7 @@ class SegmentPipeline:
             blame=ImageUnreadable,
         )
         picture.charge()
+        CALLER.get().spend("pixels", reply.meta["pixels"])
         return reply
 
     async def finish(

@@ -52,7 +52,12 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
         write_pixels(descriptors[0], pixels)
     done = time.perf_counter()
     seconds = {"decode": decoded - started, "preprocess": done - decoded}
-    return {"shape": [height, width, channels], "seconds": seconds}, {"input": tensor}
+    meta = {
+        "shape": [height, width, channels],
+        "pixels": whole.shape[0] * whole.shape[1],
+        "seconds": seconds,
+    }
+    return meta, {"input": tensor}
 
 
 def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
@@ -63,9 +68,11 @@ def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Seque
     started = time.perf_counter()
     picture = decode(arrays["body"].tobytes(), PictureLimits(**meta["limits"]))
     height, width = meta["shape"][:2]
+    pixels = picture.shape[0] * picture.shape[1]
     picture = reduced(picture, height=height, width=width)
     write_pixels(descriptors[0], picture)
-    return {"shape": list(picture.shape), "seconds": time.perf_counter() - started}, {}
+    seconds = time.perf_counter() - started
+    return {"shape": list(picture.shape), "pixels": pixels, "seconds": seconds}, {}
 
 
 def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:

@@ -18,6 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from app.awaiting import result_of
+from app.contracts.caller import CALLER
 from app.contracts.errors import DeadlineExceeded, ModelOutputInvalid, Overloaded
 from app.contracts.ports import Clock, Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Array, Tensors
@@ -79,6 +80,7 @@ class SentimentPipeline:
         Raises TextEmpty, DeadlineExceeded, and Overloaded when `max_pending` requests are at the
         tokenizer already.
         """
+        CALLER.get().spend("texts", len(payload))
         if sum(map(len, payload)) <= SHORT_CHARACTERS:
             return self._prepare(payload, deadline)
         if self._pending >= self._max_pending:

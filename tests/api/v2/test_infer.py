@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import RunRefused
 from app.engine.registry.registry import ModelRegistry
 from app.settings import Settings
@@ -187,6 +188,8 @@ def test_without_a_place_a_large_body_is_not_read(
     """503 for what would be 400 if anybody looked; the places are those of its own group."""
     junk = b"[" * 300_000
     with ExitStack() as places, registry.lease("double") as served:
+        # This client's own: whoever has none would still find one.
+        places.callback(CALLER.reset, CALLER.set(Caller(name="127.0.0.1")))
         for _ in range(16):
             places.enter_context(served.reserving(deadline=math.inf))
         response = recorded.post(INFER, content=junk)

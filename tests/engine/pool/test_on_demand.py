@@ -29,6 +29,10 @@ class FakeGroup:
     def __init__(self) -> None:
         self.at_work = False
         self.stops = 0
+        self.bytes = 0
+
+    def resident_bytes(self) -> int:
+        return self.bytes
 
     def idle(self) -> bool:
         return not self.at_work
@@ -47,6 +51,23 @@ def test_the_one_unused_for_longest_makes_room() -> None:
     on_demand.use(fourth)
     on_demand.use(fifth)
     assert [group.stops for group in groups] == [1, 0, 1, 0, 0]
+
+
+def test_no_group_is_started_beyond_the_memory() -> None:
+    """Whoever is unused makes room first; with all at work the next choice is refused."""
+    on_demand = OnDemand(10, max_bytes=1_000)
+    first, second, third = groups = [FakeGroup() for _ in range(3)]
+    on_demand.use(first)
+    first.bytes = 600
+    on_demand.use(second)
+    second.bytes = 600
+    on_demand.use(third)
+    assert [group.stops for group in groups] == [1, 0, 0]
+    third.bytes = 600
+    second.at_work = third.at_work = True
+    on_demand.use(third)  # it runs already
+    with pytest.raises(Overloaded, match="hold 1200 bytes, no other starts from 1000 on"):
+        on_demand.use(first)
 
 
 def test_groups_at_work_are_not_stopped() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded
 from app.contracts.ports import InferResult
 from app.contracts.tensors import shape_key
@@ -41,7 +42,9 @@ class Bench:
         )
         self.batcher.add_live(options.get("live", 1))
 
-    def job(self, *, timeout: float = 60.0, width: int = 1, priority: int = 0) -> Job:
+    def job(
+        self, *, timeout: float = 60.0, width: int = 1, priority: int = 0, caller: str = ""
+    ) -> Job:
         inputs = {"x": np.zeros((1, width), np.float32)}
         now = self.clock()
         return Job(
@@ -51,6 +54,7 @@ class Bench:
             priority=priority,
             deadline=now + timeout,
             enqueued=now,
+            caller=caller,
         )
 
     def submit(self, **options: Any) -> Job:
@@ -98,6 +102,47 @@ def test_the_queue_is_bounded(bench: Bench) -> None:
     assert refused.value.limit == 16
     assert refused.value.retry_after == pytest.approx(16 * 0.25)
     assert bench.rejections == {"queue_full": 1}
+
+
+def test_a_full_queue_has_a_place_for_each_caller_who_has_none(bench: Bench) -> None:
+    """Whoever fills it is refused; others have as many places again, and their turn is soon."""
+    bench.usual(1.0)
+    bench.submit(caller="flood")
+    bench.take()
+    for _ in range(16):
+        bench.submit(caller="flood")
+    with pytest.raises(Overloaded):
+        bench.submit(caller="flood")
+    quiet = bench.submit(caller="quiet", timeout=4.0)
+    with pytest.raises(Overloaded):
+        bench.submit(caller="quiet")
+    turns = [job for _ in range(2) for job in bench.take().jobs]
+    assert quiet in turns
+    for number in range(17):
+        bench.submit(caller=f"other {number}")
+    with pytest.raises(Overloaded) as refused:
+        bench.submit(caller="one more")
+    assert refused.value.limit == 32
+
+
+def test_a_reservation_belongs_to_its_caller(bench: Bench) -> None:
+    """A flood of requests that are still being made leaves others their place, too."""
+    bench.usual(1.0)
+
+    def reserve(caller: str, timeout: float = 60.0) -> None:
+        token = CALLER.set(Caller(name=caller))
+        try:
+            bench.batcher.reserve(bench.clock() + timeout)
+        finally:
+            CALLER.reset(token)
+
+    for _ in range(16):
+        reserve("flood")
+    with pytest.raises(Overloaded):
+        reserve("flood")
+    reserve("quiet", timeout=3.0)
+    with pytest.raises(Overloaded):
+        reserve("quiet")
 
 
 def test_what_cannot_finish_in_time_is_refused_at_once(bench: Bench) -> None:

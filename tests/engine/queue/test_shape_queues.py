@@ -15,7 +15,9 @@ from app.engine.queue.service_time import ServiceTime
 from app.engine.queue.shape_queues import ShapeQueues
 
 
-def job(*, width: int = 1, rows: int = 1, priority: int = 0, enqueued: float = 0.0) -> Job:
+def job(
+    *, width: int = 1, rows: int = 1, priority: int = 0, enqueued: float = 0.0, caller: str = ""
+) -> Job:
     inputs = {"x": np.zeros((rows, width), np.float32)}
     return Job(
         inputs=inputs,
@@ -24,6 +26,7 @@ def job(*, width: int = 1, rows: int = 1, priority: int = 0, enqueued: float = 0
         priority=priority,
         deadline=math.inf,
         enqueued=enqueued,
+        caller=caller,
     )
 
 
@@ -50,6 +53,61 @@ def test_a_job_that_does_not_fit_is_not_overtaken_by_a_smaller_one() -> None:
     """3 + 2 rows do not fit into four: the batch goes with 3, though a job of 1 row waits."""
     large, medium, small = job(rows=3), job(rows=2), job(rows=1)
     assert filled(large, medium, small).next_batch(0.0)[0] == [large]
+
+
+def order(queues: ShapeQueues) -> list[Job]:
+    """In which the jobs run, one at a time."""
+    ran = []
+    while queues:
+        [first, *_], _ = queues.next_batch(0.0)
+        queues.take(first)
+        ran.append(first)
+    return ran
+
+
+def test_a_caller_with_one_job_waits_for_one_of_each_other() -> None:
+    """Not for the forty that were there before it."""
+    flood = [job(caller="flood") for _ in range(40)]
+    queues = filled(*flood)
+    for each in flood[:5]:
+        queues.take(each)
+    single = job(caller="quiet")
+    queues.add(single)
+    assert order(queues)[:2] in ([flood[5], single], [single, flood[5]])
+
+
+def test_callers_take_turns_by_rows() -> None:
+    """Whoever sends large jobs gets fewer of them; each caller's own jobs keep their order."""
+    large = [job(caller="large", rows=2) for _ in range(2)]
+    small = [job(caller="small") for _ in range(4)]
+    assert order(filled(*large, *small)) == [large[0], *small[:2], large[1], *small[2:]]
+
+
+def test_who_waited_out_a_rest_has_saved_nothing() -> None:
+    """A caller that was away begins where the others are."""
+    first = [job(caller="a") for _ in range(6)]
+    queues = filled(*first)
+    for each in first[:4]:
+        queues.take(each)
+    late = [job(caller="b") for _ in range(3)]
+    for each in late:
+        queues.add(each)
+    assert order(queues)[:4] == [late[0], first[4], late[1], first[5]]
+
+
+def test_jobs_of_several_callers_share_a_batch() -> None:
+    """Fairness is about whose turn it is, not about company."""
+    mine, others = job(caller="a"), job(caller="b")
+    assert filled(mine, others).next_batch(0.0)[0] == [mine, others]
+
+
+def test_the_wait_of_a_quiet_caller_is_not_the_queue() -> None:
+    """One run of the flood goes before its job, and all before the flood's own next."""
+    times = ServiceTime()
+    times.record(job().key, 1.0)
+    queues = filled(*(job(caller="flood") for _ in range(40)), max_rows=1)
+    assert queues.seconds_before(0, job().key, 1, "quiet", times) == 1.0
+    assert queues.seconds_before(0, job().key, 1, "flood", times) == 40.0
 
 
 def test_a_lane_waits_its_delay_for_company() -> None:
@@ -112,7 +170,7 @@ def test_the_wait_counts_the_runs_before_a_job(waiting: list[Job], expected: flo
     times = ServiceTime()
     times.record(job(width=1).key, 1.0)
     times.record(job(width=2).key, 5.0)
-    assert filled(*waiting).seconds_before(0, job().key, 1, times) == expected
+    assert filled(*waiting).seconds_before(0, job().key, 1, "", times) == expected
 
 
 JOBS = st.builds(

@@ -1,0 +1,157 @@
+"""What one caller may take in a minute, and at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.api.errors import fault_of
+from app.api.middleware.keys import ADMIN_PREFIX, is_open
+from app.api.problems import reply
+from app.contracts.caller import CALLER
+from app.contracts.errors import QuotaExceeded
+from app.contracts.ports import Clock
+
+MINUTE = 60.0
+MAX_CALLERS = 10_000
+"""Addresses that are remembered; of more, those not seen for the longest begin anew."""
+
+
+class Allowance:
+    """So much a minute, of which a minute's worth may be taken at once.
+
+    What costs more than is left is still granted while anything is left, and paid off before the
+    next: what a picture costs is known only when it is open.
+    """
+
+    def __init__(self, limit: int, now: float) -> None:
+        self.limit = limit
+        self.left = float(limit)
+        self._seen = now
+
+    def refill(self, now: float) -> None:
+        self.left = min(self.limit, self.left + (now - self._seen) * self.limit / MINUTE)
+        self._seen = now
+
+    def seconds_until(self, amount: float) -> float:
+        return max(0.0, (amount - self.left) * MINUTE / self.limit)
+
+
+class Purse:
+    """All allowances of one caller; a Quota."""
+
+    def __init__(self, limits: Mapping[str, int], clock: Clock) -> None:
+        self._clock = clock
+        now = clock()
+        self._allowances = {what: Allowance(limit, now) for what, limit in limits.items()}
+        self.running = 0
+
+    def spend(self, what: str, amount: int) -> None:
+        if (allowance := self._allowances.get(what)) is None:
+            return
+        self._check(what, allowance)
+        allowance.left -= amount
+
+    def check(self) -> None:
+        """Raises QuotaExceeded where anything is used up: it is known before any work."""
+        for what, allowance in self._allowances.items():
+            self._check(what, allowance)
+
+    def _check(self, what: str, allowance: Allowance) -> None:
+        allowance.refill(self._clock())
+        if allowance.left < 1:
+            raise QuotaExceeded(
+                f"the quota of {allowance.limit} {what} a minute is used up",
+                retry_after=allowance.seconds_until(1),
+                limit=allowance.limit,
+            )
+
+    def headers(self) -> dict[str, str]:
+        """Of the allowance of which the least is left."""
+        if not self._allowances:
+            return {}
+        now = self._clock()
+        for allowance in self._allowances.values():
+            allowance.refill(now)
+        least = min(self._allowances.values(), key=lambda each: each.left / each.limit)
+        return {
+            "RateLimit-Limit": str(least.limit),
+            "RateLimit-Remaining": str(max(0, math.floor(least.left))),
+            "RateLimit-Reset": str(math.ceil(least.seconds_until(least.limit))),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaLimits:
+    """`per_minute` by what is counted; `concurrent` requests, 0 for any number."""
+
+    per_minute: Mapping[str, int]
+    concurrent: int
+
+    def __bool__(self) -> bool:
+        return bool(self.per_minute or self.concurrent)
+
+
+class Quotas:
+    """429 for a caller that has had its share. Probes, metrics, pages, model control are free."""
+
+    def __init__(self, app: ASGIApp, *, limits: QuotaLimits, clock: Clock = time.monotonic) -> None:
+        self._app = app
+        self._limits = limits
+        self._clock = clock
+        self._purses: OrderedDict[str, Purse] = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or _is_free(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        caller = CALLER.get()
+        purse = self._purse(caller.name)
+        CALLER.set(replace(caller, quota=purse))
+
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(purse.headers())
+            await send(message)
+
+        try:
+            self._check_running(purse)
+            purse.check()
+            purse.spend("requests", 1)
+        except QuotaExceeded as exceeded:
+            await reply(fault_of(exceeded), scope)(scope, receive, send_marked)
+            return
+        purse.running += 1
+        try:
+            await self._app(scope, receive, send_marked)
+        finally:
+            purse.running -= 1
+
+    def _purse(self, name: str) -> Purse:
+        purse = self._purses.get(name)
+        if purse is None:
+            purse = self._purses[name] = Purse(self._limits.per_minute, self._clock)
+            if len(self._purses) > MAX_CALLERS:
+                self._purses.popitem(last=False)
+        self._purses.move_to_end(name)
+        return purse
+
+    def _check_running(self, purse: Purse) -> None:
+        limit = self._limits.concurrent
+        if limit and purse.running >= limit:
+            raise QuotaExceeded(
+                f"{purse.running} requests of this caller are running, the limit is {limit}",
+                retry_after=1.0,
+                limit=limit,
+                received=purse.running + 1,
+            )
+
+
+def _is_free(path: str) -> bool:
+    return is_open(path) or path.startswith(ADMIN_PREFIX)
