@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Sequence
-from concurrent.futures import Future
+import contextvars
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -67,3 +68,27 @@ async def _settled(futures: Sequence[Future[T]]) -> None:
         await settled.wait()
     finally:
         waiting.clear()
+
+
+async def submitted_in(
+    executor: Executor, submit: Callable[[], list[Future[T]]]
+) -> list[Future[T]]:
+    """What submit() returns or raises, in a thread, with the caller's context variables.
+
+    When the awaiting task is cancelled meanwhile, what was submitted is cancelled, too.
+    """
+    context = contextvars.copy_context()
+    submitting = asyncio.get_running_loop().run_in_executor(executor, context.run, submit)
+    try:
+        return await asyncio.shield(submitting)
+    except asyncio.CancelledError:
+        submitting.add_done_callback(_cancel_submitted)
+        raise
+    finally:
+        del submitting
+
+
+def _cancel_submitted(submitting: asyncio.Future[list[Future[T]]]) -> None:
+    if not submitting.cancelled() and submitting.exception() is None:
+        for future in submitting.result():
+            future.cancel()

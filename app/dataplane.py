@@ -18,10 +18,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from app.awaiting import results_of
+from app.awaiting import results_of, submitted_in
 from app.contracts.caller import CALLER
 from app.contracts.errors import (
     DeadlineExceeded,
@@ -36,6 +38,9 @@ from app.contracts.reasons import STAGES
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
+
+LARGE_TENSORS = 4 << 20
+"""Bytes that are looked through for what is no number in under a millisecond."""
 
 
 class RequestObserver(Protocol):
@@ -145,12 +150,14 @@ class DataPlane:
         *,
         version: int | None = None,
         place_timeout: float | None = None,
+        checked_in: Executor | None = None,
     ) -> tuple[TensorRequest, Answer]:
         """Answer raw tensors: what `read` made of the body, and the outputs as the answer's value.
 
         With `place_timeout`, in seconds, a place in the default group's queue is held while a
-        large body is read. Raises what `read` does, InvalidTensor, InvalidParameter (group) and
-        what run() raises of the engine.
+        large body is read. Large tensors are looked through in a thread of `checked_in`. Raises
+        what `read` does, InvalidTensor, InvalidParameter (group) and what run() raises of the
+        engine.
         """
         began = self._clock()
         with self._leased(model, version) as served, contextlib.ExitStack() as held:
@@ -167,15 +174,20 @@ class DataPlane:
             deadline = began + asked.timeout
             try:
                 async with self._within(deadline, asked.timeout, served, group):
-                    results = await results_of(
-                        served.submit_all(
-                            [asked.inputs],
-                            deadline=deadline,
-                            group=group,
-                            priority=asked.priority,
-                            reservation=reservation,
-                        )
+                    submit = partial(
+                        served.submit_all,
+                        [asked.inputs],
+                        deadline=deadline,
+                        group=group,
+                        priority=asked.priority,
+                        reservation=reservation,
                     )
+                    size = sum(array.nbytes for array in asked.inputs.values())
+                    if checked_in is None or size <= LARGE_TENSORS:
+                        jobs = submit()
+                    else:
+                        jobs = await submitted_in(checked_in, submit)
+                    results = await results_of(jobs)
             except RunRefused:
                 # The model has passed its self-test, and these tensors were alone in their run.
                 shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from app.awaiting import result_of, results_of
+from app.awaiting import result_of, results_of, submitted_in
+
+PATIENCE = 30.0
 
 
 def done(value: Any) -> Future[Any]:
@@ -93,5 +96,53 @@ def test_an_error_does_not_keep_its_future() -> None:
     gc.disable()
     try:
         asyncio.run(main())
+    finally:
+        gc.enable()
+
+
+def test_what_is_submitted_for_somebody_who_has_left_is_cancelled() -> None:
+    """The thread cannot be stopped; what it brings about can."""
+    begun, gate = threading.Event(), threading.Event()
+    futures: list[Future[int]] = [Future(), Future()]
+
+    def submit() -> list[Future[int]]:
+        begun.set()
+        gate.wait(PATIENCE)
+        return futures
+
+    async def leave(executor: ThreadPoolExecutor) -> None:
+        waiting = asyncio.create_task(submitted_in(executor, submit))
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        gate.set()
+        while not all(future.cancelled() for future in futures):  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(asyncio.wait_for(leave(executor), PATIENCE))
+
+
+def test_a_refusal_in_a_thread_is_kept_by_nobody() -> None:
+    """Nor is what was refused, until the garbage collector runs."""
+
+    class Payload(list[int]):
+        pass
+
+    async def refused(executor: ThreadPoolExecutor) -> weakref.ref[Payload]:
+        payload = Payload()
+
+        def submit() -> list[Future[int]]:
+            raise ValueError(len(payload))
+
+        with pytest.raises(ValueError, match="0"):
+            await submitted_in(executor, submit)
+        return weakref.ref(payload)
+
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(1) as executor:
+            assert asyncio.run(refused(executor))() is None
     finally:
         gc.enable()

@@ -84,7 +84,11 @@ async def _infer(
         return await beside_the_loop(operations, parse, size=json_bytes)
 
     asked, answer = await services.dataplane.infer(
-        model, read, version=version, place_timeout=place_timeout(body, json_bytes, settings)
+        model,
+        read,
+        version=version,
+        place_timeout=place_timeout(body, json_bytes, settings),
+        checked_in=operations,
     )
     outputs, form = answer.value, asked.state
     write = partial(write_reply, outputs, form, model=answer.model, version=answer.version)

@@ -182,6 +182,20 @@ def test_large_json_is_written_beside_the_event_loop(
     assert operations.threads.isdisjoint({threading.get_ident()})
 
 
+def test_large_tensors_are_looked_through_beside_the_event_loop(
+    recorded: Client, operations: RecordingExecutor
+) -> None:
+    """16 million numbers take ten milliseconds; what is no number among them is refused as ever."""
+    for columns, apart in ((1 << 20, 0), ((1 << 20) + 1, 1)):
+        answer = recorded.post(INFER, **raw_request(columns, raw_reply=True))
+        assert answer.status_code == 200
+        assert operations.runs == apart
+    request = raw_request((1 << 20) + 1, raw_reply=True)
+    request["content"] = request["content"][:-4] + np.full(1, np.nan, "<f4").tobytes()
+    assert "NaN" in refused(recorded.post(INFER, **request))
+    assert operations.runs == 2
+
+
 def test_without_a_place_a_large_body_is_not_read(
     registry: ModelRegistry, recorded: Client, operations: RecordingExecutor
 ) -> None:
