@@ -35,6 +35,10 @@ LIMITS = (
     "receive_timeout_seconds",
     "keep_alive_seconds",
     "send_stall_seconds",
+    "quota_requests_per_minute",
+    "quota_pixels_per_minute",
+    "quota_texts_per_minute",
+    "quota_concurrent_requests",
 )
 """The server's settings that a client runs into; numbers that tasks declare come with them."""
 
