@@ -106,7 +106,7 @@ class Metrics:
         self.registry.register(self._gauges)
         ProcessCollector(registry=self.registry)
         for method in (*METHODS, OTHER):
-            for status in ("404", "405"):
+            for status in ("400", "403", "404", "405"):
                 self._request.labels(UNMATCHED, method, status)
         for reason in Rejection:
             self._rejected.labels(UNKNOWN, reason)

@@ -90,6 +90,7 @@ class Access:
             if state.get("client_gone"):
                 status = CLIENT_GONE
             seconds = self._clock() - started
+            route = state["route"]  # None where it was refused before it came to one
             template = route.template if route else None
             method = scope["method"]
             self._metrics.request_done(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import replace
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -48,7 +47,7 @@ class Keys:
         self._callers = tuple(
             Caller(name=f"key {place}", may_start=may) for place, may in enumerate(may_start)
         )
-        self._anybody = Caller(may_start=not start_keys)
+        self._anybody_may_start = not start_keys
         self._needs_keys = bool(keys)
         self._admin_keys = () if admin_key is None else (admin_key,)
         self._health_needs_key = health_needs_key
@@ -83,7 +82,8 @@ class Keys:
         if self._keys and isinstance(found := _find(headers, self._keys, ""), int):
             return self._callers[found]
         client = scope.get("client")
-        return replace(self._anybody, name=client_network(client[0]) if client else "")
+        name = client_network(client[0]) if client else ""
+        return Caller(name=name, may_start=self._anybody_may_start)
 
     def _needs_key(self, path: str) -> bool:
         if path == "/metrics":

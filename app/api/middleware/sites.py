@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.errors import fault_of
+from app.api.middleware.keys import is_health
 from app.api.problems import reply
 from app.contracts.errors import CrossSite, HostNotAllowed
 
 ANY = "*"
-HEALTH = "/v2/health/"
-"""Probes call a server by its address; what they read is the same for everybody."""
-
 SAFE = ("GET", "HEAD", "OPTIONS")
 OWN = (b"same-origin", b"none")
 
@@ -39,6 +37,7 @@ class Sites:
         if scope["type"] == "http":
             refusal = self._refusal(scope)
             if refusal is not None:
+                scope["state"]["route"] = None  # it was not sent to a path of ours
                 await reply(fault_of(refusal), scope)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -54,7 +53,7 @@ class Sites:
                 origin = value
         # Only HTTP/1.0 lets a client leave Host out, and no browser does.
         foreign = not (self._any or not host or self._allowed(host))
-        if foreign and not scope["path"].startswith(HEALTH):
+        if foreign and not is_health(scope["path"]):  # probes call a server by its address
             return HostNotAllowed(
                 "The Host header is none of this server's names, which PADDLEPOOL_ALLOWED_HOSTS "
                 "lists."

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings import Settings
-from tests.api.fakes import Client, assert_problem, make_app
+from tests.api.fakes import Client, assert_problem, make_app, make_services
 
 JSON = {"text": "x"}
 
@@ -50,6 +50,20 @@ def test_probes_may_use_any_name(client: Client) -> None:
     """They ask by address; the answer holds nothing."""
     assert status(client, "10.1.2.3:8000", "/v2/health/live") == 200
     assert status(client, "10.1.2.3:8000", "/v2/health/ready") == 200
+    assert status(client, "10.1.2.3:8000", "/v2/models/m1/ready") == 200
+
+
+def test_what_is_refused_for_its_name_adds_no_series() -> None:
+    """With whatever method and path."""
+    services = make_services()
+    client = Client(make_app(services=services))
+    before = services.metrics.render().count(b"\n")
+    elsewhere = {"Host": "evil.example"}
+    for method in ("GET", "PUT", "DELETE", "PROPFIND"):
+        assert client.send(method, "/v2/models/m1", headers=elsewhere).status_code == 400
+        page = {"Sec-Fetch-Site": "cross-site"}
+        assert client.send(method, "/info", headers=page).status_code in (200, 403)
+    assert services.metrics.render().count(b"\n") == before
 
 
 def test_a_server_that_others_reach_answers_to_every_name_unless_set() -> None:
