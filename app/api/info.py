@@ -49,6 +49,9 @@ class GroupInfo(BaseModel):
 
     name: str
     backend: str
+    program: str | None = Field(
+        None, description="The derived program it runs; null: the version's reference program."
+    )
     threads: int
     count: int
     live: int = Field(description="Predictors that answer now.")

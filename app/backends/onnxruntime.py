@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU, from the served program's ONNX form (extra `onnx`)."""
+"""ONNX Runtime on the CPU, from an ONNX program or the ONNX form of a Paddle one (extra `onnx`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.contracts.tensors import Tensors
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Convert and load; called once in the child. Raises BackendError without the package."""
+    """Load; called once in the child. Raises BackendError without the package."""
     checked_options("onnxruntime", opening["options"], {})
     try:
         import onnxruntime

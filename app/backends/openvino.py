@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU, from the served program's ONNX form (extra `onnx`).
+"""OpenVINO on the CPU, from an ONNX program or the ONNX form of a Paddle one (extra `onnx`).
 
 OpenVINO reads Paddle programs itself, but only the legacy format.
 """
@@ -17,7 +17,7 @@ from app.contracts.tensors import Tensors
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Convert and compile; called once in the child. Raises BackendError without the package."""
+    """Compile; called once in the child. Raises BackendError without the package."""
     checked_options("openvino", opening["options"], {})
     try:
         import openvino

@@ -140,14 +140,16 @@ class ProcessBackend:
         self._environments = environments
 
     def __call__(self, spec: PredictorSpec, *, suspension: Suspended | None = None) -> Predictor:
-        """Raises ConfigError for an unknown backend or option, BackendError for an unfit model,
-        and WorkerCrashed or OSError where the process could not be started or died."""
+        """Raises ConfigError for an unknown backend or option, BackendError for an unfit model or
+        a program that is not there or not the backend's, and WorkerCrashed or OSError where the
+        process could not be started or died."""
         target = self._backends.get(spec.backend)
         if target is None:
             raise ConfigError(
                 f"backend {spec.backend!r} is unknown, there are {', '.join(self._backends)}",
                 received=spec.backend,
             )
+        _check_program(spec)
         opening = asdict(spec) | {"directory": str(spec.directory)}
         try:
             child = Child(
@@ -167,3 +169,16 @@ class ProcessBackend:
                 f"the {spec.backend} process ended while it loaded the model ({error.reason})"
             ) from error
         return ProcessPredictor(child, spec.outputs)
+
+
+def _check_program(spec: PredictorSpec) -> None:
+    """Raises BackendError before a process is started that could only fail."""
+    if spec.refusal:
+        raise BackendError(spec.refusal, received=spec.program_name)
+    if spec.format == "onnx" and spec.backend.startswith("paddle_"):
+        named = "the model's program" if spec.program_name is None else repr(spec.program_name)
+        raise BackendError(
+            f"backend {spec.backend} runs Paddle programs and {named} is ONNX: "
+            "onnxruntime and openvino run it",
+            received=spec.program_name,
+        )

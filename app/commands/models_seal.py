@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 def add_seal(actions: Actions) -> None:
     seal = actions.add_parser(
-        "seal", help="write the manifest of a Paddle program that was exported elsewhere"
+        "seal", help="write the manifest of a Paddle or ONNX program that was exported elsewhere"
     )
     seal.add_argument(
         "directory",
         type=Path,
         metavar="MODEL/VERSION",
-        help="holds NAME.json or NAME.pdmodel, and NAME.pdiparams unless it has no parameters",
+        help="holds NAME.json or NAME.pdmodel, and NAME.pdiparams unless it has no parameters; "
+        "or NAME.onnx",
     )
     seal.add_argument("--source", default="", help="free text: where the weights came from")
     seal.add_argument("--licence", default="", help="licence of the weights")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from app.contracts.errors import BackendError
 from app.process.child import Child, Limits
 from app.repository.layout import ModelFiles
 from app.repository.selftest import read_selftest
@@ -67,6 +68,8 @@ class Graph:
 def profile_graph(files: ModelFiles, group_name: str) -> Graph:
     """Run the self-test's input under the profiler, in a process that ends. Raises BackendError."""
     group = files.config.group(group_name)
+    if files.manifest.reference.format == "onnx":
+        raise BackendError("only a Paddle program has a graph to show; this one is ONNX")
     selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
     opening = {
         "directory": str(files.directory),

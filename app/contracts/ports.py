@@ -20,7 +20,11 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorSpec:
-    """All a backend needs to open one predictor; crosses the process boundary as JSON."""
+    """All a backend needs to open one predictor; crosses the process boundary as JSON.
+
+    `program_name` is None for the reference program. `format` is "paddle" or "onnx", and None where
+    the version has no program of that name: nothing can be opened then.
+    """
 
     directory: Path
     program: str
@@ -31,6 +35,13 @@ class PredictorSpec:
     threads: int
     options: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, Any] | None = None
+    program_name: str | None = None
+    format: str | None = "paddle"
+
+    @property
+    def refusal(self) -> str:
+        """Why no backend can open it, or an empty string."""
+        return "" if self.format else f"this version has no program {self.program_name!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

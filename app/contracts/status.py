@@ -38,6 +38,7 @@ class GroupStatus:
     started: bool
     ready: bool
     reason: str
+    program: str | None = None
     effect: Effect = UNKNOWN_EFFECT
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from app import __version__
 from app.contracts.tensors import TensorSpec
 from app.export.weights.release import sha256_of
-from app.repository.manifest import MANIFEST
+from app.repository.manifest import MANIFEST, ONNX_SUFFIX, DerivedProgram
 
 ORIGINS = ("trained here", "official release", "reference reconstruction", "random")
 
@@ -36,6 +36,7 @@ def write_manifest(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     weights: Provenance,
+    programs: Sequence[DerivedProgram] = (),
 ) -> None:
     """Lists every file now in `directory`; nothing may be written there afterwards.
 
@@ -47,7 +48,7 @@ def write_manifest(
         for path in sorted(directory.iterdir())
     }
     manifest = {
-        "format": 1,
+        "format": 2 if programs or program.endswith(ONNX_SUFFIX) else 1,
         "program": program,
         "params": params,
         "files": files,
@@ -59,6 +60,7 @@ def write_manifest(
             "paddlepool": __version__,
             "paddle": importlib.metadata.version("paddlepaddle"),
         },
+        **({"programs": [asdict(each) for each in programs]} if programs else {}),
     }
     text = json.dumps(manifest, ensure_ascii=False, indent=2, sort_keys=True)
     staged = directory.parent / f".{directory.name}-{MANIFEST}"

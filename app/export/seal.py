@@ -13,15 +13,16 @@ from app.contracts.errors import ExportError
 from app.contracts.ports import PredictorFactory, PredictorSpec
 from app.contracts.tensors import DTYPES, TensorSpec
 from app.export.manifest import Provenance, write_manifest
+from app.export.read_onnx import read_onnx_specs
 from app.export.read_program import read_specs
 from app.export.trial import Trial, run_trial
 from app.export.weights.release import sha256_of
 from app.repository.config import MODEL_NAME, load_config
 from app.repository.layout import VERSION
-from app.repository.manifest import MANIFEST
+from app.repository.manifest import MANIFEST, ONNX_SUFFIX
 from app.repository.selftest import SELFTEST
 
-PROGRAMS, PARAMS = (".json", ".pdmodel"), ".pdiparams"
+PROGRAMS, PARAMS = (".json", ".pdmodel", ONNX_SUFFIX), ".pdiparams"
 MAX_BATCH_SIZE = 8
 
 BATCHED = f"""\
@@ -45,12 +46,27 @@ backend = "paddle_inference"
 [instance_group.options]
 onednn = false
 """
+ONNX = """\
+# An ONNX program is run by ONNX Runtime or OpenVINO.
+default_group = "onnxruntime"
+
+{batching}
+[[instance_group]]
+name = "onnxruntime"
+backend = "onnxruntime"
+
+[[instance_group]]
+name = "openvino"
+backend = "openvino"
+start = "on_demand"
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
     """What was found; `config` is what was written as config.toml, empty where nothing was.
-    `unproven` are the outputs that came empty: the self-test knows only their dtype and shape."""
+    `onednn` says why it does not run the program. `unproven` are the outputs that came empty: the
+    self-test knows only their dtype and shape."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -76,19 +92,24 @@ def seal(
     program, params = _program_of(directory)
     config_file = directory.parent / "config.toml"
     config = load_config(config_file)
-    inputs, outputs = read_specs(directory, program, params)
-    _check(inputs, outputs)
+    is_onnx = program.endswith(ONNX_SUFFIX)
+    if is_onnx:
+        inputs, outputs = read_onnx_specs(directory / program)
+    else:
+        inputs, outputs = read_specs(directory, program, params)
+    _check(inputs, outputs, runner="ONNX Runtime" if is_onnx else "Paddle Inference")
     spec = PredictorSpec(
         directory=directory,
         program=program,
         params=params,
         inputs=inputs,
         outputs=outputs,
-        backend="paddle_inference",
+        backend="onnxruntime" if is_onnx else "paddle_inference",
         threads=1,
+        format="onnx" if is_onnx else "paddle",
     )
     trial = run_trial(spec, config=config, open_predictor=open_predictor)
-    written = "" if config_file.exists() else _config_text(trial)
+    written = "" if config_file.exists() else _config_text(trial, is_onnx=is_onnx)
     if written:
         config_file.write_text(written, "utf-8")
     _write_selftest(directory, trial)
@@ -136,7 +157,8 @@ def _program_of(directory: Path) -> tuple[str, str | None]:
     found = found or [path for path in programs if _is_program(path)]
     if len(found) != 1:
         raise ExportError(
-            f"{where} must hold one program, NAME.json or NAME.pdmodel with NAME{PARAMS}; "
+            f"{where} must hold one program: NAME.json or NAME.pdmodel with NAME{PARAMS}, or "
+            f"NAME{ONNX_SUFFIX}; "
             f"found {len(found)}: {', '.join(path.name for path in found) or 'none'}"
         )
     params = found[0].with_suffix(PARAMS)
@@ -155,7 +177,7 @@ def _is_program(path: Path) -> bool:
         return False
 
 
-def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runner: str) -> None:
     """Checks declared dtypes, not those received: bfloat16 arrives as float32 with wrong values."""
     if not (inputs and outputs):
         raise ExportError(
@@ -166,14 +188,16 @@ def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         for spec in specs:
             if spec.dtype not in DTYPES:
                 raise ExportError(
-                    f"{kind} {spec.name} is {spec.dtype}, which Paddle Inference cannot pass "
-                    f"through; served are {', '.join(DTYPES)}: cast it in the model"
+                    f"{kind} {spec.name} is {spec.dtype}, which {runner} cannot "
+                    f"pass through; served are {', '.join(DTYPES)}: cast it in the model"
                 )
 
 
-def _config_text(trial: Trial) -> str:
+def _config_text(trial: Trial, *, is_onnx: bool) -> str:
     """Empty where the defaults are right."""
     batching = {True: BATCHED, False: UNBATCHED, None: ""}[trial.independent]
+    if is_onnx:
+        return ONNX.format(batching=batching)
     if trial.onednn:
         return NATIVE.format(doubt=f"oneDNN: {trial.onednn}.", batching=batching)
     return batching

@@ -72,13 +72,15 @@ def run_trial(
     large. Raises ExportError when Paddle Inference cannot open the program, when no shape is
     accepted, and when an output is not finite.
     """
-    native = _Bench(replace(spec, options={"onednn": False}), open_predictor)
-    onednn = _Bench(replace(spec, options={"onednn": True}), open_predictor)
+    is_paddle = spec.format == "paddle"
+    native = _Bench(replace(spec, options={"onednn": False}) if is_paddle else spec, open_predictor)
+    onednn = _Bench(replace(spec, options={"onednn": True}), open_predictor) if is_paddle else None
     try:
         try:
             native.open()
         except PaddlepoolError as error:
-            raise ExportError(f"Paddle cannot open the program: {error.message}") from error
+            name = "Paddle" if is_paddle else spec.backend
+            raise ExportError(f"{name} cannot open the program: {error.message}") from error
         shapes, one, golden = _first_accepted(native, spec.inputs, config)
         for name, array in golden.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -100,12 +102,15 @@ def run_trial(
             outputs=golden,
             specs=tuple(_as_seen(output, seen) for output in spec.outputs),
             tolerance=tolerance,
-            onednn=_why_not_onednn(onednn, one, golden, tolerance),
+            onednn=(
+                _why_not_onednn(onednn, one, golden, tolerance) if onednn else "it runs no ONNX"
+            ),
             independent=independent,
         )
     finally:
         native.close()
-        onednn.close()
+        if onednn is not None:
+            onednn.close()
 
 
 def _first_accepted(

@@ -37,12 +37,14 @@ class InstanceGroup(_Table):
     """One predictor configuration: `count` processes of `threads` threads each.
 
     `base` names the group that this one must differ from, in outputs or in time, to be called
-    effective; without it that is the default group. `tolerance` replaces the self-test's own for
-    a group that computes in a lower precision.
+    effective; without it that is the default group. `program` names a derived program of the
+    version; without it the group runs the reference. `tolerance` replaces the self-test's own for a
+    group that computes in a lower precision.
     """
 
     name: GroupName
     backend: str
+    program: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")] | None = None
     count: int = Field(default=1, ge=1, le=64)
     threads: int = Field(default=1, ge=1, le=256)
     start: Literal["always", "on_demand"] = "always"

@@ -39,11 +39,17 @@ class ModelFiles:
         return self.config.dynamic_batching.max_batch_size if self.batched else 1
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
-        """What a backend needs to open one predictor of `group`."""
+        """What a backend needs to open one predictor of `group`.
+
+        Where the version lacks the group's program, the spec says so, and no backend opens it.
+        """
+        found = self.manifest.find(group.program)
         return PredictorSpec(
             directory=self.directory,
-            program=self.manifest.program,
-            params=self.manifest.params,
+            program=found.program if found else self.manifest.program,
+            params=found.params if found else self.manifest.params,
+            program_name=group.program,
+            format=found.format if found else None,
             inputs=self.manifest.inputs,
             outputs=self.manifest.outputs,
             backend=group.backend,

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,9 +21,13 @@ from app.contracts.tensors import DTYPES, TensorSpec
 MANIFEST = "manifest.json"
 BLOCK_BYTES = 1 << 20
 MAX_MANIFEST_BYTES = 1 << 20
+ONNX_SUFFIX = ".onnx"
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 FileName = Annotated[str, Field(pattern=f"^{FILE_NAME.pattern}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+ProgramName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
+Format = Literal["paddle", "onnx"]
+Figure = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +41,73 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Derivation:
+    """How a program was made of the reference: with what, and which layers it left as they were."""
+
+    tool: str
+    versions: dict[str, str]
+    settings: dict[str, str | int | float | bool] = field(default_factory=dict)
+    float_layers: tuple[str, ...] = ()
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """The data that ranges of activations were measured on; sha256 of its files' digests."""
+
+    data: str
+    count: Annotated[int, Field(ge=1)]
+    sha256: Sha256
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLoss:
+    """What a program loses against the reference: figures by name, on `count` items of `data`."""
+
+    data: str
+    count: Annotated[int, Field(ge=1)]
+    figures: dict[str, Figure]
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedProgram:
+    """A program beside the reference that computes the same with the same inputs and outputs."""
+
+    name: ProgramName
+    format: Format
+    program: FileName
+    params: FileName | None = None
+    derivation: Derivation
+    calibration: Calibration | None = None
+    quality: tuple[MeasuredLoss, ...] = ()
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The files of one program, and what runs them; `name` is None for the reference."""
+
+    name: str | None
+    format: Format
+    program: str
+    params: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What a version consists of and where it came from; inputs and outputs in predictor order.
 
     `params` is null where the program has no parameters, so that Paddle wrote no file of them.
+    Format 2 adds `programs`, and a reference program in ONNX.
     """
 
-    format: Literal[1]
+    format: Literal[1, 2]
     program: FileName
     params: FileName | None
     files: dict[FileName, FileEntry]
@@ -52,8 +116,26 @@ class Manifest:
     network: dict[str, Any] | None
     weights: dict[str, str | bool]
     built_with: dict[str, str]
+    programs: tuple[DerivedProgram, ...] = ()
 
     __pydantic_config__ = ConfigDict(extra="forbid")
+
+    @property
+    def reference(self) -> Program:
+        """The program that every other one is derived from and held against."""
+        form: Format = "onnx" if self.program.endswith(ONNX_SUFFIX) else "paddle"
+        return Program(name=None, format=form, program=self.program, params=self.params)
+
+    def find(self, name: str | None) -> Program | None:
+        """The program of this name, without one the reference; None where there is none."""
+        if name is None:
+            return self.reference
+        for each in self.programs:
+            if each.name == name:
+                return Program(
+                    name=name, format=each.format, program=each.program, params=each.params
+                )
+        return None
 
     def sha256(self) -> str:
         """One fingerprint for the whole version: of the names and hashes of its files."""
@@ -89,11 +171,19 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def _contradictions(manifest: Manifest) -> list[str]:
+    files = [("program", manifest.program), ("params", manifest.params)]
+    for each in manifest.programs:
+        files += [(f"{each.name}'s program", each.program), (f"{each.name}'s params", each.params)]
     faults = [
         f"{role} file {name!r} is not listed in files"
-        for role, name in (("program", manifest.program), ("params", manifest.params))
+        for role, name in files
         if name is not None and name not in manifest.files
     ]
+    if manifest.format == 1 and (manifest.programs or manifest.program.endswith(ONNX_SUFFIX)):
+        faults.append("programs and an ONNX reference need format 2")
+    programs = [each.name for each in manifest.programs]
+    if len(set(programs)) != len(programs):
+        faults.append(f"names of programs repeat: {programs}")
     for kind, specs in (("input", manifest.inputs), ("output", manifest.outputs)):
         names = [spec.name for spec in specs]
         if not names or len(set(names)) != len(names):

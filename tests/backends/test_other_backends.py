@@ -121,7 +121,12 @@ def test_what_cannot_be_converted_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"{}")
     with pytest.raises(BackendError, match="cannot be converted to ONNX"):
         onnx_conversion.onnx_bytes(
-            {"directory": str(tmp_path), "program": "p.json", "params": "p.pdiparams"}
+            {
+                "directory": str(tmp_path),
+                "program": "p.json",
+                "params": "p.pdiparams",
+                "format": "paddle",
+            }
         )
 
 

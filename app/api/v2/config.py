@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from app.api.problems import documented
 from app.api.services import ServicesDep
-from app.api.v2.metadata import PLATFORM
+from app.api.v2.metadata import platform_of
 from app.api.v2.tensors import NAMES
 from app.api.v2.version_routes import add_by_version
 from app.contracts.tensors import TensorSpec
@@ -40,7 +40,7 @@ def model_config(served: ServedModel) -> dict[str, Any]:
     batching = served.config.dynamic_batching
     described: dict[str, Any] = {
         "name": served.name,
-        "platform": PLATFORM,
+        "platform": platform_of(served),
         "backend": "paddle",
         "version_policy": _policy(served.config.version_policy),
         "max_batch_size": served.max_rows if served.batched else 0,

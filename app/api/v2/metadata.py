@@ -13,8 +13,9 @@ from app.api.services import Services, ServicesDep
 from app.api.v2.tensors import NAMES
 from app.api.v2.version_routes import add_by_version
 from app.contracts.tensors import TensorSpec
+from app.engine.registry.model import ServedModel
 
-PLATFORM = "paddle_inference"
+PLATFORMS = {"paddle": "paddle_inference", "onnx": "onnxruntime_onnx"}
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "schedule_policy", "statistics")
 CONTROL_EXTENSIONS = ("model_repository", "model_repository(unload_dependents)")
 
@@ -79,10 +80,15 @@ def _metadata(services: Services, model: str, version: int | None) -> ModelMetad
                 for each in reversed(services.registry.served())
                 if each.name == served.name and each.ready()
             ],
-            platform=PLATFORM,
+            platform=platform_of(served),
             inputs=[TensorMetadata(**_tensor(spec)) for spec in served.inputs],
             outputs=[TensorMetadata(**_tensor(spec)) for spec in served.outputs],
         )
+
+
+def platform_of(served: ServedModel) -> str:
+    """What kind of program the version's reference is, in Triton's words."""
+    return PLATFORMS[served.manifest.reference.format]
 
 
 def _tensor(spec: TensorSpec) -> dict[str, Any]:

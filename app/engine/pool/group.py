@@ -82,7 +82,8 @@ class Group:
         self._lock = threading.Lock()
         self._gently = False
         self._instances: list[Instance[Tensors, Ran]] = []
-        self._failure: PaddlepoolError | None = None
+        self._failure: PaddlepoolError | None = BackendError(spec.refusal) if spec.refusal else None
+        self.has_program = not spec.refusal
         self.effect: Effect = UNKNOWN_EFFECT
 
     def _new_batcher(self) -> Batcher:
@@ -103,6 +104,10 @@ class Group:
         processes die while they are opened, the futures fail only in a crash loop. Raises
         Overloaded.
         """
+        if not self.has_program:
+            refused: Future[None] = Future()
+            refused.set_exception(self._failure)
+            return [refused]
         with self._lock:
             if not self._instances and not self._batcher.closed:
                 self._gently, context = gently, self._context
@@ -207,6 +212,7 @@ class Group:
             started=started,
             ready=ready,
             reason="" if ready else self._reason(started),
+            program=self.config.program,
             effect=self.effect,
         )
 

@@ -74,10 +74,17 @@ class ServedModel:
     def start(self, *, gently: bool = False) -> None:
         """Open the groups that always run; blocks until each instance is tested and warm.
 
+        One whose program this version lacks is passed over, unless it is the default group.
+
         Gently where others are serving requests meanwhile: it takes longer then.
         Raises ConfigError or BackendError when one refuses the model.
         """
-        groups = [group for group in self._groups.values() if group.config.start == "always"]
+        groups = [
+            group
+            for name, group in self._groups.items()
+            if group.config.start == "always"
+            and (group.has_program or name == self.config.default_group)
+        ]
         _wait_until_open([opened for group in groups for opened in group.start(gently=gently)])
 
     def submit(

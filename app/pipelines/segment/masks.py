@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
+from app.pipelines.segment.parameters import mask_output, read_parameters
 
 Floats = NDArray[np.float32]
 
@@ -26,7 +27,7 @@ class MaskAgreement:
     """Intersection over union of two masks: 1 where both call the same pixels foreground."""
 
     def __init__(self, info: ServedModelInfo) -> None:
-        self._output = info.outputs[0].name
+        self._output = mask_output(info, read_parameters(info)).name
 
     def __call__(self, found: Tensors, expected: Tensors) -> float:
         """1 also where both masks are empty."""

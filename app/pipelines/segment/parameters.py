@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
+from app.contracts.tensors import TensorSpec
 from app.repository.parameters import parse_parameters
 
 Triple = tuple[float, float, float]
@@ -16,6 +17,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 class Parameters(BaseModel):
     """How a picture becomes the network's input: side in pixels, then per-channel mean and std.
+    `output` names the mask among several outputs; without it that is the first.
 
     The defaults are U2-Net's, which takes mean and std from ImageNet: ToTensorLab of
     https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py
@@ -26,6 +28,7 @@ class Parameters(BaseModel):
     size: int = Field(default=320, ge=16, le=4096)
     mean: Triple = (0.485, 0.456, 0.406)
     std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
+    output: str | None = None
 
 
 def read_parameters(info: ServedModelInfo) -> Parameters:
@@ -45,10 +48,24 @@ def read_parameters(info: ServedModelInfo) -> Parameters:
             f"{info.name} takes {', '.join(f'{s.name} {s.dtype}{s.shape}' for s in info.inputs)}; "
             f"the segment task feeds one float32 tensor (pictures, 3, {wanted[1]}, {wanted[2]})"
         )
-    mask = info.outputs[0]
+    mask = mask_output(info, parameters)
     if len(mask.shape) != 4 or mask.shape[1] not in (-1, 1):
         raise ConfigError(
-            f"{info.name} returns {mask.name} {mask.dtype}{mask.shape} first; the segment task "
-            "expects a mask (pictures, 1, height, width)"
+            f"{info.name} returns {mask.name} {mask.dtype}{mask.shape} as its mask; the segment "
+            "task expects (pictures, 1, height, width)"
         )
     return parameters
+
+
+def mask_output(info: ServedModelInfo, parameters: Parameters) -> TensorSpec:
+    """The output that is the mask. Raises ConfigError where none has the name wanted."""
+    names = [spec.name for spec in info.outputs]
+    if parameters.output is None:
+        return info.outputs[0]
+    if parameters.output not in names:
+        raise ConfigError(
+            f"{info.name}: parameters.output is {parameters.output!r}, the model returns "
+            f"{', '.join(names)}",
+            received=parameters.output,
+        )
+    return info.outputs[names.index(parameters.output)]

@@ -19,7 +19,7 @@ from app.contracts.caller import CALLER
 from app.contracts.errors import ImageUnreadable, InputError
 from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Tensors
-from app.pipelines.segment.parameters import Parameters, read_parameters
+from app.pipelines.segment.parameters import Parameters, mask_output, read_parameters
 from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
 
 STAGES = "app.pipelines.segment.stages"
@@ -30,7 +30,10 @@ def open_pipeline(info: ServedModelInfo, *, codecs: Codecs) -> SegmentPipeline:
     parameters = read_parameters(info)
     codecs.pool.warm_up(f"{STAGES}:warm_up")
     return SegmentPipeline(
-        parameters, codecs=codecs, input_name=info.inputs[0].name, output_name=info.outputs[0].name
+        parameters,
+        codecs=codecs,
+        input_name=info.inputs[0].name,
+        output_name=mask_output(info, parameters).name,
     )
 
 

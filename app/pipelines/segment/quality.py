@@ -17,7 +17,7 @@ from app.contracts.errors import ConfigError, InputError
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
 from app.pipelines.segment import matte
-from app.pipelines.segment.parameters import read_parameters
+from app.pipelines.segment.parameters import mask_output, read_parameters
 from app.quality import masks
 from app.quality.baselines import BASELINES
 from app.quality.files import folder, read_bytes
@@ -47,7 +47,8 @@ class SegmentQuality:
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         self._parameters = read_parameters(info)
-        self._input, self._output = info.inputs[0].name, info.outputs[0].name
+        self._input = info.inputs[0].name
+        self._output = mask_output(info, self._parameters).name
         self._pairs = _validation_pairs(source.data / "sod_train", source.limit)
         golden = source.data / "u2net_golden"
         self._golden = _golden_pairs(golden, source.limit) if golden.is_dir() else []

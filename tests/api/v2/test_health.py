@@ -118,6 +118,7 @@ def test_info_tells_what_is_served_and_from_where() -> None:
     assert group == {
         "name": "one",
         "backend": "fake",
+        "program": None,
         "threads": 1,
         "count": 2,
         "live": 2,

@@ -629,3 +629,34 @@ def test_closing_breaks_off_a_run_that_does_not_end(
 def test_the_specs_of_the_pairs_are_batched() -> None:
     """The fakes' model has a free first axis on both sides; the tests above rest on it."""
     assert all(spec.shape[0] == -1 for side in PAIRS for spec in side)
+
+
+def test_a_group_without_its_program_is_listed_and_not_fatal(
+    tmp_path: Path, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """Even one that always runs; only the default group's absence makes the version unfit."""
+    model = write_double(tmp_path)
+    text = (model / "config.toml").read_text("utf-8")
+    fast = '\n[[instance_group]]\nname = "fast"\nbackend = "onnxruntime"\nprogram = "int8"\n'
+    (model / "config.toml").write_text(text + fast, "utf-8")
+    context = EngineContext(
+        open_predictor=factory, observer=observer, clock=time.monotonic, max_resident_bytes=1 << 30
+    )
+    served = ServedModel(ModelRepository(tmp_path).read("double", 1), context=context)
+    try:
+        served.start()
+        assert served.ready()
+        [status] = [group for group in served.groups() if group.name == "fast"]
+        assert (status.program, status.ready) == ("int8", False)
+        assert status.reason == "cannot start: this version has no program 'int8'"
+        with pytest.raises(ModelNotReady, match="'fast': cannot start"):
+            served.submit(row(1), deadline=soon(), group="fast")
+    finally:
+        served.close()
+    (model / "config.toml").write_text(
+        text.replace('default_group = "main"', 'default_group = "fast"') + fast, "utf-8"
+    )
+    unfit = ServedModel(ModelRepository(tmp_path).read("double", 1), context=context)
+    with pytest.raises(BackendError, match="has no program 'int8'"):
+        unfit.start()
+    unfit.close()

@@ -1,0 +1,142 @@
+"""Any ONNX network is a directory and no code: sealed by a command, configured, served."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from app.backends.process import ProcessBackend
+from app.cli import main
+from app.contracts.errors import BackendError
+from app.contracts.tensors import TensorSpec
+from app.repository.config import InstanceGroup
+from app.repository.layout import ModelRepository
+from app.repository.manifest import read_manifest
+from tests.e2e.process import running
+from tests.tiny_onnx import brightness_matte, classifier
+
+SIDE = 1024
+MATTE = f"""\
+pipeline = "segment"
+default_group = "onnxruntime"
+[[instance_group]]
+name = "onnxruntime"
+backend = "onnxruntime"
+[[instance_group]]
+name = "openvino"
+backend = "openvino"
+start = "on_demand"
+[parameters]
+size = {SIDE}
+mean = [0.5, 0.5, 0.5]
+std = [1.0, 1.0, 1.0]
+output = "fine"
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def unsealed(root: Path, name: str, program: onnx.ModelProto) -> Path:
+    version = root / name / "1"
+    version.mkdir(parents=True)
+    onnx.save(program, version / "network.onnx")
+    return version
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A matting network with a config.toml of its own, and a classifier without one."""
+    root = tmp_path_factory.mktemp("repository")
+    matte = unsealed(root, "matte", brightness_matte(SIDE))
+    (matte.parent / "config.toml").write_text(MATTE, "utf-8")
+    for version in (matte, unsealed(root, "classifier", classifier())):
+        assert main(["models", "seal", str(version)]) == 0
+    return root
+
+
+def test_inputs_and_outputs_keep_their_own_names(sealed: Path) -> None:
+    """The version's reference is ONNX, which format 2 of the manifest says."""
+    manifest = read_manifest(sealed / "matte" / "1")
+    assert manifest.format == 2
+    assert manifest.reference.format == "onnx"
+    assert (manifest.program, manifest.params) == ("network.onnx", None)
+    assert manifest.inputs == (TensorSpec("picture", "float32", (1, 3, SIDE, SIDE)),)
+    assert [spec.name for spec in manifest.outputs] == ["coarse", "fine"]
+
+
+def test_a_configuration_that_can_run_it_is_written(sealed: Path) -> None:
+    """With rows that may share a run; and the files pass their own test on its groups."""
+    text = (sealed / "classifier" / "config.toml").read_text("utf-8")
+    assert 'default_group = "onnxruntime"' in text
+    assert "max_batch_size = 8" in text
+    assert main(["models", "verify", "--run", "--repository", str(sealed)]) == 0
+
+
+@pytest.mark.e2e
+def test_a_matting_network_of_another_shape_is_served(sealed: Path, tmp_path: Path) -> None:
+    """1024 pixels, other mean and std, the second output: all of it from config.toml."""
+    picture = np.full((60, 80, 3), 20, np.uint8)
+    picture[10:50, 30:70] = 250
+    body = io.BytesIO()
+    Image.fromarray(picture).save(body, "PNG")
+    with running(sealed, tmp_path) as server, server.client() as client:
+        server.wait_loaded()
+        for group in ("onnxruntime", "openvino"):
+            reply = client.post(
+                "/segment",
+                params={"output": "mask", "refine": "none", "predictor": group},
+                content=body.getvalue(),
+                headers={"content-type": "image/png"},
+            )
+            assert reply.status_code == 200, reply.text
+            mask = np.asarray(Image.open(io.BytesIO(reply.content)))
+            assert mask.shape == (60, 80)
+            assert mask[12:48, 32:68].min() > 250
+            assert max(mask[:8].max(), mask[:, :28].max()) < 5
+        rows = [[0.0, 0.0, 0.0, 0.0]] * 2
+        tensor = {"name": "rows", "datatype": "FP32", "shape": [2, 4], "data": rows}
+        answer = client.post("/v2/models/classifier/infer", json={"inputs": [tensor]})
+        assert answer.json()["outputs"][0]["data"] == [0.5, 0.0, -0.5] * 2
+        metadata = client.get("/v2/models/classifier").json()
+        assert metadata["platform"] == "onnxruntime_onnx"
+
+
+@pytest.mark.parametrize("backend", ["paddle_inference", "paddle_jit", "paddle_dygraph"])
+def test_a_paddle_backend_refuses_an_onnx_program(sealed: Path, backend: str) -> None:
+    """Before a process is started, and naming those that can."""
+    files = ModelRepository(sealed).read("classifier", 1)
+    group = InstanceGroup(name="wrong", backend=backend)
+    with pytest.raises(BackendError, match=r"is ONNX: onnxruntime and openvino run it"):
+        ProcessBackend()(files.spec(group))
+
+
+def test_weights_in_other_files_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program is the one file that is served."""
+    version = tmp_path / "apart" / "1"
+    version.mkdir(parents=True)
+    onnx.save(
+        classifier(),
+        version / "network.onnx",
+        save_as_external_data=True,
+        location="weights",
+        size_threshold=0,
+    )
+    assert main(["models", "seal", str(version)]) == 1
+    assert "keeps 2 weights in other files; save it as one file" in capsys.readouterr().err
+
+
+def test_what_is_no_onnx_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its name, and no manifest."""
+    version = tmp_path / "text" / "1"
+    version.mkdir(parents=True)
+    (version / "network.onnx").write_text("not a model", "utf-8")
+    assert main(["models", "seal", str(version)]) == 1
+    assert "network.onnx is not an ONNX model" in capsys.readouterr().err
+    assert not (version / "manifest.json").exists()
