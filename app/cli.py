@@ -17,6 +17,7 @@ COMMANDS = {
     "models": ("app.commands.models", "list, verify, describe and seal the models of a repository"),
     "pull": ("app.commands.pull", "fetch official weights and publish them as a new version"),
     "import": ("app.commands.import_", "publish weights from a local file as a new version"),
+    "derive": ("app.commands.derive", "make the int8 programs that need no calibration data"),
     "compare": ("app.commands.compare", "measure predictor configurations against each other"),
     "tune": ("app.commands.tune", "find the instance group that serves a model best here"),
     "graph": ("app.commands.graph", "a model's optimised operators and the time of each"),

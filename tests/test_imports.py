@@ -28,6 +28,7 @@ OFFLINE = (
     "app.comparison",
     "app.export",
     "app.pipelines",
+    "app.programs",
     "app.quality",
     "app.sources",
 )
@@ -64,6 +65,10 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.export*", (*ENGINE, "app.evidence", "app.export", "app.networks")),
     ("app.backends.paddle_*", ("app.contracts", "app.backends", "app.networks", "app.export")),
     ("app.backends*", ("app.contracts", "app.process", "app.backends")),
+    (
+        "app.programs*",
+        ("app.contracts", "app.repository", "app.export", "app.backends", "app.programs"),
+    ),
     ("app.workers", ("app.codecs",)),
     ("app.dataplane", ("app.awaiting", "app.contracts", "app.engine")),
     ("app.quality*", ("app.contracts", "app.repository", "app.quality")),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from app.quality.ports import TaskQuality
     from app.quality.report import Report
     from app.repository.layout import ModelFiles
 
@@ -34,6 +35,11 @@ def add_quality_options(parser: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--limit", type=int, metavar="N", help="a quick look at the first N of each set"
     )
+    options.add_argument(
+        "--group",
+        metavar="GROUP",
+        help="this instance group instead of the default one, and what it loses against that",
+    )
     options.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
     options.add_argument(
         "--write-cards",
@@ -48,13 +54,15 @@ def check_quality_options(args: argparse.Namespace) -> None:
 
     given = [
         option
-        for option in ("data", "smoke", "limit", "json", "write_cards")
+        for option in ("data", "smoke", "limit", "group", "json", "write_cards")
         if getattr(args, option) not in (None, False)
     ]
     if given and not args.quality:
         raise ConfigError(f"--{given[0].replace('_', '-')} belongs to --quality")
     if args.limit is not None and args.limit < 1:
         raise ConfigError("--limit must be at least 1", received=args.limit)
+    if args.group is not None and args.write_cards:
+        raise ConfigError("--write-cards is for the default group: leave --group out")
     if args.limit is not None and args.write_cards:
         raise ConfigError("--write-cards needs all the data: leave --limit out")
 
@@ -64,13 +72,12 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
 
     Raises ConfigError where data, or a card to write into, are absent: before the first run.
     """
-    from app.backends.process import ProcessBackend
     from app.contracts.errors import ConfigError
     from app.pipelines import PIPELINES
     from app.pipelines.task import load_tasks
     from app.quality.cards import CARD, read_card, write_card
     from app.quality.ports import Source
-    from app.quality.run import measure_model, task_quality
+    from app.quality.run import task_quality
 
     source = Source(
         data=args.data or DATA,
@@ -90,19 +97,45 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
         if task is None:
             print(f"\n{files.name}: nothing is defined to measure its quality by")
             continue
-        report = measure_model(files, task, open_predictor=ProcessBackend(), limit=args.limit)
+        report = _measured(files, task, args)
         reports.append(report)
         print(f"\n{report.as_text()}", flush=True)
         card = files.directory.parent / CARD
         if args.write_cards:
             write_card(card, report)
             print(f"\n{files.name}/{CARD}: figures written")
-        elif args.limit is None:
+        elif args.limit is None and args.group is None:
             differ += _compare(card, report)
     if args.json is not None:
         values = {report.model: report.as_json() for report in reports}
         args.json.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", "utf-8")
     return 1 if differ else 0
+
+
+def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) -> Report:
+    from app.backends.process import ProcessBackend
+    from app.contracts.errors import ConfigError
+    from app.pipelines import PIPELINES
+    from app.pipelines.task import comparison_of, load_tasks
+    from app.quality.run import measure_loss, measure_model
+
+    if args.group is None:
+        return measure_model(files, task, open_predictor=ProcessBackend(), limit=args.limit)
+    names = [group.name for group in files.config.instance_group]
+    if args.group not in names:
+        raise ConfigError(
+            f"{files.name} has no instance group {args.group!r}, it has {', '.join(names)}",
+            received=args.group,
+        )
+    comparison = comparison_of(files.info(), tasks=load_tasks(PIPELINES))
+    return measure_loss(
+        files,
+        task,
+        args.group,
+        agreement=comparison.agreement if comparison else None,
+        open_predictor=ProcessBackend(),
+        limit=args.limit,
+    )
 
 
 def _compare(card: Path, report: Report) -> int:

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+from app.commands.derive import derive_program
 from app.commands.paddle_noise import silence
 from app.commands.repository import add_repository_option, repository_root
 from app.contracts.errors import PaddlepoolError
@@ -40,6 +41,13 @@ def run(args: argparse.Namespace) -> int:
             "a preview",
             file=sys.stderr,
         )
+        return 0
+    try:
+        print(derive_program(repository, args.model))
+    except (PaddlepoolError, OSError) as error:
+        if not args.if_possible:
+            raise
+        print(f"{args.model}: no program int8: {error}", file=sys.stderr)
     return 0
 
 

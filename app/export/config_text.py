@@ -61,6 +61,21 @@ name = "openvino"
 backend = "openvino"
 start = "on_demand"
 
+# The derived program `int8` of the version, where it has one.
+[[instance_group]]
+name = "onnxruntime_int8"
+backend = "onnxruntime"
+program = "int8"
+start = "on_demand"
+tolerance = {int8}
+
+[[instance_group]]
+name = "openvino_int8"
+backend = "openvino"
+program = "int8"
+start = "on_demand"
+tolerance = {int8}
+
 [[instance_group]]
 name = "gpu"
 backend = "paddle_inference"
@@ -94,7 +109,7 @@ _CHINESE = {
 
 
 def segment_config(side: int) -> str:
-    groups = _GROUPS.format(count=2, tolerance=0.05, cache=_ONE_SHAPE)
+    groups = _GROUPS.format(count=2, tolerance=0.05, int8=0.2, cache=_ONE_SHAPE)
     return f"""pipeline = "segment"
 default_group = "onednn"
 
@@ -124,7 +139,7 @@ def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> s
     # A shape of its own, batch by bucket, for every batch: with room for some of them only, each
     # would hold the packed weights again, and be dropped and packed anew.
     cache = "cache_capacity = 0          # all shapes are kept and share their packed weights"
-    groups = _GROUPS.format(count=1, tolerance=0.1, cache=cache)
+    groups = _GROUPS.format(count=1, tolerance=0.1, int8=0.3, cache=cache)
     return f"""pipeline = "sentiment"
 default_group = "onednn"
 

@@ -17,7 +17,10 @@ RUN_SECONDS = 120.0
 
 
 class PredictorBench:
-    """See `app.quality.ports.Bench`; `label` stands before the progress bars."""
+    """See `app.quality.ports.Bench`; `label` stands before the progress bars.
+
+    `outputs` are those of every job so far.
+    """
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class PredictorBench:
         self._max_batch_size = max_batch_size
         self._label = label
         self._bar = bar
+        self.outputs: list[Tensors] = []
 
     def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
         alike: defaultdict[Any, list[int]] = defaultdict(list)
@@ -48,6 +52,7 @@ class PredictorBench:
                     ):
                         outputs[number] = output
                     bar.update(len(members))
+        self.outputs += outputs
         return outputs
 
     def each(self, items: Sequence[T], *, what: str) -> Iterator[T]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from app.contracts.ports import PredictorFactory, ServedModelInfo
+from app.contracts.tensors import Tensors
 from app.quality.bench import PredictorBench
 from app.quality.digits import DigitQuality
-from app.quality.ports import Source, TaskQuality
+from app.quality.loss import Agreement, compare_outputs, differences
+from app.quality.ports import Findings, Source, TaskQuality
 from app.quality.report import Report
 from app.repository.layout import ModelFiles
 from app.repository.manifest import Manifest
@@ -42,7 +44,37 @@ def measure_model(
     limit: int | None = None,
 ) -> Report:
     """Run the task's data through one predictor of the default group, after its self-test."""
-    manifest, group = files.manifest, files.config.group(files.config.default_group)
+    group = files.config.default_group
+    findings, _ = _findings(files, task, group, open_predictor)
+    return _report(files, group, findings, limit)
+
+
+def measure_loss(
+    files: ModelFiles,
+    task: TaskQuality,
+    group: str,
+    *,
+    agreement: Agreement | None,
+    open_predictor: PredictorFactory,
+    limit: int | None = None,
+) -> Report:
+    """The figures of `group`, and how each differs from what the default group gives.
+
+    A positive difference of MAE or ECE is a loss, of all others a gain.
+    """
+    base = files.config.default_group
+    before, expected = _findings(files, task, base, open_predictor)
+    after, found = _findings(files, task, group, open_predictor)
+    tables = (*after.tables, *differences(before, after, base=base))
+    compared = compare_outputs(found, expected, agreement=agreement, base=base)
+    return _report(files, group, Findings(tables=(*tables, compared), notes=after.notes), limit)
+
+
+def _findings(
+    files: ModelFiles, task: TaskQuality, name: str, open_predictor: PredictorFactory
+) -> tuple[Findings, list[Tensors]]:
+    """What the task found, and the outputs of every job in order."""
+    manifest, group = files.manifest, files.config.group(name)
     test = read_selftest(files.directory, manifest.inputs, manifest.outputs)
     predictor = open_predictor(files.spec(group))
     try:
@@ -50,16 +82,19 @@ def measure_model(
         bench = PredictorBench(
             predictor,
             max_batch_size=max(1, files.config.dynamic_batching.max_batch_size),
-            label=files.name,
+            label=f"{files.name} {name}",
         )
-        findings = task.measure(bench)
+        return task.measure(bench), bench.outputs
     finally:
         predictor.close()
+
+
+def _report(files: ModelFiles, group: str, findings: Findings, limit: int | None) -> Report:
     return Report(
         model=files.name,
         version=files.version,
-        group=group.name,
-        fingerprint=_fingerprint(manifest),
+        group=group,
+        fingerprint=_fingerprint(files.manifest),
         findings=findings,
         limit=limit,
     )

@@ -121,7 +121,9 @@ def test_pull_command(
     packages.publish(b"")
     assert main([*arguments, str(tmp_path / "one")]) == 0
     assert main([*arguments, str(tmp_path / "other")]) == 0
-    first, again, other = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr().out.splitlines()
+    first, again, other = said[::2]
+    assert all("paddlepool quantize u2netp" in line for line in said[1::2])
     assert first.endswith("one/u2netp/1")
     assert "already holds the official release" in again
     assert other.endswith("other/u2netp/1")

@@ -1,0 +1,73 @@
+"""`paddlepool derive`: make the int8 programs that need no calibration data."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.commands.repository import add_repository_option, open_repository, read_version
+
+PICTURES = ("docs/images/astronaut.jpg", "training/u2netp/pictures/*.jpg")
+"""Public domain and CC0, of a source tree; elsewhere the self-test's input is what is checked."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="default: every model")
+    add_repository_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    repository = open_repository(args.repository)
+    for name in args.models or repository.names():
+        print(derive_program(repository.root, name))
+    return 0
+
+
+def derive_program(root: Path, name: str) -> str:
+    """Derive, check and publish the int8 program of a model's newest version; says what was done.
+
+    Raises BackendError and ExportError where it can be made and is not what it should be.
+    """
+    from app.programs.derive import FILE, INT8, derive_int8, missing_packages
+    from app.programs.place import add_program, remove_unlisted
+
+    repository = open_repository(root)
+    for version in repository.versions(name)[:1]:
+        remove_unlisted(root / name / str(version), FILE)
+    files = read_version(repository, name, None)
+    where = f"{name}/{files.version}"
+    if files.manifest.find(INT8) is not None:
+        return f"{where} has the program {INT8}"
+    if missing := missing_packages():
+        return f"{where}: no program {INT8} without {', '.join(missing)} (extra onnx)"
+    derived = derive_int8(files)
+    if derived is None:
+        return f"{where}: `paddlepool quantize {name}` would make a program {INT8}, from data"
+
+    from app.backends.process import ProcessBackend
+    from app.comparison.tasks import choose_samples
+    from app.pipelines import PIPELINES
+    from app.pipelines.task import comparison_of, load_tasks
+    from app.programs.check import checked
+    from app.repository.selftest import read_selftest
+
+    selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    task = comparison_of(files.info(), tasks=load_tasks(PIPELINES))
+    pictures = _pictures() if files.config.pipeline == "segment" else []
+    samples = [inputs for _, inputs in choose_samples(task, pictures, selftest)]
+    derived = checked(
+        derived,
+        files,
+        [selftest.inputs, *samples],
+        agreement=task.agreement if task else None,
+        open_predictor=ProcessBackend(),
+    )
+    add_program(files.directory, derived)
+    [*_, loss] = derived.entry.quality
+    figures = ", ".join(f"{key} {value:.4f}" for key, value in loss.figures.items())
+    return f"{where}: program {INT8} added; {figures} on {loss.count} {loss.data}"
+
+
+def _pictures() -> Sequence[Path]:
+    return [path for pattern in PICTURES for path in sorted(Path().glob(pattern))]

@@ -1,0 +1,115 @@
+"""The int8 program of a version, where it needs no data: its bytes and its manifest entry."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from app.backends.onnx_conversion import onnx_bytes
+from app.contracts.errors import ExportError
+from app.programs.onnx_graph import simplified
+from app.programs.qdq import quantised
+from app.programs.shipped import DIRECTORY, shipped_ranges
+from app.repository.layout import ModelFiles
+from app.repository.manifest import Derivation, DerivedProgram
+
+INT8 = "int8"
+FILE = "int8.onnx"
+DYNAMIC = ("bert",)
+"""Networks whose activations are quantised while they run, so that no ranges are needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """A program that is not published yet; `backend` is the one it was made for."""
+
+    content: bytes
+    entry: DerivedProgram
+    backend: str
+
+
+def missing_packages() -> tuple[str, ...]:
+    """Those of the extra `onnx` without which a derived program can be neither made nor run."""
+    wanted = ("onnxruntime", "openvino", "paddle2onnx")
+    return tuple(name for name in wanted if find_spec(name) is None)
+
+
+def named_graph(files: ModelFiles) -> onnx.ModelProto:
+    """The reference program as a simplified ONNX graph. Raises BackendError."""
+    reference = files.manifest.reference
+    opening = {
+        "directory": str(files.directory),
+        "program": reference.program,
+        "params": reference.params,
+        "format": reference.format,
+    }
+    return simplified(
+        onnx.load_from_string(onnx_bytes(opening)),
+        inputs=[spec.name for spec in files.manifest.inputs],
+        outputs=[spec.name for spec in files.manifest.outputs],
+    )
+
+
+def derive_int8(files: ModelFiles, *, ranges: Path = DIRECTORY) -> Derived | None:
+    """The version's int8 program; None where it would need calibration data.
+
+    Raises BackendError where the reference cannot be converted, and ExportError where the ranges
+    that come with the package are of another graph.
+    """
+    shipped = shipped_ranges(str(files.manifest.weights.get("sha256")), ranges)
+    if shipped is not None:
+        return Derived(
+            backend="openvino",
+            content=quantised(named_graph(files), shipped.ranges).SerializeToString(),
+            entry=DerivedProgram(
+                name=INT8,
+                format="onnx",
+                program=FILE,
+                derivation=shipped.derivation,
+                calibration=shipped.calibration,
+                quality=shipped.quality,
+            ),
+        )
+    network: Mapping[str, Any] = files.manifest.network or {}
+    return _dynamic(files) if network.get("name") in DYNAMIC else None
+
+
+def _dynamic(files: ModelFiles) -> Derived:
+    """By ONNX Runtime's quantiser: weights for each channel, activations at every run."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with tempfile.TemporaryDirectory() as scratch:
+        plain, prepared, small = (Path(scratch) / f"{name}.onnx" for name in ("a", "b", "c"))
+        onnx.save(named_graph(files), plain)
+        try:
+            # Symbolic shapes would need sympy, and tell nothing more of a transformer.
+            quant_pre_process(plain, prepared, skip_symbolic_shape=True)
+            quantize_dynamic(prepared, small, per_channel=True, weight_type=QuantType.QInt8)
+        except Exception as error:  # its own unrelated classes
+            raise ExportError(f"ONNX Runtime cannot quantise the program: {error}") from error
+        content = small.read_bytes()
+    return Derived(
+        backend="onnxruntime",
+        content=content,
+        entry=DerivedProgram(
+            name=INT8,
+            format="onnx",
+            program=FILE,
+            derivation=Derivation(
+                tool="quant_pre_process and quantize_dynamic of ONNX Runtime",
+                versions={
+                    name: importlib.metadata.version(name)
+                    for name in ("onnxruntime", "paddle2onnx")
+                },
+                settings={"per_channel": True, "weight_type": "QInt8"},
+            ),
+        ),
+    )

@@ -1,0 +1,186 @@
+"""An ONNX graph without what its exporter left behind, each node named after the layer it is.
+
+What converters write differs in ways that do not matter to an engine and matter to a quantiser: a
+bias that stands behind its convolution as an addition would be quantised as one, and a layer whose
+name is a running number cannot be named in a message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+FOLDED = ("Cast", "Concat", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+"""What converters do to constants. Anything else stays, and the engine computes it."""
+
+
+class Graph:
+    """A model's nodes and constants, changed in place; model() gives them back."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self.opsets = list(model.opset_import)
+        self.nodes: list[onnx.NodeProto] = list(model.graph.node)
+        self.constants = {
+            each.name: numpy_helper.to_array(each) for each in model.graph.initializer
+        }
+        self.outputs = [value.name for value in model.graph.output]
+
+    def users(self, value: str) -> list[onnx.NodeProto]:
+        """The nodes that read a value."""
+        return [node for node in self.nodes if value in node.input]
+
+    def maker(self, value: str) -> onnx.NodeProto | None:
+        """The node that gives a value; None for a constant or an input."""
+        return next((node for node in self.nodes if value in node.output), None)
+
+    def weight_of(self, node: onnx.NodeProto) -> str | None:
+        """The constant that is the node's weight; None for a node without one."""
+        if node.op_type not in WEIGHTED:
+            return None
+        return next((name for name in node.input[:2] if name in self.constants), None)
+
+    def layers(self) -> Iterator[onnx.NodeProto]:
+        """The nodes with weights, in the order they run."""
+        yield from (node for node in self.nodes if self.weight_of(node))
+
+    def model(self) -> onnx.ModelProto:
+        """The changed model, holding only the constants that a node reads."""
+        read = {name for node in self.nodes for name in node.input}
+        graph = self._model.graph
+        del graph.node[:], graph.initializer[:], graph.value_info[:]
+        graph.node.extend(self.nodes)
+        graph.initializer.extend(
+            numpy_helper.from_array(np.asarray(array, order="C"), name)
+            for name, array in self.constants.items()
+            if name in read
+        )
+        return self._model
+
+
+def simplified(
+    model: onnx.ModelProto, *, inputs: Sequence[str], outputs: Sequence[str]
+) -> onnx.ModelProto:
+    """The same function with constants folded, biases inside and layers named; consumes `model`.
+
+    Inputs and outputs are called as given, in order. A node with weights is called like them
+    without their last part (`stage1.rebnconvin.conv_s1`), any other by its kind and a running
+    number; what it gives is called like it.
+    """
+    if any(attribute.HasField("g") for node in model.graph.node for attribute in node.attribute):
+        return model  # branches and loops have names of their own, which would have to fit
+    graph = Graph(model)
+    _fold_constants(graph)
+    _put_biases_inside(graph)
+    _drop_unread(graph)
+    _name_nodes(graph, model, inputs, outputs)
+    simple = graph.model()
+    onnx.checker.check_model(simple)
+    return simple
+
+
+def _fold_constants(graph: Graph) -> None:
+    """Evaluates what converters do to constants; a node that only passes on disappears."""
+    kept: list[onnx.NodeProto] = []
+    passed_on: dict[str, str] = {}
+    for node in graph.nodes:
+        for place, name in enumerate(node.input):
+            node.input[place] = passed_on.get(name, name)
+        if node.op_type == "Identity" and node.output[0] not in graph.outputs:
+            passed_on[node.output[0]] = node.input[0]
+        elif node.op_type == "Constant" or (
+            node.op_type in FOLDED and all(name in graph.constants for name in node.input)
+        ):
+            graph.constants[node.output[0]] = _evaluated(node, graph)
+        else:
+            kept.append(node)
+    graph.nodes = kept
+
+
+def _evaluated(
+    node: onnx.NodeProto, graph: Graph
+) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    inputs = {name: graph.constants[name] for name in node.input}
+    evaluator = ReferenceEvaluator(
+        onnx.helper.make_model(
+            onnx.helper.make_graph(
+                [node],
+                "constant",
+                [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in inputs],
+                [onnx.helper.make_value_info(node.output[0], onnx.TypeProto())],
+            ),
+            opset_imports=graph.opsets,
+        )
+    )
+    [value] = evaluator.run(None, inputs)
+    return np.asarray(value)
+
+
+def _put_biases_inside(graph: Graph) -> None:
+    """A constant for each channel that is added behind a convolution becomes its bias."""
+    dropped: set[int] = set()
+    for node in graph.nodes:
+        if node.op_type not in ("Conv", "ConvTranspose") or len(node.input) > 2:
+            continue
+        users = graph.users(node.output[0])
+        if len(users) != 1 or users[0].op_type != "Add" or node.output[0] in graph.outputs:
+            continue
+        [add] = users
+        bias = next((name for name in add.input if name in graph.constants), None)
+        if bias is None or not _is_channel_bias(graph.constants[bias].shape):
+            continue
+        name = f"{node.input[1].rpartition('.')[0] or node.output[0]}.bias"
+        graph.constants[name] = graph.constants[bias].reshape(-1)
+        node.input.append(name)
+        node.output[0] = add.output[0]
+        dropped.add(id(add))
+    graph.nodes = [node for node in graph.nodes if id(node) not in dropped]
+
+
+def _is_channel_bias(shape: tuple[int, ...]) -> bool:
+    return len(shape) >= 3 and all(size == 1 for size in (*shape[:-3], *shape[-2:]))
+
+
+def _drop_unread(graph: Graph) -> None:
+    """What no output needs, such as the side masks of a network of which one is kept."""
+    needed = set(graph.outputs)
+    kept = []
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.output):
+            needed.update(node.input)
+            kept.append(node)
+    graph.nodes = kept[::-1]
+
+
+def _name_nodes(
+    graph: Graph, model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]
+) -> None:
+    values = [value for value in model.graph.input if value.name not in graph.constants]
+    named = {
+        value.name: name
+        for values, names in ((values, inputs), (model.graph.output, outputs))
+        for value, name in zip(values, names, strict=True)
+    }
+    for value in (*model.graph.input, *model.graph.output):
+        value.name = named.get(value.name, value.name)
+    taken: Counter[str] = Counter()
+    for node in graph.nodes:
+        weight = graph.weight_of(node)
+        kind = (weight.rpartition(".")[0] or weight) if weight else node.op_type
+        node.name = f"{kind}_{taken[kind]}" if taken[kind] or not weight else kind
+        taken[kind] += 1
+        for place, name in enumerate(node.output):
+            if name and name not in named:
+                named[name] = node.name if len(node.output) == 1 else f"{node.name}:{place}"
+    for node in graph.nodes:
+        for place, name in enumerate(node.input):
+            node.input[place] = named.get(name, name)
+        for place, name in enumerate(node.output):
+            node.output[place] = named.get(name, name)
+    graph.outputs = list(outputs)

@@ -1,0 +1,152 @@
+"""Programs derived from what is there: official weights without data, a transformer at any time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.backends.process import ProcessBackend
+from app.cli import main
+from app.contracts.errors import ExportError
+from app.contracts.ports import PredictorSpec
+from app.contracts.tensors import Tensors
+from app.programs.check import checked
+from app.programs.derive import Derived
+from app.programs.place import add_program
+from app.repository.layout import ModelFiles, ModelRepository
+from app.repository.manifest import Derivation, DerivedProgram
+from app.repository.selftest import read_selftest
+from tests.engine.fakes import FakeFactory, row, write_double
+
+MODELS = Path(__file__).parents[2] / "model_repo"
+OFFICIAL = MODELS / "u2netp" / "2"
+
+ENTRY = DerivedProgram(
+    name="int8", format="onnx", program="int8.onnx", derivation=Derivation(tool="test", versions={})
+)
+
+
+def derived(content: bytes = b"a program") -> Derived:
+    return Derived(content=content, entry=ENTRY, backend="onnxruntime")
+
+
+def without_programs(model: Path, version: str, target: Path) -> ModelRepository:
+    """A repository with a copy of one version, its derived programs taken away."""
+    copy = target / model.name / version
+    shutil.copytree(model / version, copy)
+    shutil.copy(model / "config.toml", copy.parent)
+    manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
+    for each in manifest.pop("programs", []):
+        (copy / each["program"]).unlink()
+        del manifest["files"][each["program"]]
+    manifest["format"] = 1
+    (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    return ModelRepository(target)
+
+
+@pytest.fixture
+def double(tmp_path: Path) -> ModelFiles:
+    write_double(tmp_path)
+    return ModelRepository(tmp_path).read("double", 1)
+
+
+@pytest.mark.paddle
+@pytest.mark.slow
+def test_a_transformer_gets_its_int8_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without data; checked against the reference, published, and run by both engines."""
+    repository = without_programs(MODELS / "emotion", "1", tmp_path)
+    assert main(["derive", "emotion", "--repository", str(tmp_path)]) == 0
+    assert "emotion/1: program int8 added; mean difference 0.0" in capsys.readouterr().out
+    files = repository.read("emotion", 1)
+    assert files.manifest.format == 2
+    [program] = files.manifest.programs
+    assert program.derivation.settings["per_channel"] is True
+    assert program.quality[0].figures["agreement"] == 1.0
+    _run_on(files, "onnxruntime_int8", "openvino_int8")
+    assert main(["derive", "emotion", "--repository", str(tmp_path)]) == 0
+    assert "emotion/1 has the program int8" in capsys.readouterr().out
+
+
+@pytest.mark.paddle
+@pytest.mark.slow
+def test_the_official_weights_need_no_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their ranges come with the package."""
+    if not OFFICIAL.is_dir():
+        pytest.skip("the official weights are not here: paddlepool pull u2netp")
+    repository = without_programs(MODELS / "u2netp", "2", tmp_path)
+    assert main(["derive", "u2netp", "--repository", str(tmp_path)]) == 0
+    assert "u2netp/2: program int8 added; mean difference 0.00" in capsys.readouterr().out
+    files = repository.read("u2netp", 2)
+    [program] = files.manifest.programs
+    assert "stage2d.rebnconv1d.conv_s1" in program.derivation.float_layers
+    assert files.manifest.files["int8.onnx"].bytes < 1_500_000
+    _run_on(files, "openvino_int8")
+
+
+def _run_on(files: ModelFiles, *groups: str) -> None:
+    """The golden input on each group, within the group's own tolerance."""
+    test = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    for name in groups:
+        group = files.config.group(name)
+        predictor = ProcessBackend()(files.spec(group))
+        try:
+            test.within(group.tolerance).check(predictor, timeout=60)
+        finally:
+            predictor.close()
+
+
+@pytest.mark.paddle
+def test_what_needs_data_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And is no failure: the reference serves."""
+    without_programs(MODELS / "mnist", "1", tmp_path)
+    assert main(["derive", "--repository", str(tmp_path)]) == 0
+    assert "mnist/1: `paddlepool quantize mnist` would make" in capsys.readouterr().out
+
+
+def test_a_published_version_gets_a_program(double: ModelFiles, tmp_path: Path) -> None:
+    """Verified like every other file of it; another one of the name replaces the first."""
+    add_program(double.directory, derived())
+    add_program(double.directory, derived(b"another"))
+    files = ModelRepository(tmp_path).read("double", 1)
+    assert [each.name for each in files.manifest.programs] == ["int8"]
+    assert (files.directory / "int8.onnx").read_bytes() == b"another"
+    assert {path.name for path in files.directory.parent.iterdir()} == {"1", "config.toml"}
+
+
+def test_what_a_power_cut_left_is_taken_away(
+    double: ModelFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An unlisted program would keep the version from being served for good."""
+    (double.directory / "int8.onnx").write_bytes(b"half a program")
+    main(["derive", "double", "--repository", str(tmp_path)])
+    assert not (double.directory / "int8.onnx").exists()
+    assert ModelRepository(tmp_path).read("double", 1)
+
+
+def test_a_program_that_computes_something_else_is_refused(double: ModelFiles) -> None:
+    """With the figures and the limits, and before it is published."""
+
+    def wrong(inputs: Tensors) -> Tensors:
+        return {"y": np.asarray(inputs["x"]) * 3}
+
+    def open_predictor(spec: PredictorSpec, **_suspension: object) -> object:
+        behave = {} if spec.program_name is None else {"behaviour": wrong, "selftest": wrong}
+        return FakeFactory(**behave)(spec)  # type: ignore[arg-type]
+
+    with pytest.raises(ExportError, match=r"mean difference 0\.\d+ on 1 samples"):
+        checked(
+            derived(),
+            double,
+            [row(1, 2, 3)],
+            agreement=None,
+            open_predictor=open_predictor,  # type: ignore[arg-type]
+        )
+    assert double.manifest.programs == ()

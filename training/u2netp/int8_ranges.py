@@ -1,0 +1,120 @@
+"""The activation ranges by which the official U²-Netp weights become int8, measured on pictures.
+
+    python -m training.u2netp.int8_ranges --data ../shared/data/sod_train --version 2
+
+Needs the extra `quantize`. Calibrates on 400 pictures of the training part, measures what the int8
+program loses on the validation part, which is every tenth picture, and writes
+app/programs/ranges/u2netp.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnx
+import openvino
+from numpy.typing import NDArray
+
+from app.backends.onnx_conversion import onnx_bytes
+from app.codecs.decode import decode
+from app.codecs.limits import PictureLimits
+from app.pipelines.segment import matte
+from app.programs.calibrate import PRESET, chosen, digest_of, layers_of, measure_ranges, versions
+from app.programs.onnx_graph import simplified
+from app.programs.qdq import quantised
+from app.programs.shipped import DIRECTORY, PARSER, ShippedRanges
+from app.quality import masks
+from app.repository.manifest import Calibration, Derivation, MeasuredLoss, read_manifest
+
+SIDE = 320
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+EVERY = 10
+FLOAT = ("stage2d.rebnconv1d.conv_s1", "taps", "place")
+"""The layer under which int8 collapses, and the last ones, which cost little and help at edges."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with images/ and masks/")
+    parser.add_argument("--repository", type=Path, default=Path("model_repo"))
+    parser.add_argument("--version", type=int, required=True, help="that of the official weights")
+    parser.add_argument("--samples", type=int, default=400)
+    args = parser.parse_args()
+    directory = args.repository.resolve() / "u2netp" / str(args.version)
+    manifest = read_manifest(directory)
+    opening = {
+        "directory": str(directory), "program": manifest.program, "params": manifest.params
+    }  # fmt: skip
+    model = simplified(
+        onnx.load_from_string(onnx_bytes(opening)),
+        inputs=[spec.name for spec in manifest.inputs],
+        outputs=[spec.name for spec in manifest.outputs],
+    )
+    pictures = sorted((args.data / "images").glob("*.jpg"))
+    held_out = pictures[::EVERY]
+    files = chosen([path for path in pictures if path not in set(held_out)], args.samples)
+    floats = [name for name in layers_of(model) if name.startswith(FLOAT)]
+    ranges = measure_ranges(
+        model, [{manifest.inputs[0].name: network_input(path)} for path in files],
+        float_layers=floats,
+    )  # fmt: skip
+    small = quantised(onnx.ModelProto.FromString(model.SerializeToString()), ranges)
+    written = ShippedRanges(
+        weights_sha256=str(manifest.weights["sha256"]),
+        derivation=Derivation(
+            tool="NNCF's ranges, put in by Paddlepool",
+            versions=dict(versions()),
+            settings={"preset": PRESET, "bias_correction": False, "per_channel": True},
+            float_layers=ranges.float_layers,
+        ),
+        calibration=Calibration(
+            data="sod_train without every tenth pair", count=len(files), sha256=digest_of(files)
+        ),
+        quality=(loss(model, small, held_out, args.data / "masks"),),
+        ranges=ranges,
+    )
+    target = DIRECTORY / "u2netp.json"
+    target.write_bytes(PARSER.dump_json(written, indent=1) + b"\n")
+    print(f"{target}: {len(ranges.activations)} ranges; {written.quality[0].figures}")
+
+
+def network_input(path: Path) -> NDArray[np.float32]:
+    pixels = matte.over_white(decode(path.read_bytes(), PictureLimits()))
+    return matte.network_input(pixels, SIDE, MEAN, STD)
+
+
+def loss(
+    reference: onnx.ModelProto, small: onnx.ModelProto, files: list[Path], truths: Path
+) -> MeasuredLoss:
+    core = openvino.Core()
+    options = {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
+    runs = [
+        core.compile_model(core.read_model(each.SerializeToString()), "CPU", options)
+        for each in (reference, small)
+    ]
+    found: list[list[masks.Map]] = [[], []]
+    for path in files:
+        for run, kept in zip(runs, found, strict=True):
+            kept.append(matte.normalise(run(network_input(path))[0][0, 0].copy()))
+    wanted = [
+        cv2.resize(cv2.imread(str(truths / f"{path.stem}.png"), 0), (SIDE, SIDE)) for path in files
+    ]
+    before, after = (masks.measure(each, wanted) for each in found)
+    moved = [float(np.abs(a - b).mean()) for a, b in zip(*found, strict=True)]
+    figures = {
+        "IoU loss": before.iou - after.iou,
+        "MAE loss": after.mae - before.mae,
+        "mean mask difference": float(np.mean(moved)),
+    }
+    return MeasuredLoss(
+        data="every tenth pair of sod_train",
+        count=len(files),
+        figures={name: round(value, 5) for name, value in figures.items()},
+    )
+
+
+if __name__ == "__main__":
+    main()
