@@ -18,6 +18,7 @@ COMMANDS = {
     "pull": ("app.commands.pull", "fetch official weights and publish them as a new version"),
     "import": ("app.commands.import_", "publish weights from a local file as a new version"),
     "derive": ("app.commands.derive", "make the int8 programs that need no calibration data"),
+    "quantize": ("app.commands.quantize", "publish an int8 program of a model, made from data"),
     "compare": ("app.commands.compare", "measure predictor configurations against each other"),
     "tune": ("app.commands.tune", "find the instance group that serves a model best here"),
     "graph": ("app.commands.graph", "a model's optimised operators and the time of each"),

@@ -6,8 +6,10 @@ import hashlib
 import importlib.metadata
 import logging
 import random
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import onnx
 
@@ -41,13 +43,24 @@ def measure_ranges(
     Raises ConfigError without NNCF.
     """
     try:
-        import nncf
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its own dependencies about each other
+            import nncf
     except ImportError as error:
         raise ConfigError(
             "quantising with calibration data needs the package nncf (extra quantize)"
         ) from error
     logging.getLogger("nncf").setLevel(logging.ERROR)
-    found = nncf.quantize(
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = _quantised(nncf, model, feeds, float_layers)
+    return read_ranges(model, found)
+
+
+def _quantised(
+    nncf: ModuleType, model: onnx.ModelProto, feeds: Sequence[Tensors], float_layers: Sequence[str]
+) -> onnx.ModelProto:
+    return nncf.quantize(
         model,
         nncf.Dataset(list(feeds)),
         preset=nncf.QuantizationPreset(PRESET),
@@ -55,7 +68,6 @@ def measure_ranges(
         subset_size=len(feeds),
         advanced_parameters=nncf.AdvancedQuantizationParameters(disable_bias_correction=True),
     )
-    return read_ranges(model, found)
 
 
 def versions() -> Mapping[str, str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+from app.export.publish import next_version, staged_version
 from app.export.weights.release import sha256_of
 from app.programs.derive import Derived
 from app.repository.manifest import MANIFEST, read_manifest
@@ -34,6 +36,17 @@ def add_program(directory: Path, derived: Derived) -> None:
     _write(staged, words.encode())
     program.rename(directory / entry.program)
     staged.rename(directory / MANIFEST)
+
+
+def publish_with(directory: Path, derived: Derived) -> Path:
+    """A new version of the model: all of this one and `derived`. Raises ExportError."""
+    model = directory.parent
+    number = next_version(model)
+    with staged_version(model, number) as staged:
+        for name in (*read_manifest(directory).files, MANIFEST):
+            shutil.copy(directory / name, staged / name)
+        add_program(staged, derived)
+    return model / str(number)
 
 
 def remove_unlisted(directory: Path, name: str) -> None:

@@ -39,3 +39,30 @@ def two_layers() -> onnx.ModelProto:
         outputs={"fetch_0": [1, 2, 8, 8]},
         constants={},
     )
+
+
+def planted(culprit: str | None) -> onnx.ModelProto:
+    """x [1,4,8,8] through six 1×1 convolutions in three stages, of which one collapses in int8.
+
+    Its weights for the last input channel, which is always zero, are so large that the others,
+    which matter, round to nothing on the same scale.
+    """
+    random = np.random.default_rng(6)
+    nodes, constants, value = [], {}, "t0"
+    names = [f"{stage}.{name}" for stage in ("in", "middle", "out") for name in ("a", "b")]
+    for place, name in enumerate(names):
+        weight = random.uniform(0.1, 0.4, (4, 4, 1, 1)).astype(np.float32)
+        weight[3] = 0.0  # the last channel of everything is zero
+        if name == culprit:
+            weight[:, 3] = 1000.0
+        constants[f"{name}.weight"] = weight
+        after = "fetch_0" if place == len(names) - 1 else f"r{place}"
+        nodes.append(helper.make_node("Conv", [value, f"{name}.weight"], [f"c{place}"]))
+        nodes.append(helper.make_node("Relu", [f"c{place}"], [after]))
+        value = after
+    return model(
+        nodes,
+        inputs={"t0": [1, 4, 8, 8]},
+        outputs={"fetch_0": [1, 4, 8, 8]},
+        constants=constants,
+    )

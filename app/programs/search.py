@@ -1,0 +1,97 @@
+"""Which layers must stay float: found by measuring, from the whole by stages to single layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import onnx
+
+from app.programs.calibrate import layers_of
+from app.programs.qdq import Ranges, quantised
+
+Loss = Callable[[onnx.ModelProto], float]
+Show = Callable[[str, float], None]
+
+SHARE = 0.1
+"""Of the budget: a layer that loses less when it alone is int8 is not worth a look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """The program found and its loss; `tried` counts the programs that were measured."""
+
+    ranges: Ranges
+    loss: float
+    tried: int
+
+
+def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
+    """The same ranges with more layers float: they read their inputs as they are, too."""
+    activations = []
+    for each in ranges.activations:
+        readers = tuple(name for name in each.readers if name not in floats)
+        if readers:
+            activations.append(replace(each, readers=readers))
+    merged = dict.fromkeys((*ranges.float_layers, *floats))
+    return Ranges(activations=tuple(activations), float_layers=tuple(merged))
+
+
+class FloatLayers:
+    """Measures programs of one graph; `loss` judges a program, `show` hears of each."""
+
+    def __init__(self, model: onnx.ModelProto, ranges: Ranges, *, loss: Loss, show: Show) -> None:
+        self._content = model.SerializeToString()
+        self._ranges = ranges
+        self._loss = loss
+        self._show = show
+        self._layers = [each for each in layers_of(model) if each not in ranges.float_layers]
+        self._tried = 0
+
+    def find(self, budget: float) -> Search:
+        """As few float layers as it takes. The loss may stay above the budget: the caller refuses.
+
+        Everything in int8 first. Where that loses too much, each stage (the first part of a layer's
+        name) alone in int8, then each layer of the stages that lose most; the worst layers become
+        float, one after another, until the loss is within the budget.
+        """
+        floats: list[str] = []
+        loss = self._measured("everything", floats)
+        if loss <= budget:
+            return self._search(floats, loss)
+        for layer in self._worst(budget):
+            floats.append(layer)
+            loss = self._measured(f"float: {', '.join(floats)}", floats)
+            if loss <= budget:
+                break
+        return self._search(floats, loss)
+
+    def _worst(self, budget: float) -> list[str]:
+        """Layers by what each loses alone, the worst first."""
+        stages: dict[str, list[str]] = {}
+        for layer in self._layers:
+            stages.setdefault(layer.partition(".")[0], []).append(layer)
+        least = SHARE * budget
+        own: dict[str, float] = {}
+        by_stage = {stage: self._alone(f"only {stage}", layers) for stage, layers in stages.items()}
+        for stage, loss in by_stage.items():
+            layers = stages[stage]
+            if loss <= least:
+                continue
+            for layer in layers:
+                own[layer] = loss if len(layers) == 1 else self._alone(f"only {layer}", [layer])
+        found = [layer for layer, loss in own.items() if loss > least]
+        return sorted(found, key=own.__getitem__, reverse=True)
+
+    def _alone(self, what: str, layers: Sequence[str]) -> float:
+        return self._measured(what, [each for each in self._layers if each not in layers])
+
+    def _measured(self, what: str, floats: Sequence[str]) -> float:
+        model = onnx.ModelProto.FromString(self._content)
+        loss = self._loss(quantised(model, restricted(self._ranges, floats)))
+        self._tried += 1
+        self._show(what, loss)
+        return loss
+
+    def _search(self, floats: Sequence[str], loss: float) -> Search:
+        return Search(ranges=restricted(self._ranges, floats), loss=loss, tried=self._tried)
