@@ -14,7 +14,7 @@ Loss = Callable[[onnx.ModelProto], float]
 Show = Callable[[str, float], None]
 
 SHARE = 0.1
-"""Of the budget: a layer that loses less when it alone is int8 is not worth a look."""
+"""Of the budget, and of the worst stage's loss: what loses less alone is not worth a look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,9 @@ class FloatLayers:
         stages: dict[str, list[str]] = {}
         for layer in self._layers:
             stages.setdefault(layer.partition(".")[0], []).append(layer)
-        least = SHARE * budget
         own: dict[str, float] = {}
         by_stage = {stage: self._alone(f"only {stage}", layers) for stage, layers in stages.items()}
+        least = SHARE * max(budget, *by_stage.values())
         for stage, loss in by_stage.items():
             layers = stages[stage]
             if loss <= least:
