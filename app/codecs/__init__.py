@@ -4,7 +4,8 @@
     picture   a decoded picture in shared memory, within a budget            (parent and child)
     sandbox   what runs inside a codec process                               (child)
     sniff     which format the bytes are                                     (child)
-    headers   size, scans and chunk lengths, before any decoder runs         (child)
+    headers   size, chunk lengths and costs, before any decoder runs         (child)
+    jpeg_header   the same of a JPEG, and its scans                          (child)
     decode    bytes to upright 8-bit RGB or RGBA                             (child)
     encode    arrays to PNG, WebP or JPEG                                    (child)
 

@@ -1,25 +1,27 @@
 """What a picture's bytes say of themselves, read before any decoder runs.
 
 Decoders allocate what a header asks for: 34 bytes of WebP can ask for 1.5 GiB, 43 bytes of PNG for
-4 GiB. Sizes, JPEG scans and PNG chunk lengths are therefore checked here, in plain Python.
+4 GiB. Others take long over very little: empty scans, a million empty chunks. Sizes, lengths and
+the number of what a decoder goes through are therefore checked here, in plain Python.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 
 from app.codecs.boxes import largest_item
+from app.codecs.jpeg_header import walk_jpeg
 from app.codecs.limits import PictureLimits
 from app.codecs.tiff import tiff_size
-from app.contracts.errors import ImageUnreadable, ResolutionTooHigh, TooManyScans
+from app.contracts.errors import ImageUnreadable, ResolutionTooHigh
 
-_SCAN_END = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
-"""Inside entropy-coded data 0xFF is followed by 0x00 (stuffing) or a restart marker; anything else
-ends the scan."""
-_STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
-_FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
-_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
+PARTS = 65_536
+"""Chunks of a PNG, blocks before the picture of a GIF: Pillow reads each one by itself."""
+COLOUR_PROFILES = 8
+"""The PNG standard allows one; Pillow unpacks each, up to a megabyte."""
+RUN_LENGTH_BUDGET = 6_000_000
+"""Pixels, and two for each byte, of a run-length coded BMP: Pillow decodes those in Python, an
+eighth of a microsecond each."""
 
 
 def check_header(body: bytes, kind: str, limits: PictureLimits) -> None:
@@ -27,7 +29,7 @@ def check_header(body: bytes, kind: str, limits: PictureLimits) -> None:
     UnsupportedMediaType for a kind of TIFF that is not read."""
     try:
         if kind == "JPEG":
-            size = _walk_jpeg(body, limits)
+            size = walk_jpeg(body, limits)
         elif kind == "PNG":
             size = _walk_png(body)
         elif kind == "TIFF":
@@ -60,48 +62,12 @@ def check_size(width: int, height: int, limits: PictureLimits) -> None:
         )
 
 
-def _walk_jpeg(body: bytes, limits: PictureLimits) -> tuple[int, int]:
-    """Follow the segments; a marker's bytes inside a segment or a thumbnail do not count."""
-    width = height = scans = 0
-    at = 2
-    while (at := body.find(b"\xff", at)) != -1 and at + 1 < len(body):
-        marker = body[at + 1]
-        if marker in (0x00, 0xFF):  # stray bytes and fill bytes: decoders skip them too
-            at += 2 if marker == 0x00 else 1
-            continue
-        if marker == _END_OF_IMAGE:
-            break
-        if marker in _STANDALONE:
-            at += 2
-            continue
-        if at + 4 > len(body):
-            break
-        (length,) = struct.unpack_from(">H", body, at + 2)
-        if marker in _FRAMES and at + 9 <= len(body):
-            high, wide = struct.unpack_from(">HH", body, at + 5)
-            width, height = max(width, wide), max(height, high)
-        at += 2 + max(length, 2)
-        if marker == _START_OF_SCAN:
-            scans += 1
-            if scans > limits.scans:
-                raise TooManyScans(
-                    f"the JPEG has more than {limits.scans} scans, which is the limit",
-                    limit=limits.scans,
-                    received=f"more than {limits.scans}",
-                )
-            end = _SCAN_END.search(body, at)
-            at = end.start() if end else len(body)
-    if not width and not height:
-        raise ImageUnreadable("the JPEG has no frame header")
-    return width, height
-
-
 def _walk_png(body: bytes) -> tuple[int, int]:
     """Every chunk up to IEND must lie within the body."""
     if body[:8] != b"\x89PNG\r\n\x1a\n" or body[12:16] != b"IHDR":
         raise ImageUnreadable("the PNG does not begin with a header chunk")
     width, height = struct.unpack_from(">II", body, 16)
-    at = 8
+    at, chunks, profiles = 8, 0, 0
     while at < len(body):
         (length,) = struct.unpack_from(">I", body, at)
         if at + 12 + length > len(body):
@@ -109,14 +75,42 @@ def _walk_png(body: bytes) -> tuple[int, int]:
                 f"a PNG chunk says it has {length:,} bytes; "
                 f"{max(0, len(body) - at - 12):,} are left of the file"
             )
-        if body[at + 4 : at + 8] == b"IEND":
+        kind = body[at + 4 : at + 8]
+        if kind == b"IEND":
             break
+        chunks += 1
+        profiles += kind == b"iCCP"
+        if chunks > PARTS:
+            raise _too_many("chunks", PARTS)
+        if profiles > COLOUR_PROFILES:
+            raise _too_many("colour profiles", COLOUR_PROFILES)
         at += 12 + length
     return width, height
 
 
-def _gif_size(body: bytes) -> tuple[int, int]:
+def _too_many(parts: str, limit: int) -> ImageUnreadable:
+    return ImageUnreadable(
+        f"the picture has more than {limit:,} {parts}, which is the limit",
+        limit=limit,
+        received=f"more than {limit}",
+    )
+
+
+def _walk_gif(body: bytes) -> tuple[int, int]:
+    """Follow the blocks up to the first picture; anything else between them is one byte each."""
     width, height = struct.unpack_from("<HH", body, 6)
+    at = 13 + (3 << (body[10] & 7) + 1 if body[10] & 0x80 else 0)
+    parts = 0
+    while at < len(body) and body[at : at + 1] not in (b",", b";"):
+        if body[at] == 0x21:
+            at += 2
+            while at < len(body) and body[at] and parts <= PARTS:
+                at += 1 + body[at]
+                parts += 1
+        at += 1
+        parts += 1
+        if parts > PARTS:
+            raise _too_many("blocks before the picture", PARTS)
     return width, height
 
 
@@ -139,7 +133,18 @@ def _webp_size(body: bytes) -> tuple[int, int]:
 def _bmp_size(body: bytes) -> tuple[int, int]:
     (header,) = struct.unpack_from("<I", body, 14)
     width, height = struct.unpack_from("<HH" if header == 12 else "<ii", body, 18)
-    return width, abs(height)
+    height = abs(height)
+    if header != 12 and struct.unpack_from("<I", body, 30)[0] in _RUN_LENGTH_CODED:
+        cost = width * height + 2 * len(body)
+        if cost > RUN_LENGTH_BUDGET:
+            raise ResolutionTooHigh(
+                f"the run-length coded BMP is {width} x {height} pixels in {len(body):,} bytes: "
+                f"{cost:,}, two for each byte; the limit is {RUN_LENGTH_BUDGET:,}",
+                limit=RUN_LENGTH_BUDGET,
+                received=cost,
+            )
+    return width, height
 
 
-_SIZES = {"GIF": _gif_size, "WebP": _webp_size, "BMP": _bmp_size}
+_RUN_LENGTH_CODED = (1, 2)
+_SIZES = {"GIF": _walk_gif, "WebP": _webp_size, "BMP": _bmp_size}

@@ -97,3 +97,60 @@ def jpeg_with_scans(scans: int) -> bytes:
     later = b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, 1, 0, 1, 63, 0) + b"\x00"
     head = b"\xff\xd8" + quantiser + frame + table + table_ac + first
     return head + later * (scans - 1) + b"\xff\xd9"
+
+
+def segment(marker: int, data: bytes) -> bytes:
+    """A JPEG segment with its marker and length."""
+    return bytes([0xFF, marker]) + struct.pack(">H", len(data) + 2) + data
+
+
+def jpeg_of_empty_scans(
+    width: int, height: int, *, scans: int, components: int = 1, factors: int = 0x11
+) -> bytes:
+    """A progressive JPEG of a few kilobytes: DC values of nothing, then scans that refine nothing.
+
+    The first component has the sampling factors, the others 1 x 1.
+    """
+    blocks = -(-width // 8) * -(-height // 8)
+    numbers = range(1, components + 1)
+    sampling = [factors] + [0x11] * (components - 1)
+    frame = struct.pack(">BHHB", 8, height, width, components) + b"".join(
+        bytes([number, factor, 0]) for number, factor in zip(numbers, sampling, strict=True)
+    )
+    one_code = bytes([1] + [0] * 15)
+    tables = segment(0xDB, bytes([0] + [1] * 64)) + segment(0xC4, b"\x00" + one_code + b"\x00")
+    tables += segment(0xC4, b"\x10" + one_code + b"\xe0")  # its one code: no more in 16,384 blocks
+    listed = b"".join(bytes([number, 0]) for number in numbers)
+    first = segment(0xDA, bytes([components]) + listed + b"\x00\x00\x00")
+    first += bytes(components * blocks // 8 + 1)
+    runs = bytes(2 * (blocks // 16_384 + 1))
+    later = segment(0xDA, b"\x01\x01\x00\x01\x3f\x10") + runs
+    return b"\xff\xd8" + tables + segment(0xC2, frame) + first + later * (scans - 1) + b"\xff\xd9"
+
+
+def padded_jpeg(padding: bytes) -> bytes:
+    """A small JPEG with these bytes behind its first marker."""
+    plain = encoded(corners(), "JPEG", quality=95)
+    return plain[:2] + padding + plain[2:]
+
+
+def padded_png(padding: bytes) -> bytes:
+    """A small PNG with these bytes behind its header."""
+    plain = encoded(corners(), "PNG")
+    return plain[:33] + padding + plain[33:]
+
+
+def padded_gif(padding: bytes) -> bytes:
+    """A small GIF with these bytes before its picture."""
+    plain = encoded(corners(), "GIF")
+    start = 13 + (3 << (plain[10] & 7) + 1)
+    return plain[:start] + padding + plain[start:]
+
+
+def run_length_bmp(width: int, height: int, data: bytes) -> bytes:
+    """A BMP of 256 grey values, run-length coded."""
+    offset = 14 + 40 + 1024
+    palette = b"".join(bytes([value, value, value, 0]) for value in range(256))
+    file = struct.pack("<IHHI", offset + len(data), 0, 0, offset)
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(data), 0, 0, 256, 0)
+    return b"BM" + file + header + palette + data

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
+import zlib
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from app.codecs.decode import decode
+from app.codecs.jpeg_header import walk_jpeg
 from app.codecs.limits import PictureLimits
 from app.contracts.errors import (
     FileMissing,
@@ -237,6 +243,122 @@ def test_scan_markers_in_metadata_do_not_count() -> None:
     """A thumbnail's or comment's own markers are not scans of the picture."""
     plain = pictures.encoded(pictures.corners(), "JPEG", quality=95, comment=b"\xff\xda" * 500)
     near(UPRIGHT, decode(plain, LIMITS), mean=6.0)
+
+
+def test_a_large_jpeg_may_have_fewer_scans() -> None:
+    """Forty-eight passes of its components at 12 MP and above, more in proportion below."""
+    accepted = pictures.jpeg_of_empty_scans(4_000, 3_000, scans=48)
+    began = time.process_time()
+    assert decode(accepted, LIMITS).shape == (3_000, 4_000, 3)
+    assert time.process_time() - began < 1.0
+    for most, width, height, components in ((48, 8_000, 6_000, 1), (46, 8_000, 6_000, 3)):
+        made = partial(pictures.jpeg_of_empty_scans, width, height, components=components)
+        assert walk_jpeg(made(scans=most), LIMITS) == (width, height)
+        with pytest.raises(TooManyScans, match="the limit is 2,304,000,000 for 8000 x 6000"):
+            decode(made(scans=most + 1), LIMITS)
+    # Three components make a first scan of one and a half passes where two have a quarter of it.
+    quartered = partial(pictures.jpeg_of_empty_scans, 8_000, 6_000, components=3, factors=0x22)
+    assert walk_jpeg(quartered(scans=47), LIMITS) == (8_000, 6_000)
+    assert walk_jpeg(pictures.jpeg_of_empty_scans(2_000, 2_500, scans=100), LIMITS)
+
+
+def test_progressive_jpegs_of_any_encoder_are_accepted() -> None:
+    """Fifty megapixels in the ten scans of libjpeg."""
+    body = pictures.encoded(Image.new("RGB", (7_071, 7_071)), "JPEG", progressive=True)
+    assert body.count(b"\xff\xda") == 10
+    assert walk_jpeg(body, LIMITS) == (7_071, 7_071)
+
+
+MEGABYTES = 11 << 20
+
+
+@pytest.mark.parametrize(
+    ("make", "limit"),
+    [
+        pytest.param(lambda: pictures.padded_jpeg(b"\xff" * MEGABYTES), 65_536, id="jpeg-fill"),
+        pytest.param(
+            lambda: pictures.padded_jpeg(b"\xff\0" * (MEGABYTES // 2)), 65_536, id="jpeg-stray"
+        ),
+        pytest.param(
+            lambda: pictures.padded_jpeg(b"\xff\xd0" * (MEGABYTES // 2)), 65_536, id="jpeg-restart"
+        ),
+        pytest.param(
+            lambda: pictures.padded_jpeg(pictures.segment(0xFE, b"") * (MEGABYTES // 4)),
+            500,
+            id="jpeg-comments",
+        ),
+        pytest.param(
+            lambda: pictures.padded_jpeg(
+                pictures.segment(0xE1, b"Exif\0\0II*\0" + bytes(50)) * 160_000
+            ),
+            500,
+            id="jpeg-exif",
+        ),
+        pytest.param(
+            lambda: pictures.padded_png(pictures.chunk(b"teSt", b"") * (MEGABYTES // 12)),
+            65_536,
+            id="png-chunks",
+        ),
+        pytest.param(
+            lambda: pictures.padded_png(
+                pictures.chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1_000_000), 9)) * 9_000
+            ),
+            8,
+            id="png-profiles",
+        ),
+        pytest.param(
+            lambda: pictures.padded_gif(b"!\xfe\1a\0" * (MEGABYTES // 5)), 65_536, id="gif-comments"
+        ),
+        pytest.param(
+            lambda: pictures.padded_gif(b"!\xfe" + b"\1a" * (MEGABYTES // 2) + b"\0"),
+            65_536,
+            id="gif-comment",
+        ),
+        pytest.param(lambda: pictures.padded_gif(bytes(MEGABYTES)), 65_536, id="gif-nothing"),
+        pytest.param(
+            lambda: pictures.run_length_bmp(2, 3, b"\2\1" + b"\1\1" * (MEGABYTES // 2)),
+            6_000_000,
+            id="bmp-runs",
+        ),
+        pytest.param(
+            lambda: pictures.run_length_bmp(4_000, 3_000, b"\1\1\0\0" * 3_000),
+            6_000_000,
+            id="bmp-lines",
+        ),
+    ],
+)
+def test_what_would_take_a_codec_seconds_is_refused_at_once(
+    make: Callable[[], bytes], limit: int
+) -> None:
+    """Each of them took a decoder between one and fifty seconds; the answer names the limit."""
+    body = make()
+    began = time.process_time()
+    with pytest.raises((ImageUnreadable, ResolutionTooHigh)) as caught:
+        decode(body, LIMITS)
+    assert time.process_time() - began < 0.5
+    assert caught.value.limit == limit
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(pictures.padded_jpeg(b"\xff" * 65_535), id="jpeg-fill"),
+        pytest.param(pictures.padded_jpeg(pictures.segment(0xFE, b"") * 400), id="jpeg-comments"),
+        pytest.param(pictures.padded_png(pictures.chunk(b"teSt", b"") * 65_000), id="png-chunks"),
+        pytest.param(pictures.padded_gif(b"!\xfe" + b"\1a" * 65_000 + b"\0"), id="gif-comment"),
+    ],
+)
+def test_what_is_only_odd_is_decoded(body: bytes) -> None:
+    """Within the limits the same bytes do no harm."""
+    near(UPRIGHT, decode(body, LIMITS), mean=6.0)
+
+
+def test_a_run_length_coded_screen_is_decoded() -> None:
+    """A BMP of 1920 x 1080 in runs of 240 pixels."""
+    body = pictures.run_length_bmp(1_920, 1_080, (b"\xf0\x80" * 8 + b"\0\0") * 1_080 + b"\0\1")
+    pixels = decode(body, LIMITS)
+    assert pixels.shape == (1_080, 1_920, 3)
+    assert (pixels == 128).all()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""A JPEG's size, and what its scans and markers would cost, read before any decoder runs."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+
+from app.codecs.limits import PictureLimits
+from app.contracts.errors import ImageUnreadable, TooManyScans
+
+SCAN_BUDGET = 48
+"""Passes over the whole picture, summed over the components of all scans. A scan is paid for by
+what it covers, not by its bytes: half a nanosecond a pixel, however empty it is. libjpeg's own
+script makes 14 passes; mozjpeg's longest about twice as many."""
+BUDGET_PIXELS = 12_000_000
+"""Smaller pictures may make as many passes as one of this size could in the same time."""
+
+SEGMENTS = 500
+"""Of all kinds. Colour profiles take 255 at most; Pillow joins those of EXIF one by one."""
+STRAY_BYTES = 65_536
+"""Fill bytes and markers without a segment outside of scans: Pillow reads each one by itself."""
+
+_SCAN_END = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+"""Inside entropy-coded data 0xFF is followed by 0x00 (stuffing) or a restart marker; anything else
+ends the scan."""
+_STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
+_FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
+_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
+
+
+class _Scans:
+    """Counts the scans and the pixels they go over, against both limits."""
+
+    def __init__(self, limits: PictureLimits) -> None:
+        self.width = self.height = 0
+        self._limits = limits
+        self._shares: Mapping[int, float] = {}
+        self._count = 0
+        self._passes = 0.0
+
+    def frame(self, body: bytes, at: int) -> None:
+        """Read a frame header, the marker of which lies at `at`."""
+        high, wide, count = struct.unpack_from(">HHB", body, at + 5)
+        self.width, self.height = max(self.width, wide), max(self.height, high)
+        parts = struct.iter_unpack("3B", body[at + 10 :][: 3 * count])
+        sizes = {number: (factors >> 4) * (factors & 15) for number, factors, _ in parts}
+        # A component of lower resolution has fewer samples to go over.
+        largest = max(sizes.values(), default=0) or 1
+        self._shares = {number: size / largest for number, size in sizes.items()}
+
+    def scan(self, body: bytes, at: int) -> None:
+        """Count a scan, the marker of which lies at `at`. Raises TooManyScans."""
+        most = self._limits.scans
+        self._count += 1
+        if self._count > most:
+            raise TooManyScans(
+                f"the JPEG has more than {most} scans, which is the limit",
+                limit=most,
+                received=f"more than {most}",
+            )
+        count = body[at + 4]
+        components = body[at + 5 : at + 5 + 2 * count : 2]
+        self._passes += sum(self._shares.get(number, 1.0) for number in components)
+        pixels = self.width * self.height
+        budget = SCAN_BUDGET * max(pixels, BUDGET_PIXELS)
+        if self._passes * pixels > budget:
+            raise TooManyScans(
+                f"the JPEG's first {self._count} scans go over {self._passes * pixels:,.0f} "
+                f"pixels; the limit is {budget:,} for {self.width} x {self.height}",
+                limit=budget,
+                received=round(self._passes * pixels),
+            )
+
+
+def walk_jpeg(body: bytes, limits: PictureLimits) -> tuple[int, int]:
+    """Width and height. Follows the segments; a marker's bytes inside a segment or a thumbnail do
+    not count. Raises TooManyScans, and ImageUnreadable where markers are missing or too many."""
+    scans = _Scans(limits)
+    segments = stray = 0
+    at = 2
+    while (at := body.find(b"\xff", at)) != -1 and at + 1 < len(body):
+        marker = body[at + 1]
+        if marker == _END_OF_IMAGE:
+            break
+        if marker in (0x00, 0xFF) or marker in _STANDALONE:  # decoders skip them too
+            stray += 1
+            if stray > STRAY_BYTES:
+                raise ImageUnreadable(
+                    f"the JPEG has more than {STRAY_BYTES:,} fill bytes between its segments",
+                    limit=STRAY_BYTES,
+                    received=f"more than {STRAY_BYTES}",
+                )
+            at += 1 if marker == 0xFF else 2
+            continue
+        if at + 4 > len(body):
+            break
+        segments += 1
+        if segments > SEGMENTS:
+            raise ImageUnreadable(
+                f"the JPEG has more than {SEGMENTS} segments, which is the limit",
+                limit=SEGMENTS,
+                received=f"more than {SEGMENTS}",
+            )
+        (length,) = struct.unpack_from(">H", body, at + 2)
+        if marker in _FRAMES and at + 10 <= len(body):
+            scans.frame(body, at)
+        elif marker == _START_OF_SCAN and at + 5 <= len(body):
+            scans.scan(body, at)
+        at += 2 + max(length, 2)
+        if marker == _START_OF_SCAN:
+            end = _SCAN_END.search(body, at)
+            at = end.start() if end else len(body)
+    if not scans.width and not scans.height:
+        raise ImageUnreadable("the JPEG has no frame header")
+    return scans.width, scans.height
