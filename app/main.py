@@ -68,11 +68,12 @@ def create_app(
     for name, config in configs.items():
         _introduce(name, config, metrics)
     workers: Workers | None = None
+    backend = ProcessBackend()
     if registry is None:
         workers = build_workers(settings, metrics)
         registry = ModelRegistry(
             repository,
-            open_predictor=ProcessBackend(),
+            open_predictor=backend,
             build_pipeline=introduced(
                 partial(build_pipeline, tasks=tasks, workers=workers), repository, metrics
             ),
@@ -104,6 +105,10 @@ def create_app(
         lifecycle=lifecycle or Lifecycle(),
         default_models=default_models,
         operations=operations,
+        confinement=lambda: {
+            "codecs": workers.codec.pool.held if workers else (),
+            "predictors": backend.held or (),
+        },
     )
     return build_application(
         services,

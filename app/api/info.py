@@ -107,6 +107,10 @@ class Info(BaseModel):
     models: list[ModelInfo]
     limits: dict[str, int | float]
     thread_budget: ThreadBudgetInfo
+    confinement: dict[str, list[str]] = Field(
+        description="What keeps codec and predictor processes from the rest of the system, of"
+        " no_new_privileges, landlock and seccomp: as far as the kernel has them."
+    )
 
 
 def router(*, card: Sequence[str]) -> APIRouter:
@@ -132,6 +136,7 @@ def _info(services: Services, card: Sequence[str]) -> Info:
         thread_budget=ThreadBudgetInfo.model_validate(
             services.registry.budget(), from_attributes=True
         ),
+        confinement={kind: list(held) for kind, held in services.confinement().items()},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Annotated, cast
@@ -35,6 +35,8 @@ class Services:
     metrics: Metrics
     lifecycle: Lifecycle
     default_models: Mapping[str, str]
+    confinement: Callable[[], Mapping[str, Sequence[str]]] = dict
+    """What keeps codec and predictor processes from the rest of the system."""
     operations: Executor
     """Runs what operators ask for and what may block for some milliseconds: scrapes, /info, large
     JSON."""

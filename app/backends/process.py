@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -17,6 +18,9 @@ from app.contracts.ports import Predictor, PredictorSpec, Ran, Suspended
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors, TensorSpec
 from app.process.child import Child, ChildDied, ChildTimeout, Limits
+from app.process.confinement import MEASURES, Confinement
+
+log = logging.getLogger(__name__)
 
 NICE = 5
 """Predictors give way to the event loop: liveness must answer while they use every core."""
@@ -122,6 +126,7 @@ class ProcessPredictor:
 class ProcessBackend:
     """Opens predictors: a `PredictorFactory`. `backends` names each framework's target.
 
+    `held` is what confines them, of `app.process.confinement.MEASURES`, once one has been opened.
     With a `suspension`, all of them give way to everything else for good: see
     `app.process.child.Limits`.
     """
@@ -134,6 +139,7 @@ class ProcessBackend:
         environments: Mapping[str, Mapping[str, str]] = BACKEND_ENVIRONMENT,
         suspension: Suspended | None = None,
     ) -> None:
+        self.held: tuple[str, ...] | None = None
         self._suspension = suspension
         self._backends = backends
         self._nice = nice
@@ -160,6 +166,7 @@ class ProcessBackend:
                     environment=environment_of(spec.backend, self._environments),
                     suspension=self._suspension if suspension is None else suspension,
                     idle=suspension is None and self._suspension is not None,
+                    confinement=Confinement.PREDICTOR,
                 ),
             )
         except ChildTimeout as error:
@@ -168,6 +175,9 @@ class ProcessBackend:
             raise WorkerCrashed(
                 f"the {spec.backend} process ended while it loaded the model ({error.reason})"
             ) from error
+        if self.held is None and (missing := [m for m in MEASURES if m not in child.held]):
+            log.warning("predictor processes are not confined by %s", " nor by ".join(missing))
+        self.held = child.held
         return ProcessPredictor(child, spec.outputs)
 
 

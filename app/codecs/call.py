@@ -8,15 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.contracts.errors import DeadlineExceeded, PaddlepoolError, WorkerCrashed
+from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, WorkerCrashed
+from app.contracts.ports import Interrupted
 from app.contracts.reasons import Restart
 from app.engine.queue.job import Job
 from app.process.child import Child, ChildDied, ChildTimeout
 from app.process.child import Reply as Reply  # pipelines take it from here
 
+KILLED_RETRY_SECONDS = 5.0
+"""When to come back to a machine that has no memory for a picture."""
+
 
 class Descriptors:
-    """Duplicates of the caller's, closed when they have been sent or will not be."""
+    """Duplicates of the caller's, kept until the call is settled: it may be run again."""
 
     def __init__(self, originals: Sequence[int]) -> None:
         self._lock = threading.Lock()
@@ -24,13 +28,12 @@ class Descriptors:
         self._closed = False
 
     def send(self, child: Child, request: Mapping[str, Any], call: Job) -> None:
-        """Send the request with them. Raises ChildDied, and they are kept; DeadlineExceeded when
-        they are closed, because nobody waits for the call any more."""
+        """Send the request with them. Raises ChildDied; DeadlineExceeded when they are closed,
+        because nobody waits for the call any more."""
         with self._lock:  # another thread may settle the call now: no other file must be sent
             if self._closed:
                 raise DeadlineExceeded("the deadline passed before a codec process was free")
             child.send(request, call.inputs, descriptors=self._held)
-        self.close()
 
     def close(self) -> None:
         with self._lock:
@@ -53,6 +56,7 @@ class Call(Job):
     descriptors: Descriptors
     wall_seconds: float
     blame: type[PaddlepoolError]
+    interrupted: bool = False
 
 
 class CodecProcess:
@@ -93,7 +97,9 @@ class CodecProcess:
         """The reply to the call, or what the function raised (the process lives on).
 
         Raises the error to blame when the process died, ran out of memory or took longer than the
-        call's wall limit, and DeadlineExceeded when others kept it from running.
+        call's wall limit, and DeadlineExceeded when others kept it from running. Where somebody
+        else killed the process (out of memory, the system takes one of these) the call is not to
+        blame: raises Interrupted once, then Overloaded. Raises WorkerCrashed for a corrupt answer.
         """
         call, self._call = self._call, None
         if call is None:
@@ -110,7 +116,14 @@ class CodecProcess:
             raise call.blame(message, limit=limit) from None
         except ChildDied as died:
             self._failure = died.reason
-            raise call.blame("the process working on the picture died") from None
+            if died.reason is Restart.KILLED:
+                if not call.interrupted:
+                    call.interrupted = True
+                    raise Interrupted from None
+                message = "the system ended two processes working on the picture"
+                raise Overloaded(message, retry_after=KILLED_RETRY_SECONDS) from None
+            blame = WorkerCrashed if died.reason is Restart.CORRUPT else call.blame
+            raise blame("the process working on the picture died") from None
         except WorkerCrashed:  # so the sandbox says that memory ran out
             self._failure = Restart.MEMORY
             message = "the picture needs more memory than one picture may take"

@@ -84,9 +84,11 @@ class Picture:
 def write_pixels(descriptor: int, pixels: Pixels) -> None:
     """Child's side: put the pixels in the memory behind the descriptor."""
     # write() and not a mapping: no page has to be mapped first, which takes half the time.
+    # At their place and not at the file's: a process that was killed over it may have begun.
     left = np.ascontiguousarray(pixels).data.cast("B")
-    while left:
-        left = left[os.write(descriptor, left) :]
+    written = 0
+    while written < len(left):
+        written += os.pwrite(descriptor, left[written:], written)
 
 
 def read_pixels(descriptor: int, shape: tuple[int, int, int]) -> Pixels:

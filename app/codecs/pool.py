@@ -26,13 +26,14 @@ from app.contracts.errors import (
     WorkerCrashed,
 )
 from app.contracts.ports import Clock
-from app.contracts.reasons import Restart
+from app.contracts.reasons import UNOPENED, Restart
 from app.contracts.tensors import Tensors
 from app.engine.pool.instance import Instance, Run, close_all
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch
 from app.engine.queue.shape_queues import NORMAL, URGENT
 from app.process.child import Child, ChildDied, Limits, Reply
+from app.process.confinement import MEASURES, Confinement
 
 TARGET = "app.codecs.sandbox:open_sandbox"
 MEMORY_LIMIT = 1536 << 20
@@ -80,10 +81,13 @@ class CodecPool:
     ) -> None:
         self._count = count
         self._wall_seconds = wall_seconds
-        self._limits = Limits(address_space=memory_bytes, environment=ENVIRONMENT)
+        self._limits = Limits(
+            address_space=memory_bytes, environment=ENVIRONMENT, confinement=Confinement.CODEC
+        )
         self._on_restart = on_restart
         self._clock = clock
         self._restarts = 0
+        self._held: tuple[str, ...] | None = None
         self._changed = threading.Condition()
         self._warm_ups: list[str] = []
         self._processes: set[CodecProcess] = set()
@@ -128,7 +132,9 @@ class CodecPool:
         time does not count that others keep them from running. The future raises what the function
         raised, DeadlineExceeded, or `blame` when the process crashed, ran out of memory or took
         longer than the wall limit: ImageUnreadable for uploaded bytes, because a picture that kills
-        its decoder is the picture's fault. Descriptors are duplicated: the caller may close its own
+        its decoder is the picture's fault. A call whose process somebody else killed is run once
+        more, from its beginning, and then raises Overloaded; WorkerCrashed where the process gave
+        no answer that can be one. Descriptors are duplicated: the caller may close its own
         at any time. Cancelling the future drops a call that is still queued.
         """
         call = Call(
@@ -177,6 +183,11 @@ class CodecPool:
         batcher = self._batcher
         return PoolStatus(self._count, batcher.live, batcher.depth, self._restarts)
 
+    @property
+    def held(self) -> tuple[str, ...]:
+        """What confines its processes, of `app.process.confinement.MEASURES`."""
+        return self._held or ()
+
     def pids(self) -> tuple[int, ...]:
         """The processes alive now, to read their memory."""
         with self._changed:
@@ -200,6 +211,9 @@ class CodecPool:
         except (ChildDied, PaddlepoolError) as error:
             raise WorkerCrashed(f"a codec process did not start: {error}") from error
         process = CodecProcess(child)
+        if self._held is None and (missing := [m for m in MEASURES if m not in child.held]):
+            log.warning("codec processes are not confined by %s", " nor by ".join(missing))
+        self._held = child.held
         with self._changed:
             self._processes = {each for each in self._processes if each.failure() is None}
             self._processes.add(process)
@@ -220,7 +234,7 @@ class CodecPool:
 
     def _lost(self, reason: Restart) -> float:
         """Replaced at once: whoever sends pictures that kill must not keep the others waiting."""
-        if reason is Restart.FAILED:
+        if reason in UNOPENED:
             return RETRY_SECONDS
         with self._changed:
             self._restarts += 1

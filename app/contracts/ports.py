@@ -69,6 +69,10 @@ class Ran(NamedTuple):
     seconds: float
 
 
+class Interrupted(Exception):
+    """Somebody else ended the process during a request, which is not to blame: run it again."""
+
+
 class Worker(Protocol[Request, Answer]):
     """A process that works on one request after another; owned by one thread."""
 
@@ -83,7 +87,8 @@ class Worker(Protocol[Request, Answer]):
 
     def receive(self, *, timeout: float) -> Answer:
         """The answer to the oldest request under way. When it raises and failure() gives a reason,
-        the process is gone, and the request behind it never began."""
+        the process is gone, and the request behind it never began. Raises Interrupted for one that
+        may be run again."""
 
     def failure(self) -> Restart | None:
         """Why it can do no further work, or None. Cheap."""

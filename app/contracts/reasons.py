@@ -28,10 +28,18 @@ class Restart(StrEnum):
     STOPPED = "stopped"
     TIMEOUT = "timeout"
     MEMORY = "memory"
+    CORRUPT = "corrupt"  # its answer was not one
     FAILED = "failed"  # a new process could not be opened
+    LACKING = "lacking"  # nor was it tried in earnest: the system had nothing to give just then
 
 
-CODEC_RESTARTS = tuple(reason for reason in Restart if reason is not Restart.FAILED)
+def unopened(error: Exception) -> Restart:
+    """Why there is no new process: what was raised where one should have been opened."""
+    return Restart.LACKING if isinstance(error, OSError) else Restart.FAILED
+
+
+UNOPENED = (Restart.FAILED, Restart.LACKING)
+CODEC_RESTARTS = tuple(reason for reason in Restart if reason not in UNOPENED)
 """Why a codec process was replaced."""
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -23,39 +23,24 @@ from typing import Any
 
 import numpy as np
 
-import app.contracts.errors
-from app.contracts.errors import BackendError, PaddlepoolError
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Array, Tensors
+from app.process.answers import read_answer
+from app.process.endings import ChildDied as ChildDied
+from app.process.endings import ChildTimeout as ChildTimeout
+from app.process.endings import ended
 from app.process.environment import Limits as Limits  # whoever starts a child takes it from here
 from app.process.environment import child_environment
 from app.process.proc_status import ProcStatus
 from app.process.shared_arrays import SharedArrays
 from app.process.suspension import HELD_SECONDS
-from app.process.worker import HEADER_BYTES, SLOTS
+from app.process.worker import END_WITH_THREAD, HEADER_BYTES, SLOTS
 
 STOPPED_SECONDS = 0.5
 """A child in state T (stopped) for this long counts as dead: nothing in it will ever answer."""
 
 
-class ChildDied(Exception):
-    """The process ended, or was ended, while it was being called."""
-
-    def __init__(self, reason: Restart, exit_code: int | None) -> None:
-        super().__init__(f"child process ended: {reason} (exit code {exit_code})")
-        self.reason = reason
-        self.exit_code = exit_code
-
-
-class ChildTimeout(ChildDied):
-    """The call took longer than its timeout; the process has been killed.
-
-    `starved`: it would have gone on, but others had the processors.
-    """
-
-    def __init__(self, *, starved: bool = False) -> None:
-        super().__init__(Restart.TIMEOUT, -signal.SIGKILL)
-        self.starved = starved
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +60,8 @@ class Child:
 
     `target(init)` runs in the child and returns `handler(meta, arrays, descriptors)`, which
     returns `(meta, arrays)`. A PaddlepoolError it raises is raised again here as the same class;
-    any other exception becomes a BackendError, its text in the log only.
+    any other exception becomes a BackendError, its text in the log only. `ready` is what opening
+    returned, `held` which MEASURES of its confinement are in force.
 
     Calls run one after another, in the order they were sent. SLOTS of them may be under way, so
     that the child need not wait for its parent between two calls.
@@ -98,12 +84,14 @@ class Child:
                 "nice": limits.nice,
                 "gentle": limits.suspension is not None,
             }
-            self.ready = self.call(opening, timeout=start_timeout).meta
+            opened_meta = self.call(opening, timeout=start_timeout).meta
+            self.ready: Mapping[str, Any] = opened_meta["ready"]
+            self.held: tuple[str, ...] = tuple(opened_meta["held"])
             self._opened = opened.pop_all()
 
     def _start(self, opened: contextlib.ExitStack, limits: Limits) -> None:
         """Start the process; all that it takes is closed with `opened`, also where this fails."""
-        self._under_way: deque[int] = deque()
+        self._under_way: deque[tuple[int, float]] = deque()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened.enter_context(self._socket)
         with contextlib.ExitStack() as given:
@@ -120,10 +108,11 @@ class Child:
             self._slots = [(shared("requests"), shared("replies")) for _ in range(SLOTS)]
             blocks = [block.descriptor for slot in self._slots for block in slot]
             inherited = (theirs.fileno(), lifeline, *blocks)
-            end_with_thread = ["end-with-thread"] if limits.suspension is not None else []
+            options = [END_WITH_THREAD] if limits.suspension is not None else []
+            options += [limits.confinement] if limits.confinement is not None else []
             command = [sys.executable, "-m", "app.process.worker", *map(str, inherited)]
             self._process = subprocess.Popen(
-                command + end_with_thread,
+                command + options,
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -165,7 +154,9 @@ class Child:
         descriptors: Sequence[int] = (),
     ) -> None:
         """Send one request, without waiting for anything. Raises ChildDied: it then never began."""
-        slot = next(n for n in range(SLOTS) if n not in self._under_way)
+        if not self._under_way and self.arrives(0.0):
+            raise self._died() if self._has_ended() else self._not_believed("it spoke unasked")
+        slot = next(n for n in range(SLOTS) if all(n != used for used, _ in self._under_way))
         layout = self._slots[slot][0].write(arrays or {})
         header = json.dumps({"meta": meta, "arrays": layout, "slot": slot}).encode()
         if len(header) > HEADER_BYTES:
@@ -176,7 +167,7 @@ class Child:
             socket.send_fds(self._socket, [header], list(descriptors))
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
-        self._under_way.append(slot)
+        self._under_way.append((slot, time.monotonic()))
 
     def arrives(self, seconds: float) -> bool:
         """Whether within so many seconds receive() has something to say: a reply, or the end."""
@@ -192,17 +183,25 @@ class Child:
         after that request never began), or what the handler raised (the process lives on).
         """
         try:
-            answer = json.loads(self._receive(timeout, patience))
+            received = self._receive(timeout, patience)
         except (BrokenPipeError, ConnectionResetError, EOFError):
             raise self._died() from None
-        requests, replies = self._slots[self._under_way.popleft()]
-        if "error" in answer:
-            raise _rebuild(answer["error"])
-        views = replies.read(answer["arrays"])
+        slot, sent = self._under_way.popleft()
+        requests, replies = self._slots[slot]
+        try:
+            answer = read_answer(received)
+            views = {} if isinstance(answer, Exception) else replies.read(answer.layout)
+        except ValueError as fault:
+            raise self._not_believed(str(fault)) from None
+        if isinstance(answer, Exception):
+            try:
+                raise answer
+            finally:
+                del answer  # this frame is in its traceback: each would keep the other
         owned: dict[str, Array] = {name: np.array(view) for name, view in views.items()}
         replies.trim()
         requests.trim()
-        return Reply(answer["meta"], owned, answer["seconds"])
+        return Reply(answer.meta, owned, min(answer.seconds, time.monotonic() - sent))
 
     def _receive(self, timeout: float, patience: float) -> bytes:
         deadline = time.monotonic() + timeout
@@ -251,7 +250,19 @@ class Child:
         except subprocess.TimeoutExpired:
             self.kill()
             code = self._process.returncode
-        return ChildDied(_ended(code), code)
+        return ChildDied(ended(code), code)
+
+    def _has_ended(self) -> bool:
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:
+            return True
+
+    def _not_believed(self, fault: str) -> ChildDied:
+        """A child that answers what it never could is not ours any more, whatever it is."""
+        log.error("child process %d is ended: its answer is not one: %s", self.pid, fault)
+        self.kill()
+        return ChildDied(Restart.CORRUPT, self._process.returncode)
 
     def failure(self) -> Restart | None:
         """Why an idle child can answer no further call (CRASHED, KILLED, STOPPED), or None.
@@ -260,7 +271,7 @@ class Child:
         """
         code = self._process.poll()
         if code is not None:
-            return _ended(code)
+            return ended(code)
         stopped = self._suspension is None and self._status.state() == "T"
         return Restart.STOPPED if stopped else None
 
@@ -283,15 +294,3 @@ class Child:
     def close(self) -> None:
         """End the process and free its memory. Safe to call twice."""
         self._opened.close()
-
-
-def _rebuild(error: Mapping[str, Any]) -> PaddlepoolError:
-    kind = getattr(app.contracts.errors, error["kind"], BackendError)
-    rebuilt: PaddlepoolError = kind(
-        error["message"], limit=error.get("limit"), received=error.get("received")
-    )
-    return rebuilt
-
-
-def _ended(code: int | None) -> Restart:
-    return Restart.KILLED if code == -signal.SIGKILL else Restart.CRASHED

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.contracts.ports import Suspended
+from app.process.confinement import Confinement
 
 NAMES = frozenset(
     ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH",
@@ -30,7 +31,7 @@ class Limits:
 
     With a `suspension` the child stands still while that is held (no timeout runs on then) and
     ends with the thread that started it. An `idle` one runs only on processors that nobody else
-    wants.
+    wants. `confinement` says what it may do to the rest of the system.
     """
 
     address_space: int | None = None
@@ -38,6 +39,7 @@ class Limits:
     environment: Mapping[str, str] = field(default_factory=dict)
     suspension: Suspended | None = None
     idle: bool = False
+    confinement: Confinement | None = None
 
 
 def child_environment(added: Mapping[str, str]) -> dict[str, str]:

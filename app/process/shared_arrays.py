@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,16 +14,24 @@ from app.contracts.tensors import Array, Tensors
 
 ALIGNMENT = 64
 KEEP_BYTES = 32 << 20
+MAX_BYTES = 512 << 20
+"""What one call may carry in one direction."""
+MAX_AXES = 32
 
 Layout = list[tuple[str, str, list[int], int]]
 """Name, dtype, shape and offset of each array in a block; travels beside it as JSON."""
 
+NUMBERS = frozenset(np.dtype(code).str for code in "?bhilqBHILQefd")
+"""No other dtype is read: an object's would be addresses."""
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
 
 class SharedArrays:
-    """One side's view of a memfd. Writer and reader take turns; whoever holds the turn may resize.
+    """One side's view of a memfd. Writer and reader take turns; whoever holds the turn may grow it.
 
-    The file is the truth: each side maps it again when its size has changed, so that neither
-    touches a page the other has cut off (that would be SIGBUS).
+    The file is sealed: it never gets shorter, so neither side can take away a page that the other
+    reads (that would be SIGBUS). Each side maps it again when it has grown.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -31,7 +40,13 @@ class SharedArrays:
 
     @classmethod
     def create(cls, name: str) -> SharedArrays:
-        return cls(os.memfd_create(name, os.MFD_CLOEXEC))
+        descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return cls(descriptor)
 
     def write(self, arrays: Tensors) -> Layout:
         """Copy the arrays in, growing the file as needed; returns where each one lies."""
@@ -40,33 +55,60 @@ class SharedArrays:
         for name, array in arrays.items():
             layout.append((name, array.dtype.str, list(array.shape), offset))
             offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+        if offset > MAX_BYTES:
+            raise ValueError(f"arrays of {offset} bytes, limit {MAX_BYTES}")
         if offset > os.fstat(self.descriptor).st_size:
             os.ftruncate(self.descriptor, -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE)
         for name, view in self.read(layout).items():
             np.copyto(view, arrays[name], casting="no")
         return layout
 
-    def read(self, layout: Layout) -> Mapping[str, Array]:
-        """Views into the block, valid until the next write by either side."""
+    def read(self, layout: Sequence[object]) -> Mapping[str, Array]:
+        """Views into the block, valid until the next write by either side.
+
+        The layout need not be believed: raises ValueError for one that is not a Layout, names
+        anything but numbers, or leaves the block.
+        """
         if not layout:
             return {}
-        size = os.fstat(self.descriptor).st_size
-        if size and (self._map is None or len(self._map) != size):
-            # The old map lives on as long as a view into it does; nobody reads through those.
-            self._map = mmap.mmap(self.descriptor, size)
-        return {
-            name: np.ndarray(shape, dtype, self._map, offset)
-            if math.prod(shape)
-            else np.empty(shape, dtype)
-            for name, dtype, shape, offset in layout
-        }
+        size = min(os.fstat(self.descriptor).st_size, MAX_BYTES)
+        views: dict[str, Array] = {}
+        for entry in layout:
+            name, dtype, shape, offset = checked_entry(entry, size)
+            if not math.prod(shape):
+                views[name] = np.empty(shape, dtype)
+                continue
+            if self._map is None or len(self._map) < size:
+                # The old map lives on as long as a view into it does.
+                self._map = mmap.mmap(self.descriptor, size)
+            views[name] = np.ndarray(shape, dtype, self._map, offset)
+        return views
 
     def trim(self) -> None:
         """Give an unusually large block back to the system. Call only while holding the turn."""
-        if os.fstat(self.descriptor).st_size > KEEP_BYTES:
+        status = os.fstat(self.descriptor)
+        if status.st_blocks * 512 > KEEP_BYTES:
+            with mmap.mmap(self.descriptor, min(status.st_size, MAX_BYTES)) as whole:
+                whole.madvise(mmap.MADV_REMOVE)
             self._map = None
-            os.ftruncate(self.descriptor, 0)
 
     def close(self) -> None:
         self._map = None
         os.close(self.descriptor)
+
+
+def checked_entry(entry: object, size: int) -> tuple[str, str, tuple[int, ...], int]:
+    """Name, dtype, shape and offset of an array that lies within `size` bytes; or ValueError."""
+    if not isinstance(entry, list | tuple) or len(entry) != 4:
+        raise ValueError("an array's layout has four parts")
+    name, dtype, shape, offset = entry
+    if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in NUMBERS:
+        raise ValueError("an array has a name and a dtype of numbers")
+    if not isinstance(shape, list | tuple) or len(shape) > MAX_AXES:
+        raise ValueError(f"an array has up to {MAX_AXES} axes")
+    if not all(type(axis) is int and 0 <= axis <= MAX_BYTES for axis in (*shape, offset)):
+        raise ValueError("an array's axes and its offset are counts")
+    end = offset + math.prod(shape) * np.dtype(dtype).itemsize
+    if end > size and math.prod(shape):
+        raise ValueError(f"an array ends at byte {end} of {size}")
+    return name, dtype, tuple(shape), offset

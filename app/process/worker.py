@@ -22,6 +22,7 @@ from typing import Any
 
 from app.contracts.errors import PaddlepoolError
 from app.contracts.tensors import Tensors
+from app.process.confinement import Confinement, confine, confine_early
 from app.process.shared_arrays import SharedArrays
 
 HEADER_BYTES = 128 << 10
@@ -29,6 +30,7 @@ MAX_DESCRIPTORS = 8
 SLOTS = 2
 """Calls that may be under way at a time: one runs, and the next lies ready when it ends."""
 
+END_WITH_THREAD = "end-with-thread"
 PR_SET_PDEATHSIG = 1
 
 Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
@@ -36,15 +38,18 @@ Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[st
 
 def main(arguments: Sequence[str]) -> None:
     wire_fd, lifeline, *blocks = map(int, arguments[: 2 + 2 * SLOTS])
-    if arguments[2 + 2 * SLOTS :]:
+    options = arguments[2 + 2 * SLOTS :]
+    if END_WITH_THREAD in options:
         _end_with_starting_thread()
     # The terminal's Ctrl-C and Ctrl-Z reach the whole process group; only the parent decides to
     # stop, and a stopped child would be taken for a dead one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, args=(lifeline,), daemon=True).start()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # out of memory ends a child, never the API process
+    confinement = next((kind for kind in Confinement if kind in options), None)
+    held = confine_early(confinement) if confinement else []
+    threading.Thread(target=_exit_with_parent, args=(lifeline,), daemon=True).start()
     wire = socket.socket(fileno=wire_fd)
     slots = [(SharedArrays(blocks[2 * n]), SharedArrays(blocks[2 * n + 1])) for n in range(SLOTS)]
     handler: Handler | None = None
@@ -61,8 +66,10 @@ def main(arguments: Sequence[str]) -> None:
         try:
             if handler is None:
                 ready, handler = _open(message["meta"])
+                held += confine(confinement) if confinement else []
+                opened = {"ready": ready, "held": held}
                 seconds = time.perf_counter() - began
-                answer: dict[str, Any] = {"meta": ready, "arrays": [], "seconds": seconds}
+                answer: dict[str, Any] = {"meta": opened, "arrays": [], "seconds": seconds}
             else:
                 arrays = requests.read(message["arrays"])
                 meta, results = handler(message["meta"], arrays, descriptors)
@@ -73,9 +80,9 @@ def main(arguments: Sequence[str]) -> None:
             answer = {"error": _describe(error)}
         except Exception as failure:
             _log(failure, opening=handler is None)
-            passing = handler is None and _passes(failure)
-            kind = "WorkerCrashed" if passing else "BackendError"
-            answer = {"error": {"kind": kind, "message": "the backend raised an error"}}
+            passing = _passing(failure) if handler is None else None
+            described = {"kind": "BackendError", "message": "the backend raised an error"}
+            answer = {"error": {"errno": passing} if passing else described}
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -102,12 +109,12 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     return ready, handler
 
 
-def _passes(failure: Exception) -> bool:
-    """Whether the system had nothing to give just then: opening may be tried again."""
-    return isinstance(failure, MemoryError) or (
-        isinstance(failure, OSError)
-        and failure.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-    )
+def _passing(failure: Exception) -> int | None:
+    """The error number where the system had nothing to give just then: the next try may succeed."""
+    if isinstance(failure, MemoryError):
+        return errno.ENOMEM
+    passing = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+    return failure.errno if isinstance(failure, OSError) and failure.errno in passing else None
 
 
 def _give_way(nice: int) -> None:

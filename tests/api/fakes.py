@@ -192,6 +192,7 @@ def make_services(
         lifecycle=Lifecycle(),
         default_models={"echo": "m1"},
         operations=operations or ThreadPoolExecutor(1),
+        confinement=lambda: {"codecs": ("no_new_privileges", "landlock"), "predictors": ()},
     )
 
 

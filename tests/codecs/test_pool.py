@@ -65,15 +65,20 @@ class Gate:
         self.began, self.gate = directory / "began", directory / "gate"
 
     def hold(self, pool: Pool, **options: object) -> Future[Reply]:
-        future = pool.call("hold", {"began": str(self.began), "gate": str(self.gate)}, **options)
+        opened = [os.open(path, os.O_RDWR | os.O_CREAT) for path in (self.began, self.gate)]
+        try:
+            future = pool.call("hold", descriptors=opened, **options)
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
         limit = time.monotonic() + 60
-        while not self.began.exists():
+        while not self.began.stat().st_size:
             assert time.monotonic() < limit
             time.sleep(0.002)
         return future
 
     def open(self) -> None:
-        self.gate.touch()
+        self.gate.write_bytes(b"open")
 
 
 class Openings:
@@ -224,6 +229,51 @@ def test_a_process_that_dies_while_idle_costs_nobody(one: Pool) -> None:
     assert one.reasons == ["killed"]
 
 
+def test_a_process_killed_over_a_picture_costs_it_nothing(tmp_path: Path) -> None:
+    """The system takes one when memory runs out: the call is run again, from its beginning."""
+    before = open_descriptors()
+    pool, gate = Pool(wall_seconds=60.0), Gate(tmp_path)
+    try:
+        held = gate.hold(pool)
+        [pid] = pool.pool.pids()
+        os.kill(pid, signal.SIGKILL)
+        gate.open()
+        assert held.result(timeout=60).meta["pid"] != pid
+        assert pool.reasons == ["killed"]
+    finally:
+        pool.pool.close()
+    assert open_descriptors() == before
+
+
+def test_a_picture_whose_processes_are_killed_twice_is_not_to_blame() -> None:
+    """Nor is it tried for ever: 503, with a time to come back."""
+    pool = Pool(wall_seconds=60.0)
+    try:
+        with pytest.raises(Overloaded, match="ended two processes") as caught:
+            pool.call("end", {"signal": signal.SIGKILL}).result(timeout=60)
+        assert caught.value.retry_after > 0
+        pool.echo()
+        assert pool.reasons == ["killed", "killed"]
+    finally:
+        pool.pool.close()
+
+
+HOSTILE = "tests.process.hostile:attack"
+
+
+@pytest.mark.parametrize("attack", ["negative offset", "objects", "half a message", "garbage"])
+def test_an_answer_that_is_none_is_not_the_pictures_fault(one: Pool, attack: str) -> None:
+    """A codec process that is not ours any more costs its call, and is replaced."""
+    one.echo()
+    call = one.pool.submit(
+        HOSTILE, {"attack": attack}, deadline=time.monotonic() + 60, blame=ImageUnreadable
+    )
+    with pytest.raises(WorkerCrashed):
+        call.result(timeout=60)
+    assert one.echo().meta["meta"] == {}
+    assert one.reasons == ["corrupt"]
+
+
 @pytest.mark.parametrize("dead", [0, 1], ids=["first", "second"])
 def test_a_call_does_not_wait_for_a_dead_process_beside_an_idle_one(
     monkeypatch: pytest.MonkeyPatch, dead: int
@@ -347,7 +397,7 @@ def test_a_neighbour_is_served_while_a_picture_hangs(tmp_path: Path) -> None:
         assert not hanging.done()
     finally:
         pool.pool.close()
-    assert isinstance(hanging.exception(timeout=60), ImageUnreadable)
+    assert isinstance(hanging.exception(timeout=60), Overloaded)
 
 
 def test_a_full_queue_refuses_and_urgent_work_passes(tmp_path: Path) -> None:
@@ -441,7 +491,7 @@ def test_closing_fails_what_waits_and_leaves_nothing_open(tmp_path: Path) -> Non
     [pid] = pool.pool.pids()
     pool.pool.close()
     assert isinstance(waiting.exception(timeout=10), Overloaded)
-    assert isinstance(running.exception(timeout=10), ImageUnreadable)
+    assert isinstance(running.exception(timeout=10), Overloaded)
     assert not Path(f"/proc/{pid}").exists()
     assert open_descriptors() == before
     with pytest.raises(Overloaded):

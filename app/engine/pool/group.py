@@ -188,7 +188,7 @@ class Group:
         """Why no job may enter, or an empty string."""
         if self._failure is not None:
             return "cannot start"
-        if self._backoff.in_crash_loop():
+        if self._batcher.live == 0 and self._backoff.in_crash_loop():
             return CRASH_LOOP
         return ""
 
@@ -236,12 +236,15 @@ class Group:
     def _open(self, first: bool) -> Predictor:
         try:
             if first and self._gently:
-                return self.opening.open_gently()
-            return self.opening.open(self._batcher.observed if first else None)
+                predictor = self.opening.open_gently()
+            else:
+                predictor = self.opening.open(self._batcher.observed if first else None)
         except (ConfigError, BackendError) as refusal:
             if first:
                 self._refused(refusal)
             raise
+        self._backoff.opened()
+        return predictor
 
     def _refused(self, refusal: PaddlepoolError) -> None:
         log.error("%s: cannot start: %s", self._name, refusal)
@@ -253,6 +256,8 @@ class Group:
         self._context.observer.restarted(model=self._model, group=self.config.name, reason=reason)
         if reason is Restart.MEMORY:
             return 0.0
+        if reason is Restart.LACKING:
+            return self._backoff.delay_while_lacking()
         delay = self._backoff.delay_after_loss()
         if self._backoff.in_crash_loop():
             for instance in self._instances:

@@ -26,8 +26,8 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from app.contracts.errors import BackendError, ConfigError, PaddlepoolError, WorkerCrashed
-from app.contracts.ports import Clock, Worker
-from app.contracts.reasons import Restart
+from app.contracts.ports import Clock, Interrupted, Worker
+from app.contracts.reasons import Restart, unopened
 from app.engine.pool.succession import Succession
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch
@@ -35,20 +35,15 @@ from app.engine.queue.job import Batch
 GRACE_SECONDS = 2.0
 """How long a run may outlive the latest deadline in its batch before its process is ended: clients
 with short deadlines must not be able to make the server start processes."""
-
 PATIENCE = 4.0
 """A run is given this many times its usual seconds, however short the deadlines in its batch are:
 an impatient client must not cost the others a predictor."""
-
 PREFETCH_SECONDS = 0.001
 PREFETCH_PART = 0.1
 """The next batch is handed over this many seconds, and this share of the run, before its usual end:
 about as much as runs differ."""
-
 PREFETCH_RUN_SECONDS = 0.1
-"""Longer runs are left to end first: nothing is gained that could be measured, and meanwhile
-another instance may be free."""
-
+"""Longer runs are left to end first: nothing measurable is gained, and another may be free."""
 FAREWELL_SECONDS = 0.2
 OPENING_SECONDS = 10.0
 """What close_all() waits for runs in progress, and for a process that is just being opened."""
@@ -163,7 +158,8 @@ class Instance(Generic[Request, Answer]):
                 return None
             except Exception as error:
                 log.warning("%s: cannot be opened yet: %s", self._name, error)
-            if self._closing.wait(self._lost(Restart.FAILED)):
+                reason = unopened(error)
+            if self._closing.wait(self._lost(reason)):
                 self.give_up_opening(WorkerCrashed("closed before it could be opened"))
                 return None
 
@@ -239,7 +235,7 @@ class Instance(Generic[Request, Answer]):
         A crash fails every job of the batch: which of them caused it cannot be known, and running
         them again could crash the next predictor.
         """
-        batch = run.batch
+        batch, again = run.batch, False
         patience = max(batch.deadline - run.began, PATIENCE * batch.expected_seconds)
         limit = run.began + patience + GRACE_SECONDS
         seconds: float | None = None
@@ -253,11 +249,16 @@ class Instance(Generic[Request, Answer]):
             self._deliver(run, answer)
         except Exception as error:
             if (lost := worker.failure()) is not None:
-                self._fail(batch, error)
+                again = isinstance(error, Interrupted)
+                if not again:
+                    self._fail(batch, error)
                 return lost
             self._refused(batch, error)
         finally:
-            self._batcher.finished(batch, seconds)
+            if again:
+                self._batcher.give_back(batch)
+            else:
+                self._batcher.finished(batch, seconds)
         return None
 
     def _refused(self, batch: Batch, error: Exception) -> None:
@@ -287,7 +288,7 @@ class Instance(Generic[Request, Answer]):
                 return self._open(False) if successor is None else successor.result()
             except Exception as error:
                 log.warning("%s: cannot be opened again: %s", self._name, error)
-                successor, reason = None, Restart.FAILED
+                successor, reason = None, unopened(error)
 
 
 def close_all(instances: Sequence[Instance[Request, Answer]]) -> None:

@@ -11,21 +11,38 @@ WINDOW_SECONDS = 60.0
 MOST_LOSSES = 5
 DELAYS = (0.0, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Seconds to wait after the first, second, ... loss within the window. The last one repeats."""
+LACKING_DELAYS = (0.25, 0.5, 1.0, 2.0)
+"""The same where the system had nothing to give for a process: what it lacks may be free again."""
 
 
 class RestartBackoff:
-    """Counts the losses of one group in the last minute; more than five are a crash loop."""
+    """Counts the losses of one group in the last minute; more than five are a crash loop.
+
+    What could not be opened for want of memory or descriptors is no loss.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._losses: deque[float] = deque(maxlen=len(DELAYS))
+        self._lacked = 0
 
     def delay_after_loss(self) -> float:
         """Count a loss; returns the seconds to wait before the next worker is opened."""
         with self._lock:
             self._losses.append(self._clock())
             return DELAYS[self._losses_in_window() - 1]
+
+    def delay_while_lacking(self) -> float:
+        """The seconds to wait before the next attempt to open a worker."""
+        with self._lock:
+            self._lacked += 1
+            return LACKING_DELAYS[min(self._lacked, len(LACKING_DELAYS)) - 1]
+
+    def opened(self) -> None:
+        """The system lacks nothing any more."""
+        with self._lock:
+            self._lacked = 0
 
     def in_crash_loop(self) -> bool:
         with self._lock:

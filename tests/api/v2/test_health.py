@@ -132,6 +132,7 @@ def test_info_tells_what_is_served_and_from_where() -> None:
     }
     assert (broken["state"], broken["reason"]) == ("UNAVAILABLE", "m2/3: broken")
     assert info["thread_budget"] == {"cores": 4.0, "threads": 2, "warning": None}
+    assert info["confinement"] == {"codecs": ["no_new_privileges", "landlock"], "predictors": []}
 
 
 def test_info_leaves_out_what_a_newer_version_has_superseded() -> None:

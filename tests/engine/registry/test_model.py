@@ -451,7 +451,37 @@ def test_what_passes_closes_no_group(
         model.start()
     result = model.submit(row(1), deadline=soon(), group=group).result(timeout=PATIENCE)
     assert result.outputs["y"] == 2
-    assert observer.restarts == ["failed"]
+    assert observer.restarts == ["lacking" if isinstance(error, OSError) else "failed"]
+
+
+def test_what_the_system_lacks_closes_no_group_however_long(
+    serve: Serve,
+    factory: FakeFactory,
+    observer: RecordingObserver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twenty attempts without a descriptor are no crashes; once there is one the model serves."""
+    monkeypatch.setattr(restart_backoff, "LACKING_DELAYS", (0.0,))
+    model = serve()
+    factory.refuse = OSError(errno.EMFILE, "too many open files")
+    factory.opened[0].dead = Restart.KILLED
+    observer.wait_for(lambda: len(observer.restarts) > 20)
+    assert set(observer.restarts[1:]) == {"lacking"}
+    assert model.groups()[0].reason == "restarting"
+    factory.refuse = None
+    assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE).outputs["y"] == 2
+
+
+def test_a_group_with_a_live_predictor_serves_whatever_the_others_do(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """Six losses within a minute are a crash loop; the predictor that lives is no part of it."""
+    model = serve(count=2)
+    factory.refuse = BackendError("no more")
+    factory.opened[0].dead = Restart.CRASHED
+    observer.wait_for(lambda: len(observer.restarts) == 6)
+    assert (model.groups()[0].live, model.ready()) == (1, True)
+    assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE).outputs["y"] == 2
 
 
 def test_a_group_that_is_opened_again_says_so(

@@ -1,0 +1,67 @@
+"""What a child answers, checked before it is believed: its code may be a stranger's by now."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import app.contracts.errors
+from app.contracts.errors import BackendError, PaddlepoolError
+
+MESSAGE_CHARACTERS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`layout` is still to be checked against the block that it describes, by SharedArrays.read."""
+
+    meta: Mapping[str, Any]
+    layout: Sequence[object]
+    seconds: float
+
+
+def read_answer(text: bytes) -> Answer | Exception:
+    """What a call returned, or the error it raised. Raises ValueError for anything else."""
+    try:
+        answer = json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("an answer is nested too deep") from None
+    if not isinstance(answer, dict):
+        raise ValueError("an answer is an object")
+    if "error" in answer:
+        return _error(answer["error"])
+    meta, layout = answer.get("meta"), answer.get("arrays")
+    seconds: Any = answer.get("seconds")
+    if not isinstance(meta, dict) or not isinstance(layout, list):
+        raise ValueError("an answer has values and arrays")
+    if type(seconds) not in (int, float) or not 0 <= seconds < math.inf:
+        raise ValueError("an answer says how many seconds it took")
+    return Answer(meta, layout, float(seconds))
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _error(described: object) -> Exception:
+    if not isinstance(described, dict):
+        raise ValueError("an error is an object")
+    if type(number := described.get("errno")) is int and 0 < number < 4096:
+        return OSError(number, "the system had nothing to give for a child process")
+    name, message = described.get("kind"), described.get("message")
+    if not isinstance(name, str) or not isinstance(message, str):
+        raise ValueError("an error has a kind and a message")
+    kind = vars(app.contracts.errors).get(name)
+    if not isinstance(kind, type) or not issubclass(kind, PaddlepoolError):
+        kind = BackendError
+    limit, received = (
+        value if isinstance(value, int | float | str | None) else None
+        for value in (described.get("limit"), described.get("received"))
+    )
+    try:
+        return kind(message[:MESSAGE_CHARACTERS], limit=limit, received=received)
+    except TypeError:  # Overloaded says when to come back; no child knows
+        return BackendError("the backend raised an error")

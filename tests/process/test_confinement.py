@@ -1,0 +1,93 @@
+"""What a stranger's code could do in a child process: nothing to anybody else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app.codecs.pool import CodecPool
+from app.process import landlock, seccomp
+from app.process.child import Child, Limits
+from app.process.confinement import MEASURES, Confinement
+
+REFUSED = {"EPERM", "EACCES"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "there").write_bytes(b"as it was")
+    return tmp_path
+
+
+def status(pid: int) -> Mapping[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def holds(measures: tuple[str, ...]) -> None:
+    if measures != MEASURES:
+        pytest.skip(f"this kernel has only {', '.join(measures) or 'none of it'}")
+
+
+@pytest.mark.slow
+def test_a_codec_process_can_touch_nothing(folder: Path) -> None:
+    """No socket, no program, no process, no file to write; and of files, its own code to read."""
+    pool = CodecPool(count=1)
+    try:
+        made = {"folder": str(folder)}
+        call = pool.submit("tests.process.attempts:in_codec", made, deadline=time.monotonic() + 60)
+        found = call.result(timeout=60).meta
+        holds(pool.held)
+        assert {name: reason for name, reason in found.items() if reason not in REFUSED} == {}
+        [pid] = pool.pids()
+        state = status(pid)
+        assert (state["NoNewPrivs"], state["Seccomp"]) == ("1", "2")
+        assert int(state["CapEff"], 16) & ~0b110 == 0
+        assert (folder / "there").read_bytes() == b"as it was"
+        assert sorted(path.name for path in folder.iterdir()) == ["there"]
+    finally:
+        pool.close()
+
+
+def test_a_predictor_process_may_write_where_models_are_converted_and_nowhere_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its older threads are no freer; they may read, because models are anywhere."""
+    elsewhere = folder / "temporary"
+    elsewhere.mkdir()
+    monkeypatch.setenv("TMPDIR", str(elsewhere))
+    child = Child(
+        "tests.process.attempts:open_predictor",
+        {},
+        limits=Limits(confinement=Confinement.PREDICTOR),
+    )
+    try:
+        holds(child.held)
+        found = child.call({"folder": str(folder)}, timeout=60.0).meta
+        assert {name for name, reason in found.items() if reason not in REFUSED} == {"read"}
+        assert status(child.pid)["NoNewPrivs"] == "1"
+    finally:
+        child.close()
+    assert (folder / "there").read_bytes() == b"as it was"
+    inside = Child(
+        "tests.process.attempts:open_predictor",
+        {},
+        limits=Limits(confinement=Confinement.PREDICTOR),
+    )
+    try:
+        (elsewhere / "there").write_bytes(b"mine")
+        found = inside.call({"folder": str(elsewhere)}, timeout=60.0).meta
+        assert {name for name, reason in found.items() if reason == "done"} >= {"create", "remove"}
+    finally:
+        inside.close()
+
+
+def test_what_the_kernel_refuses_is_not_said_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others hold, and nothing fails."""
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert not seccomp.install(files=True)
+    monkeypatch.setattr(landlock, "_CREATE", 10_000)  # no such system call
+    assert landlock.restrict(reading=None, writing=()) == 0

@@ -1,0 +1,122 @@
+"""Whatever a child process answers, its parent lives, and the child does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.contracts.errors import BackendError, InputError, Overloaded
+from app.contracts.reasons import Restart
+from app.process.answers import read_answer
+from app.process.child import Child, ChildDied
+from app.process.shared_arrays import SharedArrays
+from tests.process.hostile import MESSAGES
+
+TARGET = "tests.process.hostile:open_hostile"
+
+
+def hostile(attack: str) -> Child:
+    return Child(TARGET, {"attack": attack})
+
+
+@pytest.mark.parametrize("attack", [name for name in MESSAGES if name != "flood"])
+def test_an_answer_that_is_none_ends_the_child(attack: str) -> None:
+    """Offsets, dtypes, shapes, JSON: nothing is read by them, and the process is gone at once."""
+    child = hostile(attack)
+    try:
+        child.send({}, {"x": np.zeros(4, np.float32)})
+        with pytest.raises(ChildDied) as caught:
+            child.receive(timeout=20.0)
+        assert caught.value.reason is Restart.CORRUPT
+        assert not Path(f"/proc/{child.pid}").exists()
+    finally:
+        child.close()
+
+
+def test_answers_that_nobody_asked_for_are_answers_to_nobody() -> None:
+    """The next request would be given them: a stranger's reply."""
+    child = hostile("flood")
+    try:
+        child.call({}, timeout=20.0)
+        assert child.arrives(20.0)
+        with pytest.raises(ChildDied) as caught:
+            child.send({})
+        assert caught.value.reason is Restart.CORRUPT
+        assert not Path(f"/proc/{child.pid}").exists()
+    finally:
+        child.close()
+
+
+def test_a_file_cannot_be_shortened_while_it_is_copied() -> None:
+    """That would end the parent with SIGBUS."""
+    child = hostile("short file")
+    try:
+        array = child.call({}, timeout=20.0).arrays["x"]
+        assert array.nbytes == 256 << 20
+    finally:
+        child.close()
+
+
+def test_seconds_are_never_more_than_have_passed() -> None:
+    """Admission counts with them: it would refuse every later request."""
+    child = Child("tests.process.hostile:open_slow_clock", {})
+    try:
+        began = time.monotonic()
+        reply = child.call({}, timeout=20.0)
+        assert reply.seconds <= time.monotonic() - began
+    finally:
+        child.close()
+
+
+@pytest.mark.parametrize(
+    ("described", "kind"),
+    [
+        ({"kind": "ImageUnreadable", "message": "x", "limit": 3}, InputError),
+        ({"kind": "annotations", "message": "x"}, BackendError),
+        ({"kind": "Self", "message": "x"}, BackendError),
+        ({"kind": "__builtins__", "message": "x"}, BackendError),
+        ({"kind": "Overloaded", "message": "x"}, BackendError),
+        ({"errno": 24}, OSError),
+    ],
+)
+def test_an_error_is_one_of_ours(described: dict[str, object], kind: type[Exception]) -> None:
+    """Whatever name the child gives; a message has an end."""
+    assert isinstance(read_answer(json.dumps({"error": described}).encode()), kind)
+    long = read_answer(
+        json.dumps({"error": {"kind": "InputError", "message": "x" * 9999}}).encode()
+    )
+    assert len(str(long)) == 1000
+    assert not isinstance(long, Overloaded)
+
+
+def test_a_large_block_gives_its_memory_back_and_keeps_its_size() -> None:
+    """It is sealed against shrinking; what it held is gone all the same."""
+    block = SharedArrays.create("block")
+    try:
+        array = np.arange(40 << 20, dtype=np.uint8)
+        layout = block.write({"x": array})
+        assert np.array_equal(block.read(layout)["x"], array)
+        block.trim()
+        assert os.fstat(block.descriptor).st_blocks == 0
+        with pytest.raises(PermissionError):
+            os.ftruncate(block.descriptor, 0)
+        layout = block.write({"x": array})
+        assert np.array_equal(block.read(layout)["x"], array)
+    finally:
+        block.close()
+
+
+def test_more_than_half_a_gigabyte_is_not_written() -> None:
+    """Nor would it be read."""
+    block = SharedArrays.create("block")
+    try:
+        huge = np.broadcast_to(np.uint8(0), ((512 << 20) + 1,))
+        with pytest.raises(ValueError, match="limit 536870912"):
+            block.write({"x": huge})
+    finally:
+        block.close()
