@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 import tomllib
@@ -12,7 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from app.contracts.errors import ConfigError
+from app.repository.plain_files import open_plain_file
 
+MAX_CONFIG_BYTES = 1 << 20
 MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
 
@@ -137,11 +140,18 @@ def load_config(path: Path) -> ModelConfig:
     """
     label = f"{path.parent.name}/{path.name}"
     try:
-        text = path.read_bytes()
+        with open_plain_file(path, follow=True) as file:
+            text = file.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError as error:
         if path.is_symlink():  # somebody meant something else than the defaults
             raise ConfigError(f"{label} is a link to a file that is not there") from error
         return ModelConfig()
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise ConfigError(f"{label} is {error.strerror}") from error
+    if len(text) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{label} is larger than {MAX_CONFIG_BYTES} bytes")
     try:
         return ModelConfig.model_validate(tomllib.loads(text.decode("utf-8")))
     except ValidationError as error:

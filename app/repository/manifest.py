@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
-import stat
 import time
 from dataclasses import dataclass, field
 from io import BufferedReader
@@ -17,6 +15,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from app.contracts.errors import ManifestError
 from app.contracts.tensors import DTYPES, TensorSpec
+from app.repository.plain_files import open_plain_file
 
 MANIFEST = "manifest.json"
 BLOCK_BYTES = 1 << 20
@@ -151,7 +150,7 @@ def read_manifest(directory: Path) -> Manifest:
     label = f"{directory.parent.name}/{directory.name}"
     path = directory / MANIFEST
     try:
-        with _open_plain_file(path) as file:
+        with open_plain_file(path) as file:
             text = file.read(MAX_MANIFEST_BYTES + 1)
     except OSError as error:
         raise ManifestError(f"{label}: {MANIFEST} {_reason(error)}") from error
@@ -209,7 +208,7 @@ def verify_files(directory: Path, manifest: Manifest, *, gently: bool = False) -
         raise ManifestError(f"{label}: not listed in {MANIFEST}: {', '.join(unlisted)}")
     for name, expected in manifest.files.items():
         try:
-            with _open_plain_file(directory / name) as file:
+            with open_plain_file(directory / name) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != expected.bytes:
                     raise ManifestError(
@@ -236,15 +235,6 @@ def _sha256(file: BufferedReader, *, gently: bool) -> str:
             time.sleep(3 * (time.perf_counter() - began))
             began = time.perf_counter()
     return digest.hexdigest()
-
-
-def _open_plain_file(path: Path) -> BufferedReader:
-    """Open without following a link and without waiting on a pipe."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file")
-    return os.fdopen(descriptor, "rb")
 
 
 def _reason(error: OSError) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from app.contracts.errors import BackendError, ManifestError
 from app.contracts.ports import Predictor
 from app.contracts.tensors import Array, Tensors, TensorSpec
+from app.repository.plain_files import open_plain_file
 
 SELFTEST = "selftest.npz"
 
@@ -59,7 +60,10 @@ def read_selftest(
     """
     label = f"{directory.parent.name}/{directory.name}/{SELFTEST}"
     try:
-        with np.load(directory / SELFTEST, allow_pickle=False) as archive:
+        with (
+            open_plain_file(directory / SELFTEST) as file,
+            np.load(file, allow_pickle=False) as archive,
+        ):
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise ManifestError(f"{label} cannot be read as arrays") from error

@@ -1,0 +1,71 @@
+"""What a model is made of is read from regular files, and from nothing that could make it wait."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.contracts.errors import ConfigError, ManifestError, PaddlepoolError
+from app.repository.config import MAX_CONFIG_BYTES, ModelConfig, load_config
+from app.repository.manifest import read_manifest
+from app.repository.selftest import read_selftest
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(path))
+
+
+def make_endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+READERS: dict[str, tuple[str, Callable[[Path], object], type[PaddlepoolError]]] = {
+    "config": ("config.toml", lambda folder: load_config(folder / "config.toml"), ConfigError),
+    "manifest": ("manifest.json", read_manifest, ManifestError),
+    "self-test": ("selftest.npz", lambda folder: read_selftest(folder, (), ()), ManifestError),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("make", [os.mkfifo, make_socket, make_endless, Path.mkdir])
+def test_only_regular_files_are_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[Path], None],
+    reader: str,
+) -> None:
+    """A pipe without a writer would be waited for until somebody writes; a device never ends."""
+    monkeypatch.chdir(tmp_path)
+    name, read, refusal = READERS[reader]
+    make(tmp_path / name)
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            read(tmp_path)
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10.0)
+    assert not thread.is_alive(), "it waits"
+    [error] = raised
+    assert isinstance(error, refusal | OSError)
+
+
+def test_a_config_may_be_a_link_and_has_an_end(tmp_path: Path) -> None:
+    """Clusters mount configuration as links. A megabyte of it is enough."""
+    (tmp_path / "real").write_text("default_group = 'onednn'")
+    (tmp_path / "config.toml").symlink_to("real")
+    assert load_config(tmp_path / "config.toml") == ModelConfig()
+    (tmp_path / "real").write_bytes(b"#" * (MAX_CONFIG_BYTES + 1))
+    with pytest.raises(ConfigError, match="larger than"):
+        load_config(tmp_path / "config.toml")
+    assert load_config(tmp_path / "nothing.toml") == ModelConfig()
