@@ -82,6 +82,7 @@ def create_app(
             max_on_demand=settings.on_demand_groups,
             max_on_demand_bytes=settings.on_demand_memory_bytes
             or memory_limit() // ON_DEMAND_SHARE,
+            agreement_of=partial(agreement_of, tasks=tasks),
         )
     metrics.watch(partial(read_gauges, registry))
     background = open_background(

@@ -8,7 +8,14 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from app.backends.paddle_inference import OPTIONS
-from app.repository.config import DynamicBatching, InstanceGroup, ModelConfig, VersionPolicy, Warmup
+from app.repository.config import (
+    Budget,
+    DynamicBatching,
+    InstanceGroup,
+    ModelConfig,
+    VersionPolicy,
+    Warmup,
+)
 
 PAGE = (Path(__file__).parents[1] / "docs" / "model-repository.md").read_text("utf-8")
 
@@ -23,10 +30,11 @@ def test_every_key_of_config_toml_is_documented() -> None:
         "version_policy": VersionPolicy,
         "dynamic_batching": DynamicBatching,
         "[instance_group]": InstanceGroup,
+        "instance_group.budget": Budget,
         "[warmup]": Warmup,
     }
     keys = {f"[{name}] {key}" for name, table in tables.items() for key in table.model_fields}
-    keys -= {"[[instance_group]] options"}
+    keys -= {"[[instance_group]] options", "[[instance_group]] budget"}
     keys |= set(ModelConfig.model_fields) - {name.strip("[]") for name in tables} - {"parameters"}
     told = set()
     for cell in re.findall(r"^\| (`.*?) \|", section("config.toml"), re.M):

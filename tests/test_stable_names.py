@@ -107,7 +107,7 @@ CONFIG = {
     " version_policy warmup",
     VersionPolicy: "count kind versions",
     DynamicBatching: "max_batch_size max_queue_delay_ms max_queue_size",
-    InstanceGroup: "backend base count name options start threads tolerance",
+    InstanceGroup: "backend base budget count name options start threads tolerance",
     Warmup: "shapes",
 }
 INFO = """

@@ -84,7 +84,8 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
         smoke=tuple(args.smoke or (path for path in SMOKE if path.is_file())),
         limit=args.limit,
     )
-    declared = {name: task.quality for name, task in load_tasks(PIPELINES).items()}
+    known = load_tasks(PIPELINES)
+    declared = {name: task.quality for name, task in known.items()}
     tasks = [(files, task_quality(files, source, declared)) for files in models]
     for files, task in tasks:
         if task is None and files.name in args.names:
@@ -116,23 +117,25 @@ def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) ->
     from app.backends.process import ProcessBackend
     from app.contracts.errors import ConfigError
     from app.pipelines import PIPELINES
-    from app.pipelines.task import comparison_of, load_tasks
+    from app.pipelines.task import agreement_of, load_tasks
     from app.quality.run import measure_loss, measure_model
 
+    agreement = agreement_of(files.info(), tasks=load_tasks(PIPELINES))
     if args.group is None:
-        return measure_model(files, task, open_predictor=ProcessBackend(), limit=args.limit)
+        return measure_model(
+            files, task, agreement=agreement, open_predictor=ProcessBackend(), limit=args.limit
+        )
     names = [group.name for group in files.config.instance_group]
     if args.group not in names:
         raise ConfigError(
             f"{files.name} has no instance group {args.group!r}, it has {', '.join(names)}",
             received=args.group,
         )
-    comparison = comparison_of(files.info(), tasks=load_tasks(PIPELINES))
     return measure_loss(
         files,
         task,
         args.group,
-        agreement=comparison.agreement if comparison else None,
+        agreement=agreement,
         open_predictor=ProcessBackend(),
         limit=args.limit,
     )

@@ -12,7 +12,7 @@ from prometheus_client.samples import Sample as Point
 
 from app.comparison.tasks import Sample
 from app.comparison.tuning import Candidate, Outcome
-from app.contracts.ports import PredictorFactory
+from app.contracts.ports import Agreement, PredictorFactory
 from app.engine.pool.context import EngineContext
 from app.engine.registry.model import ServedModel
 from app.observability.metrics import Metrics
@@ -105,6 +105,7 @@ def open_candidate(
     *,
     cores: int,
     open_predictor: PredictorFactory,
+    agreement: Agreement | None = None,
 ) -> CandidateUnderLoad:
     """Blocks until every predictor has passed its self-test and is warm. Raises BackendError."""
     metrics = Metrics(build={})
@@ -117,6 +118,7 @@ def open_candidate(
             observer=metrics,
             clock=time.monotonic,
             max_resident_bytes=1 << 40,
+            agreement_of=lambda _info: agreement,
         ),
     )
     try:

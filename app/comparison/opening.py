@@ -40,7 +40,7 @@ def open_groups(
     opened = Opened(predictors={}, refused={})
     try:
         for group in groups:
-            test = selftest.within(group.tolerance)
+            test = selftest.judging(group)
             predictors = opened.predictors[group.name] = []
             try:
                 for _ in range(count(group)):

@@ -12,13 +12,13 @@ from app.comparison.machine import available_bytes, describe_machine
 from app.comparison.measure import SLICES, Load, measure_concurrent, measure_single
 from app.comparison.opening import Opened, open_groups
 from app.comparison.result import Comparison, group_results
-from app.comparison.tasks import ComparisonOf, choose_samples
+from app.comparison.tasks import ComparisonOf, choose_samples, golden_test
 from app.contracts.errors import BackendError, ConfigError
 from app.contracts.ports import Predictor, PredictorFactory
 from app.engine.pool.thread_budget import available_cores
 from app.repository.config import InstanceGroup, ModelConfig
 from app.repository.layout import ModelFiles
-from app.repository.selftest import read_selftest
+from app.repository.selftest import SelfTest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ def compare(
     """Raises ConfigError for unknown groups or inputs, BackendError when the default is refused."""
     files, config = plan.files, plan.files.config
     chosen = choose_groups(config, plan.groups)
-    selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
     task = comparison_of(files.info())
+    selftest = golden_test(files, task)
     samples = choose_samples(task, plan.inputs, selftest)
     cores = available_cores()
     with tqdm(total=len(chosen), desc="opening", unit="group", leave=False, disable=None) as bar:
@@ -59,7 +59,7 @@ def compare(
         loads: dict[str, Load] = {}
         not_busy: Mapping[str, str] = {}
         if plan.concurrent:
-            extra = _open_for_all_cores(plan, opened, resident, cores, open_predictor)
+            extra = _open_for_all_cores(plan, opened, resident, cores, open_predictor, selftest)
             not_busy = extra.refused
             try:
                 busy: dict[str, list[Predictor]] = {
@@ -115,13 +115,13 @@ def _open_for_all_cores(
     resident: Mapping[str, int],
     cores: float,
     open_predictor: PredictorFactory,
+    selftest: SelfTest,
 ) -> Opened:
     """Opens more predictors of each group, until every core has a thread.
 
     Refuses a group whose predictors would take more than half of the memory that is free.
     """
     files = plan.files
-    selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
     extra = Opened(predictors={}, refused={})
     groups = [files.config.group(name) for name in opened.predictors]
     more = {group.name: max(1, int(cores) // group.threads) - 1 for group in groups}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from app.comparison.load import CandidateUnderLoad, open_candidate
 from app.comparison.machine import available_bytes
-from app.comparison.tasks import ComparisonOf, Sample, choose_samples
+from app.comparison.tasks import ComparisonOf, Sample, choose_samples, golden_test
 from app.comparison.tuning import (
     Candidate,
     Outcome,
@@ -18,7 +18,6 @@ from app.comparison.tuning import (
 )
 from app.contracts.ports import PredictorFactory
 from app.repository.layout import ModelFiles
-from app.repository.selftest import read_selftest
 
 ROUNDS = 3
 """The time of each candidate is cut into slices, interleaved with those of the others, so
@@ -51,6 +50,7 @@ class Search:
 
     def _stage(self, candidates: Sequence[Candidate], *, known: Sequence[Outcome]) -> list[Outcome]:
         loaded: list[CandidateUnderLoad] = []
+        task = self.comparison_of(self.files.info())
         try:
             for candidate in candidates:
                 if not self._fits_memory(candidate, known, loaded):
@@ -63,6 +63,7 @@ class Search:
                         self._samples(candidate),
                         cores=self.cores,
                         open_predictor=self.open_predictor,
+                        agreement=None if task is None else task.agreement,
                     )
                 )
             for _ in range(ROUNDS):
@@ -91,8 +92,8 @@ class Search:
             parameters = dict(files.config.parameters) | {"buckets": list(candidate.buckets)}
             config = files.config.model_copy(update={"parameters": parameters})
             files = replace(files, config=config)
-        selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
-        samples = choose_samples(self.comparison_of(files.info()), (), selftest)
+        task = self.comparison_of(files.info())
+        samples = choose_samples(task, (), golden_test(files, task))
         # A job has one row: what a batch is made of.
         return [
             (name, {key: array[:1] for key, array in inputs.items()}) for name, inputs in samples

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
-from app.repository.selftest import SelfTest
+from app.repository.layout import ModelFiles
+from app.repository.selftest import SelfTest, read_selftest
 
 Sample = tuple[str, Tensors]
 """A name to show, and one row of inputs."""
@@ -30,6 +32,12 @@ class TaskComparison(Protocol):
 
 ComparisonOf = Callable[[ServedModelInfo], TaskComparison | None]
 """That of a model's task; None for a model without a task or a task without one."""
+
+
+def golden_test(files: ModelFiles, task: TaskComparison | None) -> SelfTest:
+    """A version's self-test with the task's measure. Raises ManifestError."""
+    test = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    return replace(test, agreement=None if task is None else task.agreement)
 
 
 def choose_samples(

@@ -62,6 +62,13 @@ class ServedModelInfo:
     pipeline: str | None = None
 
 
+Agreement = Callable[[Tensors, Tensors], float]
+"""How far two sets of outputs mean the same to a task's users: from 0 to 1."""
+
+AgreementOf = Callable[[ServedModelInfo], Agreement | None]
+"""The measure of a model's task; None for a model without a task or a task without one."""
+
+
 class Ran(NamedTuple):
     """A run's outputs, owned by the caller, and the seconds it took in the predictor's process."""
 

@@ -46,7 +46,7 @@ start = "on_demand"
 name = "onednn_bf16"
 backend = "paddle_inference"
 start = "on_demand"
-tolerance = {tolerance}            # bfloat16 keeps 8 bits of each number
+budget = {budget}    # bfloat16 keeps 8 bits of each number
 [instance_group.options]
 bfloat16 = true
 {cache}
@@ -67,14 +67,14 @@ name = "onnxruntime_int8"
 backend = "onnxruntime"
 program = "int8"
 start = "on_demand"
-tolerance = {int8}
+budget = {budget}
 
 [[instance_group]]
 name = "openvino_int8"
 backend = "openvino"
 program = "int8"
 start = "on_demand"
-tolerance = {int8}
+budget = {budget}
 
 [[instance_group]]
 name = "gpu"
@@ -88,13 +88,16 @@ name = "gpu_fp16"
 backend = "paddle_inference"
 start = "on_demand"
 base = "gpu"
-tolerance = {tolerance}
+budget = {budget}
 [instance_group.options]
 device = "gpu"
 float16 = true
 """
 
 _ONE_SHAPE = "cache_capacity = 1          # every input has one shape"
+
+_MASKS = "{ mean_difference = 0.015, agreement = 0.95 }"
+_LABELS = "{ mean_difference = 0.1, agreement = 1.0 }"
 
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
@@ -109,7 +112,7 @@ _CHINESE = {
 
 
 def segment_config(side: int) -> str:
-    groups = _GROUPS.format(count=2, tolerance=0.05, int8=0.2, cache=_ONE_SHAPE)
+    groups = _GROUPS.format(count=2, budget=_MASKS, cache=_ONE_SHAPE)
     return f"""pipeline = "segment"
 default_group = "onednn"
 
@@ -139,7 +142,7 @@ def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> s
     # A shape of its own, batch by bucket, for every batch: with room for some of them only, each
     # would hold the packed weights again, and be dropped and packed anew.
     cache = "cache_capacity = 0          # all shapes are kept and share their packed weights"
-    groups = _GROUPS.format(count=1, tolerance=0.1, int8=0.3, cache=cache)
+    groups = _GROUPS.format(count=1, budget=_LABELS, cache=cache)
     return f"""pipeline = "sentiment"
 default_group = "onednn"
 

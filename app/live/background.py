@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from app.contracts.ports import Clock, PredictorFactory
+from app.contracts.ports import AgreementOf, Clock, PredictorFactory
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.live.idle_gate import Closed, IdleGate
-from app.live.ports import AgreementOf, LiveObserver, Served
+from app.live.ports import LiveObserver, Served
 from app.live.prover import Prover, Which
 from app.live.shadow import Shadow
 from app.live.shadow_predictor import ShadowPredictors

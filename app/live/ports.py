@@ -1,20 +1,11 @@
-"""What the live comparison reports, and what it asks of a task."""
+"""What the live comparison reports, and what it asks of the registry."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
-from app.contracts.ports import ServedModelInfo
 from app.contracts.reasons import ShadowOutcome
-from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
-
-Agreement = Callable[[Tensors, Tensors], float]
-"""How far two sets of outputs mean the same to a task's users: from 0 to 1."""
-
-AgreementOf = Callable[[ServedModelInfo], Agreement | None]
-"""The measure of a model's task; None for a model without a task or a task without one."""
 
 
 class LiveObserver(Protocol):

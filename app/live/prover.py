@@ -109,7 +109,7 @@ class Prover:
                     return Effect(None, f"{who}cannot start: {error.message}"), False
             try:
                 verdict = self._compare(
-                    served.selftest_inputs, shadow_predictors[group], shadow_predictors[base], base
+                    served.selftest.inputs, shadow_predictors[group], shadow_predictors[base], base
                 )
             except PaddlepoolError as error:
                 return Effect(None, f"its runs failed: {error.message}"), True

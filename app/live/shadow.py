@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from app.contracts.errors import PaddlepoolError
+from app.contracts.ports import Agreement, AgreementOf
 from app.contracts.reasons import ShadowOutcome
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.evidence.proof import max_abs_drift
-from app.live.ports import Agreement, AgreementOf, LiveObserver, Served
+from app.live.ports import LiveObserver, Served
 from app.live.shadow_predictor import ShadowPredictor, ShadowPredictors
 from app.repository.config import ModelConfig
 

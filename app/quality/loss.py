@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from app.contracts.ports import Agreement
 from app.contracts.tensors import Tensors
 from app.quality.ports import Findings, Table, Value
-
-Agreement = Callable[[Tensors, Tensors], float]
-
 
 def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
     """For each table of figures one of what was added to them; counts stay as they are."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from app.contracts.ports import PredictorFactory, ServedModelInfo
+from app.contracts.ports import Agreement, PredictorFactory, ServedModelInfo
 from app.contracts.tensors import Tensors
 from app.quality.bench import PredictorBench
 from app.quality.digits import DigitQuality
-from app.quality.loss import Agreement, compare_outputs, differences
+from app.quality.loss import compare_outputs, differences
 from app.quality.ports import Findings, Source, TaskQuality
 from app.quality.report import Report
 from app.repository.layout import ModelFiles
@@ -41,11 +42,15 @@ def measure_model(
     task: TaskQuality,
     *,
     open_predictor: PredictorFactory,
+    agreement: Agreement | None = None,
     limit: int | None = None,
 ) -> Report:
-    """Run the task's data through one predictor of the default group, after its self-test."""
+    """Run the task's data through one predictor of the default group, after its self-test.
+
+    `agreement` is the measure of the model's task, which the group's budget may ask for.
+    """
     group = files.config.default_group
-    findings, _ = _findings(files, task, group, open_predictor)
+    findings, _ = _findings(files, task, group, agreement, open_predictor)
     return _report(files, group, findings, limit)
 
 
@@ -63,22 +68,27 @@ def measure_loss(
     A positive difference of MAE or ECE is a loss, of all others a gain.
     """
     base = files.config.default_group
-    before, expected = _findings(files, task, base, open_predictor)
-    after, found = _findings(files, task, group, open_predictor)
+    before, expected = _findings(files, task, base, agreement, open_predictor)
+    after, found = _findings(files, task, group, agreement, open_predictor)
     tables = (*after.tables, *differences(before, after, base=base))
     compared = compare_outputs(found, expected, agreement=agreement, base=base)
     return _report(files, group, Findings(tables=(*tables, compared), notes=after.notes), limit)
 
 
 def _findings(
-    files: ModelFiles, task: TaskQuality, name: str, open_predictor: PredictorFactory
+    files: ModelFiles,
+    task: TaskQuality,
+    name: str,
+    agreement: Agreement | None,
+    open_predictor: PredictorFactory,
 ) -> tuple[Findings, list[Tensors]]:
     """What the task found, and the outputs of every job in order."""
     manifest, group = files.manifest, files.config.group(name)
-    test = read_selftest(files.directory, manifest.inputs, manifest.outputs)
+    golden = read_selftest(files.directory, manifest.inputs, manifest.outputs)
+    test = replace(golden, agreement=agreement).judging(group)
     predictor = open_predictor(files.spec(group))
     try:
-        test.within(group.tolerance).check(predictor, timeout=FIRST_RUN_SECONDS)
+        test.check(predictor, timeout=FIRST_RUN_SECONDS)
         bench = PredictorBench(
             predictor,
             max_batch_size=max(1, files.config.dynamic_batching.max_batch_size),

@@ -36,13 +36,27 @@ class DynamicBatching(_Table):
     max_queue_size: int = Field(default=16, ge=1, le=10_000)
 
 
+class Budget(_Table):
+    """What a lower precision may cost on the golden input: the largest mean difference of an output
+    from the golden one, and the least agreement by the measure of the model's task, from 0 to 1."""
+
+    mean_difference: float | None = Field(default=None, gt=0, lt=math.inf)
+    agreement: float | None = Field(default=None, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Budget:
+        if self.mean_difference is None and self.agreement is None:
+            raise ValueError("a budget needs mean_difference, agreement or both")
+        return self
+
+
 class InstanceGroup(_Table):
     """One predictor configuration: `count` processes of `threads` threads each.
 
     `base` names the group that this one must differ from, in outputs or in time, to be called
     effective; without it that is the default group. `program` names a derived program of the
-    version; without it the group runs the reference. `tolerance` replaces the self-test's own for a
-    group that computes in a lower precision.
+    version; without it the group runs the reference. A group that computes in a lower precision has
+    a `budget`, by which the self-test judges it, or a `tolerance` in place of the self-test's own.
     """
 
     name: GroupName
@@ -53,7 +67,14 @@ class InstanceGroup(_Table):
     start: Literal["always", "on_demand"] = "always"
     base: GroupName | None = None
     tolerance: float | None = Field(default=None, gt=0, lt=math.inf)
+    budget: Budget | None = None
     options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_judge(self) -> InstanceGroup:
+        if self.tolerance is not None and self.budget is not None:
+            raise ValueError("budget takes the place of tolerance: name one of them")
+        return self
 
 
 class Warmup(_Table):

@@ -2,36 +2,72 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.contracts.errors import BackendError, ManifestError
-from app.contracts.ports import Predictor
+from app.contracts.errors import BackendError, ConfigError, ManifestError
+from app.contracts.ports import Agreement, Predictor
 from app.contracts.tensors import Array, Tensors, TensorSpec
+from app.repository.config import Budget, InstanceGroup
 from app.repository.plain_files import open_plain_file
 
 SELFTEST = "selftest.npz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """How far outputs are from the golden ones: the largest absolute difference, the mean one (both
+    of the output where it is worst), and how far they mean the same to the task, from 0 to 1."""
+
+    largest_difference: float
+    mean_difference: float
+    agreement: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
-    """One input, the output it must give, and the largest absolute difference allowed."""
+    """One input, the output it must give, and how far from it another may be: by `tolerance`, the
+    largest absolute difference, or, where there is one, by the budget of a lower precision.
+
+    `agreement` is the measure of the model's task.
+    """
 
     inputs: Tensors
     outputs: Tensors
     tolerance: float
+    budget: Budget | None = None
+    agreement: Agreement | None = None
 
-    def within(self, tolerance: float | None) -> SelfTest:
-        """The same test with another tolerance; None keeps this one's."""
-        return self if tolerance is None else replace(self, tolerance=tolerance)
+    def judging(self, group: InstanceGroup) -> SelfTest:
+        """The same test by the tolerance or the budget of this group, if it has one."""
+        return replace(self, tolerance=group.tolerance or self.tolerance, budget=group.budget)
 
     def check(self, predictor: Predictor, *, timeout: float) -> None:
-        """Run it once. Raises BackendError where an output is missing, misshapen or wrong."""
+        """Run it once. Raises BackendError where an output is missing, misshapen or wrong, and
+        ConfigError where the budget asks for an agreement that nothing measures."""
         found = predictor.run(self.inputs, timeout=timeout)
+        self._check_shapes(found)
+        if self.budget is None:
+            self._check_tolerance(found)
+        else:
+            self._check_budget(self.budget, self.quality(found))
+
+    def quality(self, found: Tensors) -> Quality:
+        """Of outputs with the shapes of the golden ones; NaN where one of them is."""
+        gaps = [_differences(found[name], expected) for name, expected in self.outputs.items()]
+        return Quality(
+            largest_difference=float(np.max([gap.max(initial=0.0) for gap in gaps])),
+            mean_difference=float(np.max([gap.mean() if gap.size else 0.0 for gap in gaps])),
+            agreement=None if self.agreement is None else self.agreement(found, self.outputs),
+        )
+
+    def _check_shapes(self, found: Tensors) -> None:
         for name, expected in self.outputs.items():
             array = found.get(name)
             if array is None or (array.dtype, array.shape) != (expected.dtype, expected.shape):
@@ -39,8 +75,10 @@ class SelfTest:
                     f"self-test: output {name!r} should be {_described(expected)}, "
                     f"received {_described(array)}"
                 )
-            difference = np.abs(array.astype(np.float64) - expected.astype(np.float64))
-            worst = float(difference.max(initial=0.0))
+
+    def _check_tolerance(self, found: Tensors) -> None:
+        for name, expected in self.outputs.items():
+            worst = float(_differences(found[name], expected).max(initial=0.0))
             # `not <=` rather than `>`: a NaN must fail.
             if not worst <= self.tolerance:
                 raise BackendError(
@@ -49,6 +87,37 @@ class SelfTest:
                     limit=self.tolerance,
                     received=worst,
                 )
+
+    def _check_budget(self, budget: Budget, quality: Quality) -> None:
+        mean, least = budget.mean_difference, budget.agreement
+        if mean is not None and not quality.mean_difference <= mean:
+            raise BackendError(
+                f"self-test: the outputs differ by {quality.mean_difference:.3g} on average from "
+                f"the expected values, the budget is {mean:.3g}",
+                limit=mean,
+                received=quality.mean_difference,
+            )
+        if least is None:
+            if not math.isfinite(quality.mean_difference):
+                raise BackendError("self-test: the outputs contain NaN or infinity")
+            return
+        if quality.agreement is None:
+            raise ConfigError(
+                "budget.agreement needs a model whose task compares outputs; name a "
+                "mean_difference instead"
+            )
+        if not (quality.agreement >= least and math.isfinite(quality.mean_difference)):
+            raise BackendError(
+                f"self-test: the outputs agree with the expected ones by {quality.agreement:.3f}, "
+                f"the budget is {least:.3f}",
+                limit=least,
+                received=quality.agreement,
+            )
+
+
+def _differences(found: Array, expected: Array) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):  # infinity less infinity is NaN, as it should be
+        return np.abs(found.astype(np.float64) - expected.astype(np.float64))
 
 
 def read_selftest(

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.errors import BackendError, ManifestError
+from app.contracts.errors import BackendError, ConfigError, ManifestError
+from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Array, TensorSpec
+from app.pipelines.segment.masks import MaskAgreement
+from app.repository.config import Budget, InstanceGroup
 from app.repository.selftest import SelfTest, read_selftest
 
 INPUTS = (TensorSpec("x", "float32", (-1, 2)),)
@@ -72,3 +75,71 @@ def test_an_output_of_another_dtype_is_found() -> None:
     test.check(Answering({"y": X}), timeout=1)  # type: ignore[arg-type]
     with pytest.raises(BackendError, match=r"float32 \[1, 2\], received float64 \[1, 2\]"):
         test.check(Answering({"y": X.astype(np.float64)}), timeout=1)  # type: ignore[arg-type]
+
+
+MASK = TensorSpec("mask", "float32", (1, 1, 16, 16))
+DISC = (np.hypot(*np.mgrid[-8:8, -8:8]) < 6).astype(np.float32)[None, None]
+
+
+def judged(budget: Mapping[str, float], *, task: bool = True) -> SelfTest:
+    """The test of a group in lower precision, whose golden output is a disc."""
+    info = ServedModelInfo(
+        name="m", version=1, directory=Path(), inputs=INPUTS, outputs=(MASK,), pipeline="segment"
+    )
+    group = InstanceGroup(name="low", backend="fake", budget=Budget(**budget))
+    test = SelfTest(
+        inputs={"x": X},
+        outputs={"mask": DISC},
+        tolerance=1e-3,
+        agreement=MaskAgreement(info) if task else None,
+    )
+    return test.judging(group)
+
+
+def rounded_to_bfloat16(mask: Array) -> Array:
+    """As a processor that keeps 8 bits of each number would store it."""
+    bits = np.ascontiguousarray(mask, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def test_a_lower_precision_is_judged_by_its_quality() -> None:
+    """One pixel at an edge may be far off: on average and as a mask nothing is lost. By the largest
+    difference the same output is refused."""
+    near = rounded_to_bfloat16(DISC * np.float32(0.997))
+    near[0, 0, 2, 8] -= np.float32(0.109)
+    test = judged({"mean_difference": 0.015, "agreement": 0.95})
+    test.check(Answering({"mask": near}), timeout=1)  # type: ignore[arg-type]
+    quality = test.quality({"mask": near})
+    assert quality.largest_difference > 0.1
+    assert 0 < quality.mean_difference < 0.015
+    assert quality.agreement == 1.0
+    by_tolerance = test.judging(InstanceGroup(name="low", backend="fake", tolerance=0.05))
+    with pytest.raises(BackendError, match=r"differs by 0\.1\d* .* limit 0\.05"):
+        by_tolerance.check(Answering({"mask": near}), timeout=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mask", "budget", "named"),
+    [
+        (np.clip(DISC - 0.02, 0, 1), {"mean_difference": 0.005}, r"0\.00\d+ on average.*0\.005"),
+        (np.roll(DISC, 3, axis=3), {"agreement": 0.95}, r"agree .* by 0\.\d+, the budget is 0\.95"),
+        (DISC * np.nan, {"mean_difference": 0.5}, r"nan on average"),
+        (DISC * np.nan, {"agreement": 0.1}, r"NaN|agree"),
+    ],
+    ids=["too far on average", "another mask", "not a number", "not a number as a mask"],
+)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_what_exceeds_its_budget_is_refused(
+    mask: Array, budget: Mapping[str, float], named: str
+) -> None:
+    """With the limit and what was found; not a number is within no budget."""
+    with pytest.raises(BackendError, match=named):
+        judged(budget).check(Answering({"mask": mask.astype(np.float32)}), timeout=1)  # type: ignore[arg-type]
+
+
+def test_an_agreement_that_nothing_measures_is_a_wrong_configuration() -> None:
+    """A model without a task is judged by its mean difference alone."""
+    answers: Any = Answering({"mask": DISC})
+    judged({"mean_difference": 0.01}, task=False).check(answers, timeout=1)
+    with pytest.raises(ConfigError, match=r"budget\.agreement needs a model whose task"):
+        judged({"agreement": 0.9}, task=False).check(answers, timeout=1)

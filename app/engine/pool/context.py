@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.contracts.ports import Clock, EngineObserver, PredictorFactory
+from app.contracts.ports import AgreementOf, Clock, EngineObserver, PredictorFactory
 from app.engine.pool.on_demand import OnDemand
 from app.engine.pool.yielding import Yielding
 
@@ -17,5 +17,6 @@ class EngineContext:
     observer: EngineObserver
     clock: Clock
     max_resident_bytes: int
+    agreement_of: AgreementOf = lambda _info: None
     yielding: Yielding = field(default_factory=Yielding)
     on_demand: OnDemand = field(default_factory=OnDemand)

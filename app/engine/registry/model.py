@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from app.engine.pool.statistics import Snapshot, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.job import Job
 from app.repository.layout import ModelFiles
-from app.repository.selftest import read_selftest
+from app.repository.selftest import SelfTest, read_selftest
 from app.repository.warmup import warmup_inputs
 
 
@@ -50,8 +51,10 @@ class ServedModel:
         batching = files.config.dynamic_batching.model_copy(
             update={"max_batch_size": self.max_rows}
         )
-        selftest = read_selftest(files.directory, manifest.inputs, manifest.outputs)
-        self.selftest_inputs: Tensors = selftest.inputs
+        self.selftest: SelfTest = replace(
+            read_selftest(files.directory, manifest.inputs, manifest.outputs),
+            agreement=context.agreement_of(self.info),
+        )
         warmups = warmup_inputs(files.config, manifest.inputs)
         self._statistics = Statistics()
         self._groups = {
@@ -61,7 +64,7 @@ class ServedModel:
                 version=files.version,
                 spec=files.spec(group),
                 batching=batching,
-                selftest=selftest.within(group.tolerance),
+                selftest=self.selftest.judging(group),
                 warmups=warmups,
                 statistics=self._statistics,
                 context=context,

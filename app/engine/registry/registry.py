@@ -18,7 +18,14 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from app.contracts.errors import ManifestError, ModelNotFound, ModelNotReady, PaddlepoolError
-from app.contracts.ports import Clock, EngineObserver, Pipeline, PredictorFactory, ServedModelInfo
+from app.contracts.ports import (
+    AgreementOf,
+    Clock,
+    EngineObserver,
+    Pipeline,
+    PredictorFactory,
+    ServedModelInfo,
+)
 from app.contracts.status import ModelStatus
 from app.engine.pool.context import EngineContext
 from app.engine.pool.on_demand import OnDemand
@@ -58,6 +65,7 @@ class ModelRegistry:
         max_resident_bytes: int = 2 << 30,
         max_on_demand: float = math.inf,
         max_on_demand_bytes: float = math.inf,
+        agreement_of: AgreementOf = lambda _info: None,
     ) -> None:
         self._repository = repository
         self._cores = available_cores() if cores is None else cores
@@ -68,6 +76,7 @@ class ModelRegistry:
             max_resident_bytes=max_resident_bytes,
             yielding=Yielding(self._cores),
             on_demand=OnDemand(max_on_demand, max_on_demand_bytes),
+            agreement_of=agreement_of,
         )
         self._build_pipeline = build_pipeline
         self._drain_timeout = drain_timeout
