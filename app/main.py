@@ -23,9 +23,12 @@ from app.codecs.pool import CodecPool
 from app.codecs.service import Codecs
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.dataplane import DataPlane
-from app.engine.registry.registry import BuildPipeline, ModelRegistry
+from app.engine.registry.opening import BuildPipeline
+from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
+from app.live import machine
 from app.live.background import Background, open_background
+from app.live.kept_choices import open_kept_choices
 from app.live.shadow import warn_of_unknown_groups
 from app.memory_limit import memory_limit
 from app.observability.build_info import build_info
@@ -65,6 +68,9 @@ def create_app(
     default_models = find_default_models(configs, tasks, chosen=settings.default_models)
     warn_of_unknown_groups(settings.shadow_groups, configs.values())
     metrics = Metrics(build=build_info())
+    kept = open_kept_choices(
+        settings.state_file, precision=settings.precision, machine=machine.describe()
+    )
     for name, config in configs.items():
         _introduce(name, config, metrics)
     workers: Workers | None = None
@@ -83,6 +89,7 @@ def create_app(
             max_on_demand_bytes=settings.on_demand_memory_bytes
             or memory_limit() // ON_DEMAND_SHARE,
             agreement_of=partial(agreement_of, tasks=tasks),
+            kept_choice=kept.get,
         )
     metrics.watch(partial(read_gauges, registry))
     background = open_background(
@@ -94,6 +101,8 @@ def create_app(
         fraction=settings.shadow_fraction,
         groups=settings.shadow_groups,
         max_predictors=settings.shadow_max_predictors,
+        precision=settings.precision,
+        keep=kept.keep,
     )
     operations = ThreadPoolExecutor(1, thread_name_prefix="operations")
     services = Services(

@@ -164,6 +164,13 @@ class Settings(BaseSettings, DoorSettings):
         " group of each model once, for a moment, also those that start on demand.",
     )
 
+    precision: Literal["auto", "exact"] = Field(
+        "auto", description="`exact` chooses no default group beyond 0.0001 of the golden output."
+    )
+    state_file: Path | None = Field(
+        None, description="File that keeps chosen default groups for the next start; or `off`."
+    )
+
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (), description="Keys of which a request must carry one; none means open to all."
     )
@@ -260,10 +267,7 @@ def _keys_in(file: Path) -> list[str]:
 
 
 def explain(error: ValidationError) -> str:
-    """One line that names each wrong setting by its variable, what it must be and what it is.
-
-    Keys are not repeated.
-    """
+    """One line: each wrong setting by its variable, what it must be and what it is (no keys)."""
     faults = []
     for fault in error.errors(include_url=False):
         name = str(fault["loc"][0]) if fault["loc"] else "settings"

@@ -74,6 +74,7 @@ paddlepool_batch_rows model predictor
 paddlepool_build_info cpu_flags onednn paddle version
 paddlepool_codec_processes
 paddlepool_codec_restarts_total reason
+paddlepool_default_group_info chosen_by model predictor version
 paddlepool_inflight_requests model predictor
 paddlepool_model_ready model version
 paddlepool_padding_tokens_total model predictor
@@ -97,17 +98,17 @@ codec_queue_size codec_timeout_seconds cors_origins default_models drain_delay_s
 drain_timeout_seconds form_max_fields header_max_bytes header_timeout_seconds health_needs_key host
 image_max_pixels image_max_side infer_json_max_bytes infer_max_bytes jpeg_max_scans
 keep_alive_seconds log_level max_connections metrics_needs_key model_repository on_demand_groups
-picture_memory_bytes png_max_pixels port predictor_memory_bytes prove_groups receive_timeout_seconds
-repository_poll_seconds segment_max_bytes send_stall_seconds sentiment_max_bytes shadow_fraction
-shadow_groups shadow_max_predictors text_max_characters text_max_inputs text_threads
-timeout_default_ms timeout_max_ms
+picture_memory_bytes png_max_pixels port precision predictor_memory_bytes prove_groups
+receive_timeout_seconds repository_poll_seconds segment_max_bytes send_stall_seconds
+sentiment_max_bytes shadow_fraction shadow_groups shadow_max_predictors state_file
+text_max_characters text_max_inputs text_threads timeout_default_ms timeout_max_ms
 """
 CONFIG = {
     ModelConfig: "default default_group dynamic_batching instance_group parameters pipeline"
     " version_policy warmup",
     VersionPolicy: "count kind versions",
     DynamicBatching: "max_batch_size max_queue_delay_ms max_queue_size",
-    InstanceGroup: "backend base budget count name options start threads tolerance",
+    InstanceGroup: "backend base budget candidate count name options start threads tolerance",
     Warmup: "shapes",
 }
 INFO = """
@@ -117,6 +118,11 @@ limits.image_max_pixels limits.image_max_side limits.infer_json_max_bytes limits
 limits.jpeg_max_scans limits.keep_alive_seconds limits.png_max_pixels limits.receive_timeout_seconds
 limits.segment_max_bytes limits.send_stall_seconds limits.sentiment_max_bytes
 limits.text_max_characters limits.text_max_inputs limits.timeout_default_ms limits.timeout_max_ms
+models.choice.by models.choice.candidates.agreement models.choice.candidates.fit
+models.choice.candidates.gain models.choice.candidates.gain_high models.choice.candidates.gain_low
+models.choice.candidates.group models.choice.candidates.largest_difference
+models.choice.candidates.mean_difference models.choice.candidates.reason
+models.choice.candidates.resident_bytes models.choice.group models.choice.reason
 models.files models.labels models.labels_zh models.name models.predictors.backend
 models.predictors.count models.predictors.default models.predictors.effective models.predictors.live
 models.predictors.name models.predictors.proof models.predictors.queue_limit models.predictors.ready
@@ -197,7 +203,10 @@ def test_metrics() -> None:
     metrics.expect_model("m", ["g"])
     metrics.batch_done(model="m", version=1, group="g", rows=1, seconds=0.1)
     group = replace(GROUP, name="g", effect=Effect(True, "other outputs"))
-    metrics.watch(lambda: [ModelGauges(model="m", version=1, ready=True, groups=(group,))])
+    gauges = ModelGauges(
+        model="m", version=1, ready=True, default_group="g", chosen_by="kept", groups=(group,)
+    )
+    metrics.watch(lambda: [gauges])
     found = set()
     for family in text_string_to_metric_families(metrics.render().decode()):
         name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -70,6 +70,37 @@ class GroupInfo(BaseModel):
     queue_limit: int = Field(description="Most jobs that may wait for it.")
 
 
+class CandidateInfo(BaseModel):
+    """What was found out about an instance group that may become the default one."""
+
+    group: str
+    fit: bool = Field(description="Whether it is clearly faster, and its output good enough.")
+    reason: str
+    gain: float | None = Field(
+        None, description="Its throughput over that of the first group, on as many threads."
+    )
+    gain_low: float | None = Field(None, description="Lower end of its 99 % interval.")
+    gain_high: float | None = None
+    resident_bytes: int | None = Field(None, description="Memory of one of its processes.")
+    largest_difference: float | None = Field(None, description="From the golden output.")
+    mean_difference: float | None = None
+    agreement: float | None = Field(
+        None, description="With the golden output, by the task's measure: from 0 to 1."
+    )
+
+
+class ChoiceInfo(BaseModel):
+    """Which instance group answers requests that name none, and why."""
+
+    group: str
+    by: str = Field(
+        description="config: config.toml names it; start: it serves until the candidates are"
+        " measured; measured; kept: measured before this start."
+    )
+    reason: str
+    candidates: list[CandidateInfo]
+
+
 class ModelInfo(BaseModel):
     """One version of a model. What is null is not known until the version is ready.
 
@@ -89,6 +120,7 @@ class ModelInfo(BaseModel):
         None, description="Where the weights come from, their licence, and whether preliminary."
     )
     predictors: list[GroupInfo] | None = Field(None, description="Its instance groups.")
+    choice: ChoiceInfo | None = Field(None, description="Its default instance group.")
 
 
 class ThreadBudgetInfo(BaseModel):
@@ -176,6 +208,7 @@ def _served(served: ServedModel) -> dict[str, Any]:
         "sha256": served.manifest.sha256(),
         "files": {name: entry.sha256 for name, entry in served.manifest.files.items()},
         "weights": dict(served.manifest.weights),
+        "choice": asdict(served.choice),
         "predictors": [
             asdict(group)
             | {

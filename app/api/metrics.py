@@ -44,6 +44,7 @@ def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:
             version=model.version,
             ready=model.ready(),
             default_group=model.config.default_group,
+            chosen_by=model.choice.by,
             groups=model.groups(),
         )
         for model in registry.served()

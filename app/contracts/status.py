@@ -19,6 +19,41 @@ class Effect:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What was found out about a group that may become the default group.
+
+    `gain` is its throughput over that of the first group, on the same number of threads, with its
+    99 % interval; differences and agreement are from the golden output. None: not known.
+    """
+
+    group: str
+    fit: bool
+    reason: str
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+    resident_bytes: int | None = None
+    largest_difference: float | None = None
+    mean_difference: float | None = None
+    agreement: float | None = None
+
+
+ChosenBy = Literal["config", "start", "measured", "kept"]
+"""How a default group came to be that: config.toml names it; it serves until the candidates are
+measured; they were measured; that was before this start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The default group of a model version and why it is that."""
+
+    group: str
+    by: ChosenBy
+    reason: str
+    candidates: tuple[Candidate, ...] = ()
+
+
 UNKNOWN_EFFECT = Effect(None, "not measured yet")
 
 

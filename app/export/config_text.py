@@ -14,23 +14,27 @@ base = "native"
 onednn = true
 {cache}
 
-# What follows is for comparison: it starts when it is first asked for, and is measured by
-# `paddlepool compare`. Groups that this machine cannot run are refused with their reason.
+# What follows starts when it is first asked for or chosen as the default group, and is measured by
+# `paddlepool compare`. Groups that this machine cannot run are refused with their reason; one with
+# `candidate = false` is there for comparison alone and never chosen.
 [[instance_group]]
 name = "dygraph"
 backend = "paddle_dygraph"
 start = "on_demand"
+candidate = false
 
 [[instance_group]]
 name = "jit"
 backend = "paddle_jit"
 start = "on_demand"
+candidate = false
 base = "dygraph"
 
 [[instance_group]]
 name = "native"
 backend = "paddle_inference"
 start = "on_demand"
+candidate = false
 [instance_group.options]
 onednn = false
 
@@ -114,7 +118,7 @@ _CHINESE = {
 def segment_config(side: int) -> str:
     groups = _GROUPS.format(count=2, budget=_MASKS, cache=_ONE_SHAPE)
     return f"""pipeline = "segment"
-default_group = "onednn"
+default_group = "auto"       # the server measures which is the fastest here
 
 [dynamic_batching]
 max_batch_size = 1          # measured: a batch costs as much as its pictures one by one
@@ -144,7 +148,7 @@ def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> s
     cache = "cache_capacity = 0          # all shapes are kept and share their packed weights"
     groups = _GROUPS.format(count=1, budget=_LABELS, cache=cache)
     return f"""pipeline = "sentiment"
-default_group = "onednn"
+default_group = "auto"       # the server measures which is the fastest here
 
 [dynamic_batching]
 max_batch_size = 8
@@ -162,7 +166,7 @@ pad_id = {pad_id}
 
 
 def mnist_config() -> str:
-    return """default_group = "native"
+    return """default_group = "auto"       # the server measures which is the fastest here
 
 [dynamic_batching]
 max_batch_size = 32

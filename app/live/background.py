@@ -9,14 +9,17 @@ import time
 from collections.abc import Callable, Sequence
 
 from app.contracts.ports import AgreementOf, Clock, PredictorFactory
+from app.contracts.status import Choice
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
+from app.live.chooser import Adopting, Chooser, Choosing, Precision
 from app.live.idle_gate import Closed, IdleGate
-from app.live.ports import LiveObserver, Served
+from app.live.ports import LiveObserver
 from app.live.prover import Prover, Which
 from app.live.shadow import Shadow
 from app.live.shadow_predictor import ShadowPredictors
 from app.process.suspension import Suspension
+from app.repository.layout import ModelFiles
 
 LOOK_SECONDS = 1.0
 """How often it checks whether a model was loaded or an instance group started."""
@@ -41,6 +44,7 @@ class Background:
         *,
         shadow: Shadow,
         prover: Prover,
+        chooser: Chooser,
         clock: Clock = time.monotonic,
         start_seconds: float = START_SECONDS,
     ) -> None:
@@ -49,6 +53,7 @@ class Background:
         self._start_seconds = start_seconds
         self._shadow = shadow
         self._prover = prover
+        self._chooser = chooser
         self._thread = threading.Thread(target=self._live, name="background", daemon=True)
 
     def start(self) -> None:
@@ -74,7 +79,8 @@ class Background:
                 self._idle_gate.wait()
                 try:
                     while self._shadow.replay_one() or (
-                        self._clock() >= prove_from and self._prover.prove_one()
+                        self._clock() >= prove_from
+                        and (self._chooser.choose_one() or self._prover.prove_one())
                     ):
                         self._idle_gate.wait()
                 except Closed:
@@ -95,7 +101,7 @@ class Background:
 
 
 def open_background(
-    registry: Served,
+    registry: Adopting,
     *,
     backend: Callable[[Suspension], PredictorFactory],
     observer: LiveObserver,
@@ -104,8 +110,11 @@ def open_background(
     fraction: float,
     groups: Sequence[str],
     max_predictors: int,
+    precision: Precision,
+    keep: Callable[[ModelFiles, Choice], None],
 ) -> Background | None:
-    """Shadow's and Prover's work in one thread, not yet started; None where both are off."""
+    """Shadow's, Prover's and Chooser's work in one thread, not yet started; None where all are off:
+    `prove` off leaves the default groups as they are, too."""
     if prove == "off" and not fraction:
         return None
     suspension = Suspension()
@@ -122,4 +131,10 @@ def open_background(
         observer=observer,
         agreement_of=agreement_of,
     )
-    return Background(idle_gate, shadow=shadow, prover=Prover(registry, predictors, which=prove))
+    which: Choosing = "off" if prove == "off" else precision
+    return Background(
+        idle_gate,
+        shadow=shadow,
+        prover=Prover(registry, predictors, which=prove),
+        chooser=Chooser(registry, predictors, precision=which, keep=keep),
+    )

@@ -89,6 +89,8 @@ class Prover:
         for served in models:
             for status in served.groups():
                 wanted = status.started or self._which == "all"
+                if status.effect.effective is not None:
+                    continue  # known, if only from the choice of the default group
                 if wanted and self._done.get((served, status.name), now) <= now:
                     yield served, status.name
 

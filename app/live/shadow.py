@@ -176,7 +176,7 @@ def warn_of_unknown_groups(names: Collection[str], configs: Iterable[ModelConfig
         group.name
         for config in configs
         for group in config.instance_group
-        if group.name != config.default_group
+        if group.name != config.default_group or config.first_group is not None
     }
     for name in names:
         if name not in known:

@@ -30,6 +30,7 @@ class ModelGauges:
     version: int
     ready: bool
     default_group: str = ""
+    chosen_by: str = ""
     groups: tuple[GroupStatus, ...] = ()
 
 
@@ -58,10 +59,20 @@ class Gauges:
             "Resident memory of the instance group's predictor processes.",
             labels=("model", "version", "predictor"),
         )
+        default = InfoMetricFamily(
+            "paddlepool_default_group",
+            "The instance group that answers requests which name none, and how it came to be that.",
+            labels=("model", "version"),
+        )
         values: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in PER_GROUP}
         for model in self.read():
             version = str(model.version)
             ready.add_metric((model.model, version), float(model.ready))
+            if model.default_group:
+                default.add_metric(
+                    (model.model, version),
+                    {"predictor": model.default_group, "chosen_by": model.chosen_by},
+                )
             for group in model.groups:
                 series = (model.model, group.name)
                 resident.add_metric((model.model, version, group.name), group.resident_bytes)
@@ -79,7 +90,7 @@ class Gauges:
             for labels, value in values[name].items():
                 family.add_metric(labels, value)
             yield family
-        yield from (ready, resident)
+        yield from (ready, resident, default)
 
     def describe(self) -> Iterable[Metric]:
         return ()

@@ -10,13 +10,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from app.contracts.errors import ConfigError
 from app.repository.plain_files import open_plain_file
 
 MAX_CONFIG_BYTES = 1 << 20
 MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+AUTO = "auto"
 GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
 
 
@@ -57,6 +65,7 @@ class InstanceGroup(_Table):
     effective; without it that is the default group. `program` names a derived program of the
     version; without it the group runs the reference. A group that computes in a lower precision has
     a `budget`, by which the self-test judges it, or a `tolerance` in place of the self-test's own.
+    `candidate` false keeps it from being chosen as the default group.
     """
 
     name: GroupName
@@ -68,6 +77,7 @@ class InstanceGroup(_Table):
     base: GroupName | None = None
     tolerance: float | None = Field(default=None, gt=0, lt=math.inf)
     budget: Budget | None = None
+    candidate: bool = True
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -113,7 +123,8 @@ class VersionPolicy(_Table):
 class ModelConfig(_Table):
     """The whole of config.toml. `parameters` is read by the pipeline alone.
 
-    `default` says that this model answers its task when a request names none.
+    `default` says that this model answers its task when a request names none. Of what load_config()
+    gives, `default_group` is always the name of a group: for "auto" the first that always starts.
     """
 
     pipeline: str | None = None
@@ -126,6 +137,7 @@ class ModelConfig(_Table):
     )
     warmup: tuple[Warmup, ...] = ()
     parameters: dict[str, Any] = Field(default_factory=dict)
+    _first_group: str | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _groups_agree(self) -> ModelConfig:
@@ -134,9 +146,12 @@ class ModelConfig(_Table):
             raise ValueError(f"instance group names repeat: {names}")
         if self.default and self.pipeline is None:
             raise ValueError("default = true needs a pipeline: it is a task's default model")
-        if self.default_group not in names:
+        if self.default_group == AUTO and AUTO not in names:
+            if all(group.start != "always" for group in self.instance_group):
+                raise ValueError('default_group "auto" needs a group with start = "always"')
+        elif self.default_group not in names:
             raise ValueError(f"default_group {self.default_group!r} is not one of {names}")
-        if self.group(self.default_group).start != "always":
+        elif self.group(self.default_group).start != "always":
             raise ValueError(f"default_group {self.default_group!r} must have start = 'always'")
         for group in self.instance_group:
             if group.base is not None and group.base not in names:
@@ -147,6 +162,46 @@ class ModelConfig(_Table):
 
     def group(self, name: str) -> InstanceGroup:
         return next(group for group in self.instance_group if group.name == name)
+
+    @property
+    def first_group(self) -> str | None:
+        """The group that serves until another one is chosen; None where the choice is made."""
+        return self._first_group
+
+    def with_first_group(self) -> ModelConfig:
+        """The same with the name of a group in the place of "auto"."""
+        if self.default_group != AUTO or any(each.name == AUTO for each in self.instance_group):
+            return self
+        first = next(each.name for each in self.instance_group if each.start == "always")
+        resolved = self.model_copy(update={"default_group": first})
+        resolved._first_group = first
+        return resolved
+
+    def count_in_place(self, name: str) -> int:
+        """How many processes of a group have the threads of the default group; 0 where one process
+        takes more."""
+        default, group = self.group(self.default_group), self.group(name)
+        return default.count * default.threads // group.threads
+
+    def served_by(self, name: str) -> ModelConfig:
+        """The same with `name` in the place of the default group: with as many threads, and proven
+        against it. The other one starts on demand from then on."""
+        default = self.default_group
+        if name == default:
+            return self
+        count = max(1, self.count_in_place(name))
+        changes: dict[str, dict[str, Any]] = {
+            default: {"start": "on_demand"},
+            name: {
+                "start": "always",
+                "count": max(count, self.group(name).count),
+                "base": self.group(name).base or default,
+            },
+        }
+        groups = tuple(
+            group.model_copy(update=changes.get(group.name, {})) for group in self.instance_group
+        )
+        return self.model_copy(update={"default_group": name, "instance_group": groups})
 
     def base_of(self, name: str) -> str | None:
         """The group that `name` is proven against; None for a default group that names none."""
@@ -174,7 +229,7 @@ def load_config(path: Path) -> ModelConfig:
     if len(text) > MAX_CONFIG_BYTES:
         raise ConfigError(f"{label} is larger than {MAX_CONFIG_BYTES} bytes")
     try:
-        return ModelConfig.model_validate(tomllib.loads(text.decode("utf-8")))
+        return ModelConfig.model_validate(tomllib.loads(text.decode("utf-8"))).with_first_group()
     except ValidationError as error:
         raise ConfigError(f"{label}: {faults_of(error)}") from error
     except RecursionError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.contracts.errors import ConfigError, ManifestError, ModelNotFound
@@ -25,6 +25,10 @@ class ModelFiles:
     directory: Path
     config: ModelConfig
     manifest: Manifest
+
+    def served_by(self, group: str) -> ModelFiles:
+        """The same with this group as the default one."""
+        return replace(self, config=self.config.served_by(group))
 
     @property
     def batched(self) -> bool:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.services import Lifecycle, Services
 from app.application import build_application
 from app.contracts.errors import ModelNotFound
-from app.contracts.status import GroupStatus, ModelStatus
+from app.contracts.status import Candidate, Choice, GroupStatus, ModelStatus
 from app.contracts.tensors import TensorSpec
 from app.dataplane import DataPlane
 from app.engine.pool.statistics import Snapshot, Statistics
@@ -61,6 +61,12 @@ GROUP = GroupStatus(
     ready=True,
     reason="",
 )
+CHOICE = Choice(
+    group="one",
+    by="measured",
+    reason="nothing is clearly faster than one",
+    candidates=(Candidate(group="two", fit=False, reason="takes 2.00 times as long as one"),),
+)
 
 
 @dataclass
@@ -71,6 +77,7 @@ class FakeModel:
     manifest: Manifest = MANIFEST
     is_ready: bool = True
     group: GroupStatus = GROUP
+    choice: Choice = CHOICE
     pipeline: None = None
     batched: bool = True
     max_rows: int = 4

@@ -22,4 +22,5 @@ def test_gauges_are_read_from_what_is_served() -> None:
     assert (third.model, third.version, third.ready, third.groups) == ("m2", 4, False, ())
     [group] = first.groups
     assert (group.queue_depth, group.inflight, group.resident_bytes) == (3, 1, 1000)
+    assert first.chosen_by == "measured"
     assert (first.default_group, group.name, group.queue_limit) == ("one", "one", 32)

@@ -110,7 +110,9 @@ def running(
     `script` runs in place of `module`, with the same arguments.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PADDLEPOOL_")}
-    settings = {"drain_delay_seconds": 0} | dict(settings or {})
+    # The groups stay as config.toml says, unless a test asks for more.
+    fixed = {"drain_delay_seconds": 0, "state_file": "off", "prove_groups": "off"}
+    settings = fixed | dict(settings or {})
     environment |= {f"PADDLEPOOL_{name.upper()}": str(v) for name, v in settings.items()}
     what = ["-m", module] if script is None else [str(script)]
     command = [sys.executable, *what, "serve", "--port", "0"]

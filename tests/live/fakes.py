@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from app.contracts.errors import BackendError
+from app.contracts.ports import PredictorSpec, Ran, Suspended
 from app.contracts.tensors import Tensors
-from tests.engine.fakes import PATIENCE
+from tests.engine.fakes import PATIENCE, FakeFactory, FakePredictor
 
 
 class RecordingLive:
@@ -35,3 +40,40 @@ class RecordingLive:
 def nudged(inputs: Tensors) -> Tensors:
     """2 x + 0.25: passes no self-test, so it is only for the runs after it."""
     return {"y": 2 * inputs["x"] + 0.25}  # type: ignore[operator]
+
+
+class PacedPredictor(FakePredictor):
+    """Takes as many seconds a run as its group's options say, and adds `off` to its outputs."""
+
+    def __init__(self, factory: FakeFactory, options: Mapping[str, Any]) -> None:
+        super().__init__(factory)
+        self._options = options
+        self.resident = int(options.get("resident", 1 << 20))
+
+    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        outputs = super().run(inputs, timeout=timeout)
+        off = np.float32(self._options.get("off", 0))
+        return {name: np.add(array, off) for name, array in outputs.items()}
+
+    def receive(self, *, timeout: float) -> Ran:
+        ran = super().receive(timeout=timeout)
+        return Ran(ran.outputs, float(self._options["seconds"]))
+
+
+class PacedFactory(FakeFactory):
+    """Opens predictors that are as fast as `seconds` of their options; `refuse` there refuses a
+    group, and so does `gone` those of so many seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone: dict[float, str] = {}
+
+    def __call__(
+        self, spec: PredictorSpec, *, suspension: Suspended | None = None
+    ) -> FakePredictor:
+        if reason := spec.options.get("refuse") or self.gone.get(spec.options["seconds"]):
+            raise BackendError(str(reason))
+        predictor = PacedPredictor(self, spec.options)
+        predictor.suspension = suspension
+        self.opened.append(predictor)
+        return predictor

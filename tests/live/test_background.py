@@ -11,6 +11,7 @@ from app.contracts.status import UNKNOWN_EFFECT
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.live.background import Background
+from app.live.chooser import Chooser
 from app.live.idle_gate import IdleGate
 from app.live.prover import Prover
 from app.live.shadow import Shadow
@@ -46,7 +47,11 @@ def build(
             agreement_of=lambda info: None,
         )
         prover = Prover(registry, shadow_predictors, which="all")
-        built.append(Background(idle_gate, shadow=shadow, prover=prover, **options))
+        chooser = Chooser(
+            registry, shadow_predictors, precision="off", keep=lambda files, choice: None
+        )
+        parts: dict[str, Any] = {"shadow": shadow, "prover": prover, "chooser": chooser}
+        built.append(Background(idle_gate, **parts | options))
         built[-1].start()
         return built[-1]
 

@@ -61,7 +61,10 @@ def test_every_family_is_documented_with_its_labels() -> None:
     metrics.expect_model("m", ["g"])
     metrics.batch_done(model="m", version=1, group="g", rows=1, seconds=0.1)
     group = replace(GROUP, name="g", effect=Effect(True, "other outputs"))
-    metrics.watch(lambda: [ModelGauges(model="m", version=1, ready=True, groups=(group,))])
+    gauges = ModelGauges(
+        model="m", version=1, ready=True, default_group="g", chosen_by="kept", groups=(group,)
+    )
+    metrics.watch(lambda: [gauges])
     found = set()
     for family in text_string_to_metric_families(metrics.render().decode()):
         if family.name.startswith("paddlepool_"):
@@ -146,12 +149,15 @@ def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
             version=version,
             ready=version == 2,
             default_group="onednn",
+            chosen_by="kept",
             groups=(group,),
         )
         for version in (1, 2)
     ]
     metrics.watch(lambda: models)
     where = {"model": "u2netp", "predictor": "onednn"}
+    named = {"version": "2", "chosen_by": "kept"} | where
+    assert value(metrics, "paddlepool_default_group_info", **named) == 1
     assert value(metrics, "paddlepool_queue_depth", **where) == 4
     assert value(metrics, "paddlepool_queue_limit", **where) == 32
     assert value(metrics, "paddlepool_predictor_default", **where) == 1

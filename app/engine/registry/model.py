@@ -14,16 +14,27 @@ import numpy as np
 
 from app.contracts.errors import InvalidParameter, InvalidTensor, PaddlepoolError
 from app.contracts.ports import InferResult, Pipeline, Predictor, PredictorFactory, ServedModelInfo
-from app.contracts.status import Effect, GroupStatus
+from app.contracts.status import Choice, Effect, GroupStatus
 from app.contracts.tensors import Tensors, TensorSpec, shape_key
 from app.engine.pool.context import EngineContext
 from app.engine.pool.group import Group
 from app.engine.pool.statistics import Snapshot, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.job import Job
+from app.repository.config import ModelConfig
 from app.repository.layout import ModelFiles
 from app.repository.selftest import SelfTest, read_selftest
 from app.repository.warmup import warmup_inputs
+
+PINNED = "config.toml names it"
+UNDECIDED = "it serves until the candidates have been measured, in idle moments"
+
+
+def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
+    """The default group before anything is measured."""
+    if config.first_group is None:
+        return Choice(group=config.default_group, by="config", reason=PINNED)
+    return Choice(group=config.default_group, by="start", reason=reason)
 
 
 class ServedModel:
@@ -33,8 +44,22 @@ class ServedModel:
     their leases, and it is closed when the last of them ends.
     """
 
-    def __init__(self, files: ModelFiles, *, context: EngineContext) -> None:
-        """Raises ManifestError and ConfigError; no process is started yet."""
+    def __init__(
+        self,
+        files: ModelFiles,
+        *,
+        context: EngineContext,
+        choice: Choice | None = None,
+        before: ServedModel | None = None,
+    ) -> None:
+        """`choice` names another default group than config.toml; `before` is the same version,
+        whose counts and findings this one goes on with.
+
+        Raises ManifestError and ConfigError; no process is started yet.
+        """
+        self.files = files
+        self.choice: Choice = choice or first_choice(files.config)
+        files = files.served_by(self.choice.group)
         manifest = files.manifest
         self.name = files.name
         self.version = files.version
@@ -55,8 +80,8 @@ class ServedModel:
             read_selftest(files.directory, manifest.inputs, manifest.outputs),
             agreement=context.agreement_of(self.info),
         )
-        warmups = warmup_inputs(files.config, manifest.inputs)
-        self._statistics = Statistics()
+        self.warmups: tuple[Tensors, ...] = warmup_inputs(files.config, manifest.inputs)
+        self._statistics: Statistics = Statistics() if before is None else before._statistics
         self._groups = {
             group.name: Group(
                 group,
@@ -65,12 +90,14 @@ class ServedModel:
                 spec=files.spec(group),
                 batching=batching,
                 selftest=self.selftest.judging(group),
-                warmups=warmups,
+                warmups=self.warmups,
                 statistics=self._statistics,
                 context=context,
             )
             for group in files.config.instance_group
         }
+        for status in () if before is None else before.groups():
+            self.record_effect(status.name, status.effect)
         self._leases = 0
         self._lease_ended = threading.Condition()
 
@@ -172,6 +199,12 @@ class ServedModel:
     def record_effect(self, group: str, effect: Effect) -> None:
         """Keep what was found out about a group, for groups() to tell."""
         self._group(group).effect = effect
+
+    def record_choice(self, choice: Choice) -> None:
+        """Keep why the default group is that. Raises ValueError where it is another one."""
+        if choice.group != self.config.default_group:
+            raise ValueError(f"{self.config.default_group} serves, not {choice.group}: a bug")
+        self.choice = choice
 
     def groups(self) -> tuple[GroupStatus, ...]:
         return tuple(group.status() for group in self._groups.values())

@@ -14,19 +14,22 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from app.contracts.errors import ManifestError, ModelNotFound, ModelNotReady, PaddlepoolError
+from app.contracts.errors import (
+    ManifestError,
+    ModelNotFound,
+    ModelNotReady,
+    PaddlepoolError,
+)
 from app.contracts.ports import (
     AgreementOf,
     Clock,
     EngineObserver,
-    Pipeline,
     PredictorFactory,
-    ServedModelInfo,
 )
-from app.contracts.status import ModelStatus
+from app.contracts.status import Choice, ModelStatus
 from app.engine.pool.context import EngineContext
 from app.engine.pool.on_demand import OnDemand
 from app.engine.pool.thread_budget import (
@@ -38,10 +41,9 @@ from app.engine.pool.thread_budget import (
 from app.engine.pool.yielding import Yielding
 from app.engine.registry.load_history import UNSEALED, LoadHistory
 from app.engine.registry.model import ServedModel
+from app.engine.registry.opening import BuildPipeline, KeptChoice, VersionOpener
 from app.engine.registry.served_versions import ServedVersions
 from app.repository.layout import ModelRepository
-
-BuildPipeline = Callable[[ServedModelInfo], Pipeline | None]
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ class ModelRegistry:
         max_on_demand: float = math.inf,
         max_on_demand_bytes: float = math.inf,
         agreement_of: AgreementOf = lambda _info: None,
+        kept_choice: KeptChoice = lambda _files: None,
     ) -> None:
         self._repository = repository
         self._cores = available_cores() if cores is None else cores
@@ -78,7 +81,9 @@ class ModelRegistry:
             on_demand=OnDemand(max_on_demand, max_on_demand_bytes),
             agreement_of=agreement_of,
         )
-        self._build_pipeline = build_pipeline
+        self._opener = VersionOpener(
+            context=self._context, build_pipeline=build_pipeline, kept_choice=kept_choice
+        )
         self._drain_timeout = drain_timeout
         self._lock = threading.Lock()
         self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -164,17 +169,22 @@ class ModelRegistry:
             try:
                 files = self._repository.read(name, version, gently=gently)
                 refuse_absurd(name, files.config, cores=self._cores)
-                model = ServedModel(files, context=self._context)
-                try:
-                    model.pipeline = self._build_pipeline(model.info)
-                    model.start(gently=gently)
-                except BaseException:
-                    model.close()
-                    raise
+                return self._opener.open(files, gently=gently)
             except PaddlepoolError as error:
                 log.error("%s: version %d is not served: %s", name, version, error.message)
                 raise
-        return model
+
+    def adopt(self, served: ServedModel, choice: Choice) -> bool:
+        """Serve the same version by another default group; blocks, and loses no request.
+
+        False when the version has been replaced or unloaded meanwhile. Raises ConfigError or
+        BackendError where the group cannot start, and ModelNotReady when closed.
+        """
+        with self._loading[served.name]:
+            if served not in self._serving.all():
+                return False
+            self._replace(self._opener.reopen(served, choice))
+        return True
 
     def _retire(self, model: ServedModel) -> None:
         if not model.drain(self._drain_timeout):

@@ -163,12 +163,14 @@ async function describeServer() {
       const model = ready.find((each) => each.name === info.default_models[task]);
       select.replaceChildren();
       for (const group of model?.predictors ?? []) {
+        // The default one is not named: the server may choose another while the page is open.
         const selected = group.default;
-        select.append(element("option", { value: group.name, selected, defaultSelected: selected }, group.name));
+        const [value, text] = selected ? ["", `${group.name} (default)`] : [group.name, group.name];
+        select.append(element("option", { value, selected, defaultSelected: selected }, text));
       }
     }
     $("provenance").replaceChildren(
-      ...ready.map((model) => element("div", {}, `${model.name}@${model.version}: weights ${model.weights?.origin ?? "unknown"}${model.weights?.preview ? " (preview)" : ""}`)),
+      ...ready.map((model) => element("div", {}, `${model.name}@${model.version}: weights ${model.weights?.origin ?? "unknown"}${model.weights?.preview ? " (preview)" : ""}; ${model.choice?.group} answers: ${model.choice?.reason}`)),
     );
   } catch {
     $("status").textContent = "the server does not answer";

@@ -1,0 +1,42 @@
+"""Which of several measured groups becomes the default one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.contracts.status import Candidate
+from app.evidence.proof import HIDDEN_EFFECT
+
+GAIN = 1.10
+"""A candidate is worth a change only when its whole interval is above this."""
+
+EQUAL = 1.05
+"""Candidates within this of the best count as equally fast."""
+
+EXACT_DIFFERENCE = 1e-4
+"""The largest difference from the golden output of what counts as the same float32."""
+
+
+def clearly_faster(low: float) -> bool:
+    return low > GAIN
+
+
+def undecided(low: float, high: float) -> bool:
+    """Whether the runs are too noisy to say that a candidate gains or does not."""
+    return low <= GAIN < high and high / low > HIDDEN_EFFECT
+
+
+def best_of(candidates: Sequence[Candidate], lower_precision: frozenset[str]) -> Candidate | None:
+    """The fit candidate with the highest throughput; of equals one in full precision, then the one
+    with the least memory. None where none is worth a change."""
+    fit = [each for each in candidates if each.fit]
+    fastest = max((each.gain or 0.0 for each in fit), default=0.0)
+    return min(
+        (each for each in fit if (each.gain or 0.0) * EQUAL >= fastest),
+        key=lambda each: (each.group in lower_precision, each.resident_bytes or 0),
+        default=None,
+    )
+
+
+def in_one_line(candidates: Sequence[Candidate]) -> str:
+    return "; ".join(f"{each.group}: {each.reason}" for each in candidates) or "none"

@@ -1,0 +1,213 @@
+"""The default group of each model with `default_group = "auto"`: measured, chosen and put in place.
+
+One candidate is tried at a time, in idle moments, against the first group: with as many processes
+at a time as each would serve with, so that what they cost each other counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from app.contracts.errors import ModelNotReady, PaddlepoolError
+from app.contracts.ports import Clock
+from app.contracts.status import Candidate, Choice, Effect
+from app.engine.pool.group import CRASH_LOOP
+from app.engine.registry.model import ServedModel, first_choice
+from app.evidence.choice import EXACT_DIFFERENCE, best_of, in_one_line
+from app.live.ports import Served
+from app.live.race import Lap, Race
+from app.live.shadow_predictor import ShadowPredictors
+from app.repository.layout import ModelFiles
+
+Precision = Literal["auto", "exact"]
+Choosing = Literal["off", "auto", "exact"]
+
+RETRY_SECONDS = 120.0
+"""Candidates whose runs were interrupted or too noisy are measured again after this pause."""
+
+log = logging.getLogger(__name__)
+
+
+class Adopting(Served, Protocol):
+    """The registry's part that is needed here."""
+
+    def adopt(self, served: ServedModel, choice: Choice) -> bool: ...
+
+
+@dataclass(slots=True)
+class _Search:
+    """What is known of one model version's candidates, and which are still to be tried."""
+
+    waiting: list[str]
+    found: dict[str, Candidate] = field(default_factory=dict)
+    undecided: list[str] = field(default_factory=list)
+    not_before: float = -math.inf
+
+
+class Chooser:
+    """Owned by one thread. `keep` is told each choice, for the next start."""
+
+    def __init__(
+        self,
+        registry: Adopting,
+        shadow_predictors: ShadowPredictors,
+        *,
+        precision: Choosing,
+        keep: Callable[[ModelFiles, Choice], None],
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._registry = registry
+        self._shadow_predictors = shadow_predictors
+        self._precision = precision
+        self._keep = keep
+        self._clock = clock
+        self._searches: dict[ServedModel, _Search] = {}
+        self._crashed: dict[tuple[str, str, str], str] = {}
+
+    def choose_one(self) -> bool:
+        """Try one candidate, or settle one choice; False when nothing is to be done. Raises Closed.
+
+        Blocks for the seconds of that."""
+        if self._precision == "off":
+            return False
+        models = self._registry.served()
+        self._searches = {key: each for key, each in self._searches.items() if key in models}
+        for served in models:
+            if self._give_up_crashing(served):
+                return True
+            if served.choice.by == "start" and self._go_on(served):
+                return True
+        return False
+
+    def _go_on(self, served: ServedModel) -> bool:
+        search = self._searches.get(served)
+        if search is None:
+            search = self._searches[served] = _Search(waiting=self._candidates(served))
+        if search.not_before > self._clock():
+            return False
+        if search.waiting:
+            group = search.waiting[0]
+            candidate, decided = self._try(served, group)
+            search.waiting.remove(group)  # not before: Closed ends the search with the server
+            search.found[group] = candidate
+            if not decided:
+                search.undecided.append(group)
+            log.info("%s@%d %s: %s", served.name, served.version, group, candidate.reason)
+            served.record_choice(replace(served.choice, candidates=tuple(search.found.values())))
+        else:
+            self._settle(served, search)
+        return True
+
+    def _candidates(self, served: ServedModel) -> list[str]:
+        first = served.files.config.first_group
+        return [
+            group.name
+            for group in served.files.config.instance_group
+            if group.candidate and group.name != first
+        ]
+
+    def _try(self, served: ServedModel, name: str) -> tuple[Candidate, bool]:
+        """What was found out, and whether that is the last word."""
+        config = served.files.config
+        group, first = config.group(name), config.default_group
+        unfit = Candidate(group=name, fit=False, reason="")
+        count = config.count_in_place(name)
+        if count == 0:
+            why = f"it takes {group.threads} threads, {first} has fewer"
+            return replace(unfit, reason=why), True
+        if self._precision == "exact" and group.budget is not None:
+            return replace(unfit, reason="a lower precision, and exact is asked for"), True
+        if crashed := self._crashed.get(_key(served, name)):
+            return replace(unfit, reason=crashed), True
+        try:
+            with Race(self._shadow_predictors, served, name, count=count) as race:
+                lap = race.run(most_difference=self._most_difference())
+        except PaddlepoolError as error:
+            return replace(unfit, reason=f"cannot start: {error.message}"), True
+        if served.config.base_of(name) == first and lap.verdict is not None:
+            served.record_effect(name, Effect(lap.verdict.effective, lap.verdict.reason))
+        return _candidate(name, lap), lap.decided
+
+    def _most_difference(self) -> float:
+        return EXACT_DIFFERENCE if self._precision == "exact" else math.inf
+
+    def _settle(self, served: ServedModel, search: _Search) -> None:
+        """Put the best candidate in place; one that cannot start there is a candidate no longer."""
+        config = served.files.config
+        lower = frozenset(each.name for each in config.instance_group if each.budget is not None)
+        found = tuple(search.found.values())
+        best = best_of(found, lower)
+        first = config.default_group
+        chosen = first if best is None else best.group
+        reason = f"nothing is clearly faster than {first}" if best is None else best.reason
+        if not found:
+            reason = "there is no candidate"
+        if best is None and search.undecided:
+            served.record_choice(Choice(group=first, by="start", reason=reason, candidates=found))
+            search.waiting, search.undecided = search.undecided, []
+            search.not_before = self._clock() + RETRY_SECONDS
+            return
+        choice = Choice(group=chosen, by="measured", reason=reason, candidates=found)
+        if best is None:
+            served.record_choice(choice)
+        else:
+            try:
+                if not self._registry.adopt(served, choice):
+                    return  # another load has replaced the version: that one is looked at next
+            except ModelNotReady:
+                return  # the server is shutting down
+            except PaddlepoolError as error:
+                why = f"cannot take over: {error.message}"
+                search.found[best.group] = replace(best, fit=False, reason=why)
+                return
+        self._keep(served.files, choice)
+        log.info(
+            "%s@%d: %s answers by default: %s. Candidates: %s",
+            served.name,
+            served.version,
+            chosen,
+            reason,
+            in_one_line(found),
+        )
+
+    def _give_up_crashing(self, served: ServedModel) -> bool:
+        """Back to the first group where the chosen one keeps crashing; True when that is done."""
+        first, chosen = served.files.config.first_group, served.config.default_group
+        if first is None or chosen == first or not _crashing(served, chosen):
+            return False
+        why = f"{chosen} was the default group and kept crashing"
+        self._crashed[_key(served, chosen)] = why
+        log.error("%s@%d: %s; back to %s", served.name, served.version, why, first)
+        try:
+            self._registry.adopt(served, first_choice(served.files.config, reason=why))
+        except ModelNotReady:
+            return False
+        return True
+
+
+def _crashing(served: ServedModel, group: str) -> bool:
+    return any(each.name == group and each.reason == CRASH_LOOP for each in served.groups())
+
+
+def _key(served: ServedModel, group: str) -> tuple[str, str, str]:
+    return served.name, served.manifest.sha256(), group
+
+
+def _candidate(name: str, lap: Lap) -> Candidate:
+    return Candidate(
+        group=name,
+        fit=lap.fit,
+        reason=lap.reason,
+        gain=lap.gain,
+        gain_low=lap.gain_low,
+        gain_high=lap.gain_high,
+        resident_bytes=lap.resident_bytes,
+        largest_difference=lap.quality.largest_difference,
+        mean_difference=lap.quality.mean_difference,
+        agreement=lap.quality.agreement,
+    )

@@ -1,0 +1,154 @@
+"""The default group is measured, swapped in under load, and there at once after the next start."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.process import Server, running, wait_until
+from tests.e2e.test_live import IDLE_PATIENCE, infer
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle, pytest.mark.slow]
+
+CONFIG = """
+default_group = "auto"
+[[instance_group]]
+name = "first"
+backend = "paced"
+options = { pause = 0.06 }
+[[instance_group]]
+name = "slow"
+backend = "paced"
+start = "on_demand"
+options = { pause = 0.12 }
+[[instance_group]]
+name = "fast"
+backend = "paced"
+start = "on_demand"
+options = { pause = 0.01 }
+[[instance_group]]
+name = "gpu"
+backend = "paddle_inference"
+start = "on_demand"
+options = { device = "gpu" }
+"""
+
+
+@pytest.fixture
+def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
+    shutil.copytree(tiny_model_repository, tmp_path / "models")
+    (tmp_path / "models" / "tiny" / "config.toml").write_text(CONFIG)
+    return tmp_path / "models"
+
+
+def start(repository: Path, log: str, **settings: object) -> Any:
+    directory = repository.parent / log
+    directory.mkdir()
+    kept = {"state_file": repository.parent / "choices.json", "prove_groups": "started"}
+    settings = kept | settings
+    return running(repository, directory, settings=settings, module="tests.e2e.paced_server")
+
+
+def choice(server: Server) -> dict[str, Any]:
+    with server.client() as client:
+        [model] = client.get("/info").json()["models"]
+    return dict(model["choice"])
+
+
+def chosen_by(server: Server) -> str:
+    return str(choice(server)["by"])
+
+
+def logged(server: Server, text: str) -> list[dict[str, Any]]:
+    return [line for line in server.log() if text in str(line["event"])]
+
+
+class User(threading.Thread):
+    """Asks, pauses, and asks again until it is told to stop."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(daemon=True)
+        self._client = server.client()
+        self.stop = threading.Event()
+        self.answers: list[httpx.Response] = []
+
+    def run(self) -> None:
+        while not self.stop.wait(0.4):
+            self.answers.append(infer(self._client))
+
+
+def test_choosing_swapping_and_starting_with_it(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two users lose no request; the reason is told everywhere; another machine chooses anew."""
+    with start(repository, "1") as server:
+        server.wait_loaded()
+        assert chosen_by(server) == "start"
+        users = [User(server), User(server)]
+        for user in users:
+            user.start()
+        wait_until(lambda: chosen_by(server) == "measured", patience=IDLE_PATIENCE)
+        seen = sum(len(user.answers) for user in users)
+        wait_until(lambda: sum(len(user.answers) for user in users) > seen + 10)
+        for user in users:
+            user.stop.set()
+            user.join()
+        answers = [answer for user in users for answer in user.answers]
+        assert {answer.status_code for answer in answers} == {200}
+        assert {answer.headers["x-predictor"] for answer in answers} == {"first", "fast"}
+        found = choice(server)
+        assert found["group"] == "fast"
+        reasons = {each["group"]: each["reason"] for each in found["candidates"]}
+        assert "times the throughput of first" in reasons["fast"]
+        assert "times as long as first" in reasons["slow"]
+        assert "no CUDA" in reasons["gpu"]
+        assert logged(server, "tiny@1: fast answers by default")
+        with server.client() as client:
+            metrics = client.get("/metrics").text
+            assert infer(client, predictor="first").headers["x-predictor"] == "first"
+        series = 'chosen_by="measured",model="tiny",predictor="fast",version="1"'
+        assert f"paddlepool_default_group_info{{{series}}} 1.0" in metrics
+        assert server.stop() == 0
+    [kept] = json.loads((repository.parent / "choices.json").read_text())["choices"]
+    assert (kept["model"], kept["group"]) == ("tiny", "fast")
+
+    with start(repository, "2", prove_groups="off") as server, server.client() as client:
+        server.wait_loaded()
+        assert infer(client).headers["x-predictor"] == "fast"
+        assert chosen_by(server) == "kept"
+
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # instructions masked
+    with start(repository, "3", prove_groups="off") as server, server.client() as client:
+        server.wait_loaded()
+        assert infer(client).headers["x-predictor"] == "first"
+        assert logged(server, "it was chosen with another environment")
+
+
+def test_the_end_in_the_middle_of_choosing(repository: Path) -> None:
+    """Prompt, clean, and nothing is left running; what is not decided is not kept."""
+    with start(repository, "1") as server:
+        server.wait_loaded()
+        children = server.children()
+        wait_until(lambda: bool(server.children() - children), patience=IDLE_PATIENCE)
+        beside = server.children()
+        assert server.stop() == 0
+        wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in beside))
+    assert not (repository.parent / "choices.json").exists()
+
+
+def test_a_place_that_cannot_be_written_costs_a_warning(repository: Path) -> None:
+    """As on a read-only root: the choice serves, and lasts as long as the server."""
+    (repository.parent / "file").write_text("")
+    where = repository.parent / "file" / "choices.json"
+    with start(repository, "1", state_file=where) as server, server.client() as client:
+        server.wait_loaded()
+        wait_until(lambda: chosen_by(server) == "measured", patience=IDLE_PATIENCE)
+        assert infer(client).headers["x-predictor"] == "fast"
+        [line] = logged(server, "PADDLEPOOL_STATE_FILE")
+        assert (line["level"], "cannot be" in line["event"]) == ("warning", True)

@@ -1,0 +1,38 @@
+"""What is worth a change of the default group, and which of several candidates."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.contracts.status import Candidate
+from app.evidence.choice import best_of, clearly_faster, undecided
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "faster", "open_"),
+    [
+        (1.2, 1.9, True, False),
+        (0.7, 1.05, False, False),
+        (1.05, 1.15, False, False),
+        (0.8, 1.6, False, True),
+    ],
+    ids=["a gain, however wide", "no gain", "a gain of a tenth at best", "too noisy"],
+)
+def test_the_whole_interval_counts(low: float, high: float, faster: bool, open_: bool) -> None:
+    """Only where it is wide and holds both answers is the question open."""
+    assert (clearly_faster(low), undecided(low, high)) == (faster, open_)
+
+
+def candidate(group: str, gain: float, megabytes: int, *, fit: bool = True) -> Candidate:
+    return Candidate(
+        group=group, fit=fit, reason="", gain=gain, resident_bytes=megabytes * 1_000_000
+    )
+
+
+def test_the_best_of_several() -> None:
+    """Unfit ones do not count, however fast; nothing fit is nothing."""
+    several = [candidate("a", 2.0, 100), candidate("b", 3.0, 900), candidate("c", 9, 1, fit=False)]
+    best = best_of(several, frozenset())
+    assert best is not None
+    assert best.group == "b"
+    assert best_of(several[2:], frozenset()) is None

@@ -1,0 +1,423 @@
+"""The default group is measured, chosen and put in place; whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.contracts.errors import WorkerCrashed
+from app.contracts.status import Choice
+from app.engine.registry.model import ServedModel
+from app.engine.registry.registry import ModelRegistry
+from app.live.chooser import RETRY_SECONDS, Chooser, Choosing
+from app.live.idle_gate import Closed, IdleGate
+from app.live.kept_choices import KeptChoices
+from app.live.shadow_predictor import ShadowPredictors
+from app.repository.layout import ModelFiles
+from tests.engine.fakes import PATIENCE, Crash, ManualClock, doubled, open_registry, row, wait_until
+from tests.live.fakes import PacedFactory
+from tests.model_files import write_config, write_version
+
+AUTO = """
+default_group = "auto"
+[[instance_group]]
+name = "first"
+backend = "fake"
+count = 2
+options = { seconds = 1.0 }
+"""
+
+FAST = """
+[[instance_group]]
+name = "fast"
+backend = "fake"
+start = "on_demand"
+options = { seconds = 0.5, resident = 30_000_000 }
+"""
+
+
+def group(name: str, more: str = "", **options: object) -> str:
+    """A table of config.toml; `more` are further keys."""
+    pairs = ", ".join(f"{key} = {value!r}".replace("'", '"') for key, value in options.items())
+    return (
+        f'[[instance_group]]\nname = "{name}"\nbackend = "fake"\nstart = "on_demand"\n{more}\n'
+        f"options = {{ {pairs} }}\n"
+    )
+
+
+class Bench:
+    """A registry over model `double`, and a chooser whose predictors are as fast as they say."""
+
+    def __init__(self, root: Path, gate: IdleGate, beside: ShadowPredictors) -> None:
+        self.root, self.gate = root, gate
+        self.factory, self.tried = PacedFactory(), PacedFactory()  # that serve, that are measured
+        self.kept: list[Choice] = []
+        self.clock = ManualClock()
+        self.beside = replace(beside, open_predictor=self.tried)
+        self.registry = self.open_registry()
+
+    def open_registry(self, **options: Any) -> ModelRegistry:
+        return open_registry(self.root, self.factory, **options)
+
+    def load(self, groups: str) -> None:
+        write_config(self.root / "double", AUTO + groups)
+        write_version(self.root / "double" / "1")
+        self.registry.load_all()
+
+    def chooser(
+        self,
+        precision: Choosing = "auto",
+        keep: Callable[[ModelFiles, Choice], None] | None = None,
+    ) -> Chooser:
+        def remember(files: ModelFiles, choice: Choice) -> None:
+            self.kept.append(choice)
+
+        return Chooser(
+            self.registry,
+            self.beside,
+            precision=precision,
+            keep=keep or remember,
+            clock=self.clock,
+        )
+
+    def choose(self, precision: Choosing = "auto") -> Choice:
+        chooser = self.chooser(precision)
+        while chooser.choose_one():
+            pass
+        return self.served().choice
+
+    def served(self) -> ServedModel:
+        [model] = self.registry.served()
+        return model
+
+    def candidate(self, name: str) -> str:
+        [reason] = [each.reason for each in self.served().choice.candidates if each.group == name]
+        return reason
+
+    def ask(self, group: str | None = None) -> str:
+        """The group that answers."""
+        with self.registry.lease("double") as model:
+            future = model.submit(row(1), deadline=time.monotonic() + PATIENCE, group=group)
+            return future.result(PATIENCE).group
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, idle_gate: IdleGate, shadow_predictors: ShadowPredictors
+) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "auto", idle_gate, shadow_predictors)
+    yield bench
+    bench.registry.close()
+
+
+def test_the_fastest_candidate_takes_the_place_of_the_first(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its processes; the one before is stopped, and still there for who names it. One line of
+    the log says it all."""
+    bench.load(group("slow", seconds=2.0) + FAST + group("better", seconds=0.8))
+    assert bench.served().choice.by == "start"
+    assert bench.ask() == "first"
+    with caplog.at_level(logging.INFO):
+        choice = bench.choose()
+    assert (choice.group, choice.by) == ("fast", "measured")
+    assert "2.00 times the throughput of first (2.00 to 2.00" in choice.reason
+    assert "30 MB a process" in choice.reason
+    assert bench.kept == [choice]
+    assert bench.ask() == "fast"
+    status = {each.name: each for each in bench.served().groups()}
+    assert status["fast"].count == 2
+    assert not status["first"].started
+    assert bench.ask("first") == "first"
+    assert bench.candidate("slow") == "takes 2.00 times as long as first"
+    [line] = [each.message for each in caplog.records if "answers by default" in each.message]
+    assert "double@1: fast answers by default" in line
+    assert "better: 1.25 times the throughput" in line
+
+
+def test_what_was_opened_to_measure_is_closed(bench: Bench) -> None:
+    """And what served before: nobody pays for the losers."""
+    bench.load(FAST + group("slow", seconds=2.0))
+    bench.choose()
+    assert len(bench.tried.opened) == 8
+    assert all(each.closed.is_set() for each in bench.tried.opened)
+    assert sum(not each.closed.is_set() for each in bench.factory.opened) == 2
+
+
+def test_a_gain_below_a_tenth_is_no_reason_to_change(bench: Bench) -> None:
+    """The first group is then the choice, and is kept, too: the next start need not measure."""
+    bench.load(group("hardly", seconds=0.95))
+    choice = bench.choose()
+    assert (choice.group, choice.by) == ("first", "measured")
+    assert choice.reason == "nothing is clearly faster than first"
+    assert bench.kept == [choice]
+
+
+def test_of_equals_full_precision_and_little_memory_win(bench: Bench) -> None:
+    """Within a twentieth of each other."""
+    bench.load(
+        group("low", "budget = { mean_difference = 1.0 }", seconds=0.49, resident=10_000_000)
+        + group("heavy", seconds=0.5, resident=90_000_000)
+        + group("light", seconds=0.51, resident=20_000_000)
+    )
+    assert bench.choose().group == "light"
+
+
+def test_a_group_beyond_its_budget_is_no_candidate(bench: Bench) -> None:
+    """However fast; the figure and the limit are told."""
+    bench.load(group("low", "budget = { mean_difference = 0.1 }", seconds=0.1, off=0.25))
+    assert bench.choose().group == "first"
+    assert "differ by 0.25 on average from the expected values, the budget is 0.1" in (
+        bench.candidate("low")
+    )
+
+
+def test_within_its_budget_a_lower_precision_is_chosen(bench: Bench) -> None:
+    """Its quality stands beside its speed."""
+    bench.load(group("low", "budget = { mean_difference = 0.5 }", seconds=0.5, off=0.25))
+    choice = bench.choose()
+    assert choice.group == "low"
+    [candidate] = choice.candidates
+    assert candidate.largest_difference == 0.25
+    assert candidate.mean_difference == pytest.approx(0.25)
+    assert candidate.agreement is None  # the model has no task
+
+
+def test_exact_admits_full_precision_only(bench: Bench) -> None:
+    """No group with a budget, and none that differs by more than 0.0001."""
+    bench.load(
+        group("low", "budget = { mean_difference = 0.5 }", seconds=0.2)
+        + group("wide", "tolerance = 0.5", seconds=0.2, off=0.001)
+        + group("same", seconds=0.5, off=0.00001)
+    )
+    assert bench.choose("exact").group == "same"
+    assert bench.candidate("low") == "a lower precision, and exact is asked for"
+    assert "differs by 0.001 from the golden output" in bench.candidate("wide")
+
+
+def test_groups_that_cannot_run_here_say_why(bench: Bench) -> None:
+    """Such as those that want instructions that this processor lacks."""
+    bench.load(
+        group("bf16", seconds=0.1, refuse="this processor has no fast bfloat16")
+        + group("wide", "threads = 3", seconds=0.1)
+        + group("hidden", "candidate = false", seconds=0.1)
+    )
+    assert bench.choose().group == "first"
+    assert bench.candidate("bf16") == "cannot start: this processor has no fast bfloat16"
+    assert bench.candidate("wide") == "it takes 3 threads, first has fewer"
+    assert [each.group for each in bench.served().choice.candidates] == ["bf16", "wide"]
+
+
+def test_what_was_measured_proves_an_effect(bench: Bench) -> None:
+    """The prover need not open the same predictors again; counts go on as well."""
+    bench.load(FAST)
+    bench.ask()
+    bench.choose()
+    [fast] = [each for each in bench.served().groups() if each.name == "fast"]
+    assert fast.effect.effective is True
+    assert bench.served().statistics().success.count == 1
+
+
+@pytest.mark.slow
+def test_interrupted_candidates_are_measured_later(bench: Bench) -> None:
+    """A server that is never idle for the length of a run goes on with what it has."""
+
+    def interrupted(inputs: Any) -> Any:
+        bench.gate.began()
+        bench.gate.ended()
+        return {"y": 2 * inputs["x"]}
+
+    bench.load(FAST)
+    bench.tried.behaviour = interrupted
+    chooser = bench.chooser()
+    while chooser.choose_one():
+        pass
+    choice = bench.served().choice
+    assert (choice.group, choice.by) == ("first", "start")
+    assert bench.candidate("fast") == "requests left time for 0 of the 8 pairs of runs it takes"
+    assert bench.kept == []
+    bench.tried.behaviour = doubled
+    bench.clock.advance(RETRY_SECONDS + 1)
+    while chooser.choose_one():
+        pass
+    assert bench.served().choice.group == "fast"
+
+
+def test_a_reload_in_the_middle_begins_anew(bench: Bench) -> None:
+    """What was measured of the version before is not put in the place of the new one."""
+    bench.load(FAST + group("other", seconds=0.7))
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    before = bench.served()
+    bench.registry.load("double")
+    assert not bench.registry.adopt(before, replace(before.choice, group="fast"))
+    assert bench.ask() == "first"
+    while chooser.choose_one():
+        pass
+    assert bench.ask() == "fast"
+
+
+def test_a_new_version_is_measured_for_itself(bench: Bench) -> None:
+    """It begins with the first group, as at the start."""
+    bench.load(FAST)
+    chooser = bench.chooser()
+    while chooser.choose_one():
+        pass
+    write_version(bench.root / "double" / "2")
+    bench.registry.load("double")
+    assert (bench.served().version, bench.ask()) == (2, "first")
+    while chooser.choose_one():
+        pass
+    assert (bench.served().version, bench.ask()) == (2, "fast")
+
+
+def test_a_model_that_is_unloaded_in_the_middle_stays_unloaded(bench: Bench) -> None:
+    """And leaves no predictor behind."""
+    bench.load(FAST)
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    bench.registry.unload("double")
+    assert not chooser.choose_one()
+    assert bench.registry.served() == ()
+    opened = [*bench.factory.opened, *bench.tried.opened]
+    assert all(each.closed.is_set() for each in opened)
+
+
+def test_the_end_of_the_server_ends_the_choosing(bench: Bench) -> None:
+    """In the middle of a race: its predictors are closed."""
+    bench.load(FAST)
+
+    def closing(inputs: Any) -> Any:
+        bench.gate.close()
+        raise WorkerCrashed("killed")
+
+    bench.tried.behaviour = closing
+    with pytest.raises(Closed):
+        bench.chooser().choose_one()
+    assert all(each.closed.is_set() for each in bench.tried.opened)
+
+
+def test_a_closed_registry_adopts_nothing(bench: Bench) -> None:
+    """The server ends between the measurement and the change."""
+    bench.load(FAST)
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    served = bench.served()
+    bench.registry.close()
+    assert not bench.registry.adopt(served, replace(served.choice, group="fast"))
+    assert not chooser.choose_one()
+
+
+def test_a_winner_that_cannot_take_over_is_a_candidate_no_longer(bench: Bench) -> None:
+    """The next best one is."""
+    bench.load(FAST + group("other", seconds=0.7))
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    assert chooser.choose_one()
+
+    bench.factory.gone[0.5] = "no memory left"
+    while chooser.choose_one():
+        pass
+    assert bench.candidate("fast") == "cannot take over: no memory left"
+    assert bench.ask() == "other"
+
+
+def test_no_request_is_lost_while_the_default_group_changes(bench: Bench) -> None:
+    """Those that began on the old one end on it; all are answered."""
+    bench.load(FAST)
+    answered: list[str] = []
+    failed: list[BaseException] = []
+    stop = threading.Event()
+
+    def user() -> None:
+        while not stop.is_set():
+            try:
+                answered.append(bench.ask())
+            except BaseException as error:
+                failed.append(error)
+                return
+
+    users = [threading.Thread(target=user) for _ in range(4)]
+    for each in users:
+        each.start()
+    try:
+        wait_until(lambda: len(answered) > 50)
+        bench.choose()
+        wait_until(lambda: answered.count("fast") > 50)
+    finally:
+        stop.set()
+        for each in users:
+            each.join(PATIENCE)
+    assert not failed
+    assert set(answered) == {"first", "fast"}
+
+
+def test_a_default_group_that_keeps_crashing_gives_way(bench: Bench) -> None:
+    """To the first one, and is not chosen again while the server runs."""
+    bench.load(FAST + group("other", seconds=0.7))
+    chooser = bench.chooser()
+    while chooser.choose_one():
+        pass
+    assert bench.ask() == "fast"
+
+    def crash(inputs: Any) -> Any:
+        raise Crash("an instruction that this processor lacks")
+
+    bench.factory.behaviour = crash
+    wait_until(lambda: _crash_one(bench))
+    bench.factory.behaviour = doubled
+    assert chooser.choose_one()
+    assert bench.ask() == "first"
+    assert "fast was the default group and kept crashing" in bench.served().choice.reason
+    while chooser.choose_one():
+        pass
+    assert bench.ask() == "other"
+    assert bench.candidate("fast") == "fast was the default group and kept crashing"
+
+
+def _crash_one(bench: Bench) -> bool:
+    """Lose one more process; whether that is a loop by now."""
+    with contextlib.suppress(Exception):
+        bench.ask()
+    return any("keep crashing" in each.reason for each in bench.served().groups())
+
+
+def test_a_kept_choice_serves_from_the_start(bench: Bench, tmp_path: Path) -> None:
+    """Nothing is measured again; where it cannot start any more, the first group serves, says so,
+    and the candidates are measured anew."""
+    kept = KeptChoices(tmp_path / "choices.json", precision="auto", machine={"cores": "2"})
+    bench.load(FAST)
+    chooser = bench.chooser(keep=kept.keep)
+    while chooser.choose_one():
+        pass
+    bench.registry.close()
+    again = KeptChoices(tmp_path / "choices.json", precision="auto", machine={"cores": "2"})
+    bench.registry = bench.open_registry(kept_choice=again.get)
+    bench.registry.load_all()
+    assert bench.ask() == "fast"
+    assert bench.served().choice.by == "kept"
+    assert "2.00 times the throughput" in bench.served().choice.reason
+    assert not bench.chooser().choose_one()
+    bench.registry.close()
+    bench.factory.gone[0.5] = "the package is gone"
+    bench.registry = bench.open_registry(kept_choice=again.get)
+    bench.registry.load_all()
+    assert bench.ask() == "first"
+    choice = bench.served().choice
+    assert choice.by == "start"
+    assert choice.reason == "fast, which was chosen before, cannot start: the package is gone"
+
+
+def test_off_chooses_nothing(bench: Bench) -> None:
+    """PADDLEPOOL_PROVE_GROUPS=off: nothing is run besides the requests."""
+    bench.load(FAST)
+    assert not bench.chooser("off").choose_one()
+    assert len(bench.factory.opened) == 2
