@@ -129,6 +129,9 @@ def running_server(
         "PADDLEPOOL_HOST": HOST,
         "PADDLEPOOL_PORT": str(port),
         "PADDLEPOOL_DRAIN_DELAY_SECONDS": "0",
+        # The default group stays as config.toml says, unless a benchmark asks for more.
+        "PADDLEPOOL_PROVE_GROUPS": "off",
+        "PADDLEPOOL_STATE_FILE": "off",
     }
     if repository is not None:
         settings["PADDLEPOOL_MODEL_REPOSITORY"] = str(repository.resolve())
