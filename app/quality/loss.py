@@ -10,6 +10,7 @@ from app.contracts.ports import Agreement
 from app.contracts.tensors import Tensors
 from app.quality.ports import Findings, Table, Value
 
+
 def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
     """For each table of figures one of what was added to them; counts stay as they are."""
     known = {table.key: dict(table.rows) for table in before.tables}
