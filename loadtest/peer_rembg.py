@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,11 @@ def install() -> Path:
 def rembg_request(picture: bytes, *, mask: bool) -> bytes:
     """The request that answers with u2netp's mask alone, or with the cut-out."""
     fields = {"model": "u2netp"} | ({"om": "true"} if mask else {})
+    return picture_request(picture, fields)
+
+
+def picture_request(picture: bytes, fields: Mapping[str, str]) -> bytes:
+    """A form with the fields and the picture."""
     parts = "".join(
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in fields.items()

@@ -195,7 +195,7 @@ def test_every_output_in_every_format(
 def test_the_cutout_is_the_picture_under_its_mask(server: Server) -> None:
     """Colours are the picture's, alpha is the mask, and what is removed is not in the file."""
     mask = pixels_of(server.ask(PHOTO, output="mask", refine="guided"))
-    cutout = pixels_of(server.ask(PHOTO))
+    cutout = pixels_of(server.ask(PHOTO, colours="original"))
     assert np.array_equal(mask, cutout[..., 3])
     assert (mask == 0).any()
     assert not cutout[mask == 0].any()
@@ -217,6 +217,7 @@ def test_the_removed_background_is_not_hidden_in_the_file(server: Server, file_f
             pictures.encoded(Image.fromarray(pixels), "PNG"),
             lambda _: disc,
             refine="none",
+            colours="original",  # estimated ones are the picture's less a share of the background
             format=file_format,
         ).image
     assert body[0] == body[255]
@@ -225,9 +226,36 @@ def test_the_removed_background_is_not_hidden_in_the_file(server: Server, file_f
 def test_a_composite_is_the_blend_of_picture_and_colour(server: Server) -> None:
     """alpha x picture + (1 - alpha) x colour, to within rounding."""
     alpha = pixels_of(server.ask(PHOTO, output="mask", refine="guided"))[..., None] / 255.0
-    got = pixels_of(server.ask(PHOTO, output="composite", bg_color="#ff8000"))
+    got = pixels_of(server.ask(PHOTO, output="composite", bg_color="#ff8000", colours="original"))
     original = np.asarray(pictures.photo(200, 150)).astype(float)
     assert np.abs(original * alpha + np.array([255, 128, 0]) * (1 - alpha) - got).max() <= 1.0
+
+
+@pytest.mark.parametrize("output", ["cutout", "composite"])
+def test_the_old_background_is_taken_out_of_the_edges(server: Server, output: str) -> None:
+    """A red disc with a soft edge on green: over black, the answer shows no green."""
+    rows, columns = np.mgrid[:320, :320]
+    share = np.clip((90 - np.hypot(rows - 160, columns - 160)) / 12, 0, 1).astype(np.float32)
+    mixed = share[..., None] * (200, 20, 20) + (1 - share[..., None]) * (20, 200, 20)
+    body = pictures.encoded(Image.fromarray(np.rint(mixed).astype(np.uint8)), "PNG")
+    given = {"refine": "none", "output": output}
+    if output == "composite":
+        given["bg_color"] = "black"
+
+    def green(**more: str) -> float:
+        got = pixels_of(server.ask(body, lambda _: share[None, None], **given, **more))
+        return float(got[(share > 0.1) & (share < 0.9)][:, 1].mean())
+
+    assert green() < 0.5 * green(colours="original")
+
+
+def test_an_upload_with_transparency_keeps_its_colours(server: Server) -> None:
+    """Below an alpha of its own, a colour is no mixture with a background."""
+    image = pictures.photo(200, 150).convert("RGBA")
+    image.putalpha(200)
+    body = pictures.encoded(image, "PNG")
+    answers = [server.ask(body, colours=colours).image for colours in ("estimated", "original")]
+    assert answers[0] == answers[1]
 
 
 def test_a_translucent_ground_keeps_its_translucency(server: Server) -> None:
@@ -324,6 +352,16 @@ def test_a_preview_has_a_quarter_of_a_megapixel(server: Server) -> None:
     assert abs(1.5 - result.width / result.height) < 0.01
     small = server.ask(PHOTO, size="preview")
     assert (small.width, small.height) == (200, 150)
+
+
+def test_guided_refinement_keeps_what_the_network_is_unsure_of(server: Server) -> None:
+    """A region at 0.25, and not an edge, stays at 0.25; the sure half stays opaque."""
+    mask = np.zeros((1, 1, 320, 320), np.float32)
+    mask[..., 40:160, 100:220] = 1
+    mask[..., 160:280, 100:220] = 0.25
+    alpha = pixels_of(server.ask(PHOTO, lambda _: mask, output="mask", refine="guided"))
+    assert np.abs(alpha[88:120, 75:125].astype(int) - 64).max() <= 2
+    assert alpha[30:60, 75:125].min() >= 253
 
 
 def test_guided_refinement_follows_the_pictures_edge(server: Server) -> None:

@@ -1,9 +1,11 @@
 """Draws what the served model makes of pictures that may be shown, for its model card.
 
-    python -m training.u2netp.cutouts
+    python -m training.u2netp.cutouts [--edges]
 
 Each cell shows picture, mask and cut-out on a checkerboard, as `POST /segment` gives them with its
-defaults, and the confidence that it tells. Needs the package alone, not the extra `train`.
+defaults, and the confidence that it tells. With `--edges` each shows picture, cut-out with the
+picture's own colours and cut-out with estimated ones over a saturated colour instead. Needs the
+package alone, not the extra `train`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from app.commands.repository import add_repository_option, open_repository, read
 from app.contracts.errors import PaddlepoolError
 from app.contracts.ports import Predictor
 from app.pipelines.segment import matte
+from app.pipelines.segment.foreground import foreground_colours
 from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.parameters import read_parameters
 from app.repository.layout import ModelFiles
@@ -30,7 +33,10 @@ from training.u2netp.cells import cell, write_sheet
 MODEL = "u2netp"
 PICTURES = Path(__file__).parent / "pictures"
 SHEET = Path("docs/images/u2netp-cutouts.jpg")
+EDGES = Path("docs/images/u2netp-edges.jpg")
+SATURATED = (255, 0, 160, 255)
 MAX_BYTES = 250_000
+SUFFIXES = {".jpg", ".jpeg", ".png"}
 SIDE = 192
 COLUMNS = 2
 SQUARE = 12
@@ -44,30 +50,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_repository_option(parser)
     parser.add_argument("--version", type=int, help="default: the newest")
     parser.add_argument("--pictures", type=Path, default=PICTURES, metavar="DIR")
-    parser.add_argument("--out", type=Path, default=SHEET, metavar="FILE")
+    parser.add_argument("--edges", action="store_true", help="compare the colours of edges")
+    parser.add_argument("--out", type=Path, metavar="FILE")
     given = parser.parse_args(arguments)
-    paths = sorted(given.pictures.glob("*.jpg"))
+    out = given.out or (EDGES if given.edges else SHEET)
+    paths = sorted(each for each in given.pictures.glob("*") if each.suffix in SUFFIXES)
     if not paths:
-        raise SystemExit(f"{given.pictures}: holds no .jpg")
+        raise SystemExit(f"{given.pictures}: holds no picture")
     try:
         files = read_version(open_repository(given.repository), MODEL, given.version)
         group = files.config.group(files.config.default_group)
         predictor = ProcessBackend()(files.spec(group))
         try:
-            cells = [_cell(path, files, predictor) for path in paths]
+            cells = [_cell(path, files, predictor, edges=given.edges) for path in paths]
         finally:
             predictor.close()
         title = f"{files.name} version {files.version}, sha256 {files.manifest.sha256()[:12]}"
-        write_sheet(given.out, cells, columns=COLUMNS, title=f"{title}, predictor {group.name}")
+        write_sheet(out, cells, columns=COLUMNS, title=f"{title}, predictor {group.name}")
     except (PaddlepoolError, ValueError) as error:
         raise SystemExit(str(error)) from error
-    size = given.out.stat().st_size
-    print(f"{given.out}: {len(cells)} pictures, {size / 1e3:.0f} kB")
+    size = out.stat().st_size
+    print(f"{out}: {len(cells)} pictures, {size / 1e3:.0f} kB")
     if size > MAX_BYTES:
-        raise SystemExit(f"{given.out}: {size} bytes, at most {MAX_BYTES} may be committed")
+        raise SystemExit(f"{out}: {size} bytes, at most {MAX_BYTES} may be committed")
 
 
-def _cell(path: Path, files: ModelFiles, predictor: Predictor) -> Pixels:
+def _cell(path: Path, files: ModelFiles, predictor: Predictor, *, edges: bool) -> Pixels:
     info = files.info()
     wanted = read_parameters(info)
     picture = matte.over_white(decode(path.read_bytes(), PictureLimits()))
@@ -76,9 +84,14 @@ def _cell(path: Path, files: ModelFiles, predictor: Predictor) -> Pixels:
     raw = np.asarray(outputs[info.outputs[0].name], np.float32)[0, 0]
     mask = matte.normalise(raw)
     height, width = picture.shape[:2]
-    cut = over_checkerboard(picture, guided_alpha(picture, mask))
+    alpha = guided_alpha(picture, mask)
+    colours = foreground_colours(picture, alpha)
     label = f"{path.stem}   confidence {matte.confidence(raw):.2f}"
-    return cell([picture, matte.plain_alpha(mask, width, height), cut], label, side=SIDE)
+    if edges:
+        over = [matte.composite(each, alpha, SATURATED) for each in (picture, colours)]
+        return cell([picture, *over], label, side=SIDE)
+    plain = matte.plain_alpha(mask, width, height)
+    return cell([picture, plain, over_checkerboard(colours, alpha)], label, side=SIDE)
 
 
 def over_checkerboard(picture: Pixels, alpha: Pixels) -> Pixels:

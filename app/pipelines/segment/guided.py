@@ -21,10 +21,18 @@ EPSILON = 1e-3
 LEVELS = 0.2
 """The mask is stretched about 0.5 before and after: the network's blur is not translucency.
 Chosen with the other values on pictures with known masks, by the error near their edges."""
+UNDECIDED = (0.15, 0.85)
+BROAD = 0.015
+"""The mask is undecided over a region, and not along an edge, where discs of this radius (of its
+longer side) fit in between: wider than the network's blur."""
 
 
 def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
-    """Alpha (H, W) for a picture (H, W, 3 or 4) and a mask of any size, 0 to 1."""
+    """Alpha (H, W) for a picture (H, W, 3 or 4) and a mask of any size, 0 to 1.
+
+    It follows the picture's edges, but keeps the mask's own value in regions that are undecided:
+    the colours there say nothing of what belongs to the foreground.
+    """
     height, width = pixels.shape[:2]
     step = max(1, round((height * width / WORKING_PIXELS) ** 0.5))
     step = min(step, height, width)
@@ -37,6 +45,7 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     )
     target = cv2.resize(mask, (columns, rows), interpolation=cv2.INTER_LINEAR)
     model = _fit(small, _stretch(target), max(1, round(RADIUS * max(rows, columns))))
+    _keep_undecided(model, mask, target)
     padded = cv2.copyMakeBorder(model, 1, 2, 1, 2, cv2.BORDER_REPLICATE)
     # The sum over the channels, stretched and scaled to 0…255 in the same step.
     scale = 255.0 / (1.0 - 2 * LEVELS)
@@ -57,6 +66,22 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
 def _stretch(mask: Floats) -> Floats:
     stretched: Floats = (mask - np.float32(LEVELS)) / np.float32(1.0 - 2 * LEVELS)
     return np.clip(stretched, np.float32(0.0), np.float32(1.0))
+
+
+def _keep_undecided(model: Floats, mask: Floats, target: Floats) -> None:
+    """Where the mask is undecided over a region, let the model give the mask's value."""
+    radius = max(1, round(BROAD * max(mask.shape)))
+    disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
+    region = cv2.morphologyEx(
+        cv2.inRange(mask, *UNDECIDED), cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE
+    )
+    if not region.any():
+        return
+    soft = cv2.GaussianBlur(region.astype(np.float32) / 255, (0, 0), radius / 2)
+    share = cv2.resize(soft, (target.shape[1], target.shape[0]), interpolation=cv2.INTER_LINEAR)
+    model *= (np.float32(1) - share)[..., None]
+    # What the last stretch turns into the mask's value again.
+    model[..., 3] += share * (target * np.float32(1 - 2 * LEVELS) + np.float32(LEVELS)) / 255
 
 
 def _fit(small: Pixels, target: Floats, radius: int) -> Floats:

@@ -122,6 +122,7 @@ class SegmentPipeline:
             "crop": request.crop,
             "refine": request.refine,
             "threshold": request.threshold,
+            "colours": request.colours,
         }
         reply = await self._codecs.call(
             f"{STAGES}:render",

@@ -13,13 +13,24 @@ OUTPUTS = ("cutout", "mask", "composite")
 FORMATS = ("png", "webp", "jpg")
 SIZES = ("full", "preview")
 REFINES = ("none", "guided")
+COLOURS = ("estimated", "original")
 BOOLEANS = ("true", "false")
-DEFAULTS = {"output": "cutout", "size": "full", "crop": "false"}
+DEFAULTS = {"output": "cutout", "size": "full", "crop": "false", "colours": "estimated"}
 DEFAULT_REFINE = {"cutout": "guided", "mask": "none", "composite": "guided"}
 """By output; the document of the endpoint is made from both."""
 PREVIEW_PIXELS = 250_000
 MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "jpg": "image/jpeg"}
-OPTIONS = ("output", "format", "size", "bg_color", "crop", "refine", "threshold", *SCENE_OPTIONS)
+OPTIONS = (
+    "output",
+    "format",
+    "size",
+    "bg_color",
+    "crop",
+    "refine",
+    "threshold",
+    "colours",
+    *SCENE_OPTIONS,
+)
 BACKGROUND_FIELDS = ("bg_image", "bg_image_file")
 """The form's file fields for the second picture."""
 ROUTING = ("model", "predictor", "timeout_ms")
@@ -40,6 +51,7 @@ class SegmentRequest:
     refine: str
     threshold: float | None
     scene: Scene = PLAIN
+    colours: str = DEFAULTS["colours"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +115,7 @@ def read_options(
         crop=crop,
         refine=_choice(options, "refine", REFINES, DEFAULT_REFINE[output]),
         threshold=_threshold(options.get("threshold")),
+        colours=_choice(options, "colours", COLOURS, DEFAULTS["colours"]),
         scene=read_scene(options, output=output, crop=crop, has_background=background is not None),
     )
 

@@ -20,6 +20,7 @@ from app.dataplane import Answer
 from app.pipelines.segment.accept import read_accept
 from app.pipelines.segment.request import (
     BACKGROUND_FIELDS,
+    COLOURS,
     DEFAULT_REFINE,
     DEFAULTS,
     FORMATS,
@@ -206,6 +207,10 @@ _SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
     "threshold": (
         {"type": "number", "minimum": 0, "maximum": 1},
         "Makes the mask binary: opaque from this value on.",
+    ),
+    "colours": (
+        {"enum": list(COLOURS), "default": DEFAULTS["colours"]},
+        "`estimated` takes the old background's colour out of partial edges.",
     ),
     **SCENE_SCHEMAS,
     "model": ({"type": "string", "maxLength": 64}, "`name` or `name@version`."),

@@ -19,6 +19,7 @@ from app.codecs.picture import Pixels, read_pixels, write_pixels
 from app.contracts.tensors import Tensors
 from app.pipelines.segment import matte
 from app.pipelines.segment.composition import compose
+from app.pipelines.segment.foreground import foreground_colours
 from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.request import PREVIEW_PIXELS
 from app.pipelines.segment.scene.backdrop import reduced
@@ -79,7 +80,7 @@ def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
     """Turn the network's mask (1, 1, h, w) into the encoded result.
 
     meta: shape of the picture and of the background (None without one), output, format, bg_color,
-    crop, scene, refine, threshold, limits. The engine has checked that the mask is finite.
+    crop, scene, refine, threshold, colours, limits. The engine has checked that the mask is finite.
     """
     started = time.perf_counter()
     mask = np.asarray(arrays["mask"], np.float32)[0, 0]
@@ -108,7 +109,7 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
     mask = np.linspace(0.0, 1.0, 1024, dtype=np.float32).reshape(32, 32)
     alpha = guided_alpha(pixels, mask)
     matte.box_of(alpha)
-    encode(matte.cutout(pixels, alpha), format="png")
+    encode(matte.cutout(foreground_colours(pixels, alpha), alpha), format="png")
     encode(matte.composite(pixels, matte.plain_alpha(mask, 64, 64), matte.WHITE), format="jpg")
     encode(alpha, format="png")
     return {}, {}
@@ -149,6 +150,15 @@ def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixel
     return alpha
 
 
+def _colours(pixels: Pixels, alpha: Pixels, meta: Mapping[str, Any]) -> Pixels:
+    """The foreground's. Where the picture has an alpha of its own, they are no mixture already."""
+    if meta["output"] == "mask" or meta["colours"] == "original":
+        return pixels
+    if pixels.shape[2] == 4 and int(pixels[..., 3].min()) < 255:
+        return pixels
+    return foreground_colours(pixels, alpha)
+
+
 def _compose(
     pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any], background: Pixels | None
 ) -> tuple[Pixels, Box]:
@@ -157,4 +167,5 @@ def _compose(
     box = matte.box_of(alpha)
     top, left, width, height = box
     subject = Area(top, left, height, width)
-    return compose(pixels, alpha, subject, meta, picture=pixels, background=background), box
+    colours = _colours(pixels, alpha, meta)
+    return compose(colours, alpha, subject, meta, picture=pixels, background=background), box

@@ -37,6 +37,7 @@ class SegmentOptions(TypedDict, total=False):
     shadow: Literal["none", "drop"]
     shadow_opacity: int
     threshold: float
+    colours: Literal["estimated", "original"]
     model: str
     predictor: str
     timeout_ms: int
