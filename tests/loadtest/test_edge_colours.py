@@ -5,8 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
-
-from loadtest.edge_colours import (
+from edge_colours import (
     EDGES,
     SIDE,
     Pair,
