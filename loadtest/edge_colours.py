@@ -14,6 +14,7 @@ Then, over the pairs themselves: what `refine=guided` does to the network's mask
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,7 +233,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         report(f"{kind}, colours=original", before, before)
         report(f"{kind}, colours=estimated", after, before)
     if given.rembg.exists() and given.onnx.exists():
-        with running_rembg(given.rembg, given.onnx, ROOT / ".rembg", threads=1) as server:
+        with (
+            tempfile.TemporaryDirectory() as home,
+            running_rembg(given.rembg, given.onnx, Path(home), threads=1) as server,
+        ):
             answers = [ask_rembg(server.port, each) for each in composites]
         before, after = [], []
         for each, (colours, alpha) in zip(composites, answers, strict=True):
