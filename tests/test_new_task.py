@@ -59,7 +59,8 @@ def serve(repository: Path, pipelines: Mapping[str, str]) -> Iterator[TestClient
             environment.setenv(name, value)
         kind = settings_class(load_tasks(pipelines).values())
         settings = kind(model_repository=repository)
-    with TestClient(create_app(settings, pipelines=pipelines)) as client:
+    app = create_app(settings, pipelines=pipelines)
+    with TestClient(app, base_url="http://localhost") as client:
         until = time.monotonic() + PATIENCE
         while (models := client.get("/info").json()["models"]) == [] or any(
             model["state"] == "LOADING" or model["reason"] == NOT_LOADED for model in models

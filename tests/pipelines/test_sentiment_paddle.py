@@ -93,7 +93,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, batches: Batches) -> Iterat
             assert registry.ready(), registry.index()
             settings = settings_class(tasks.values())(model_repository=root)
             app = create_app(settings, registry=registry, pipelines=TASKS)
-            yield TestClient(app, raise_server_exceptions=False)
+            yield TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
         finally:
             registry.close()
 

@@ -17,12 +17,7 @@ from app.contracts.errors import (
     Overloaded,
     PaddlepoolError,
 )
-from app.contracts.ports import (
-    InferResult,
-    Predictor,
-    PredictorSpec,
-    Ran,
-)
+from app.contracts.ports import InferResult, Predictor, PredictorSpec, Ran
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.status import UNKNOWN_EFFECT, Effect, GroupStatus
 from app.contracts.tensors import Tensors

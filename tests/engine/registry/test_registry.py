@@ -492,7 +492,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     ),
     "manifest with ../": lambda v: _rename_entry(v, "../1/inference.pdiparams"),
     "manifest with an absolute name": lambda v: _rename_entry(v, "/etc/passwd"),
-    "manifest of another format": lambda v: _edit(v, lambda m: m.update(format=2)),
+    "manifest of another format": lambda v: _edit(v, lambda m: m.update(format=3)),
     "manifest with an unknown key": lambda v: _edit(v, lambda m: m.update(extra=1)),
     "manifest with an unknown dtype": lambda v: _edit(
         v, lambda m: m["inputs"][0].update(dtype="object")
