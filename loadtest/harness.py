@@ -130,7 +130,7 @@ def running_server(
         "PADDLEPOOL_PORT": str(port),
         "PADDLEPOOL_DRAIN_DELAY_SECONDS": "0",
         # The default group stays as config.toml says, unless a benchmark asks for more.
-        "PADDLEPOOL_PROVE_GROUPS": "off",
+        "PADDLEPOOL_PROVE_GROUPS": os.environ.get("PADDLEPOOL_PROVE_GROUPS", "off"),
         "PADDLEPOOL_STATE_FILE": "off",
     }
     if repository is not None:

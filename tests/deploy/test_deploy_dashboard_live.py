@@ -78,6 +78,7 @@ def test_no_panel_is_empty_when_both_models_are_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every expression of every panel is answered with at least one finite number."""
+    monkeypatch.setenv("PADDLEPOOL_PROVE_GROUPS", "started")
     monkeypatch.setenv("PADDLEPOOL_SHADOW_FRACTION", "1")
     monkeypatch.setenv("PADDLEPOOL_SHADOW_GROUPS", "native")
     run, inputs = script("loadtest/run.py"), script("loadtest/inputs.py")
