@@ -122,10 +122,11 @@ class StaticBertClassifier(BertClassifier):
         x = self.embeddings_norm(self.word_embeddings(input_ids) + positions)
         bias = (1.0 - attention_mask.astype("float32")).unsqueeze([1, 2]) * MASKED
         heads = self.layers[0].attention.heads
-        wide = bias.expand([-1, heads, length, -1])
+        # Told the length twice: a mask of another one must be refused, not read beyond its end.
+        wide = bias.expand([-1, heads, length, length])
         for layer in self.layers[:-1]:
             x = _encode(layer, x, x, wide)
-        first = _encode(self.layers[-1], x[:, :1], x, bias)
+        first = _encode(self.layers[-1], x[:, :1], x, wide[:, :, :1])
         return self.classifier(F.tanh(self.pooler(first[:, 0])))
 
 

@@ -116,6 +116,7 @@ def test_the_options_are_those_of_the_server(served: Server) -> None:
         document = client.get("/openapi.json", headers={"X-Api-Key": KEY}).json()
     segment = document["paths"]["/segment"]["post"]["parameters"]
     hints = get_type_hints(SegmentOptions)
+    segment = [each for each in segment if each["name"] != "bg_fit"]  # of a second picture
     assert {each["name"] for each in segment} == set(hints)
     for each in segment:
         words = each["schema"].get("enum")

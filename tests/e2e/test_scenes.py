@@ -39,7 +39,7 @@ def client(matting: Server) -> Iterator[httpx.Client]:
 
 
 def post(client: httpx.Client, background: bytes | None = None, **fields: str) -> httpx.Response:
-    files = {"file": ("a", PHOTO)} | ({"bg_image": ("b", background)} if background else {})
+    files = {"file": ("a", PHOTO)} | ({} if background is None else {"bg_image": ("b", background)})
     return client.post("/segment", files=files, data=fields)
 
 

@@ -77,6 +77,7 @@ def test_an_output_of_another_dtype_is_found() -> None:
         test.check(Answering({"y": X.astype(np.float64)}), timeout=1)  # type: ignore[arg-type]
 
 
+PICTURE = TensorSpec("input", "float32", (-1, 3, 320, 320))
 MASK = TensorSpec("mask", "float32", (1, 1, 16, 16))
 DISC = (np.hypot(*np.mgrid[-8:8, -8:8]) < 6).astype(np.float32)[None, None]
 
@@ -84,7 +85,12 @@ DISC = (np.hypot(*np.mgrid[-8:8, -8:8]) < 6).astype(np.float32)[None, None]
 def judged(budget: Mapping[str, float], *, task: bool = True) -> SelfTest:
     """The test of a group in lower precision, whose golden output is a disc."""
     info = ServedModelInfo(
-        name="m", version=1, directory=Path(), inputs=INPUTS, outputs=(MASK,), pipeline="segment"
+        name="m",
+        version=1,
+        directory=Path(),
+        inputs=(PICTURE,),
+        outputs=(MASK,),
+        pipeline="segment",
     )
     group = InstanceGroup(name="low", backend="fake", budget=Budget(**budget))
     test = SelfTest(
