@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PILLOW_PIXELS = 1024**3 // 4 // 3
+"""Pillow's own default."""
 
 # An example that a busy machine holds up is no failure: only wrong answers are.
 hypothesis.settings.register_profile(
@@ -37,3 +40,11 @@ def tiny_model_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT,
     )
     return repository
+
+
+@pytest.fixture(autouse=True)
+def _pillow_forgets() -> Iterator[None]:
+    """A codec sets Pillow's limit of pixels for its own process; tests share theirs."""
+    yield
+    if (image := sys.modules.get("PIL.Image")) is not None:
+        image.MAX_IMAGE_PIXELS = PILLOW_PIXELS  # type: ignore[attr-defined]
