@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.contracts.errors import ExportError
-from app.repository.layout import VERSION
+from app.repository.layout import STAGING, VERSION
 
-STAGING = ".staging-"
 LEFTOVER_SECONDS = 86_400.0
 LAST_VERSION = 999_999_999
 """The highest that VERSION allows, and so the highest that a server sees."""

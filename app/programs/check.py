@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from app.contracts.errors import ExportError
-from app.contracts.ports import PredictorFactory, PredictorSpec
+from app.contracts.ports import Agreement, PredictorFactory, PredictorSpec
 from app.contracts.tensors import Tensors
 from app.programs.derive import Derived
+from app.programs.drift import drift
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles
 from app.repository.manifest import MeasuredLoss
@@ -24,8 +25,6 @@ because samples may be pictures without an object; a collapse is far below."""
 
 LARGEST_DRIFT = 0.02
 """Mean absolute difference of outputs, as a share of the reference's largest output or of 1."""
-
-Agreement = Callable[[Tensors, Tensors], float]
 
 
 def checked(
@@ -86,10 +85,5 @@ def _outputs(
 
 
 def _drift(found: Tensors, expected: Tensors) -> float:
-    worst = 0.0
-    for name, array in expected.items():
-        theirs = array.astype(np.float64)
-        largest = max(1.0, float(np.abs(theirs).max(initial=0.0)))
-        gap = np.abs(found[name].astype(np.float64) - theirs)
-        worst = max(worst, float(gap.mean()) / largest if gap.size else 0.0)
-    return worst
+    """Of the output that differs most."""
+    return max((drift(found[name], array) for name, array in expected.items()), default=0.0)

@@ -16,12 +16,11 @@ from pydantic import ValidationError
 
 from app.contracts.errors import ConfigError, DownloadError, ManifestError
 from app.repository.config import ModelConfig, faults_of
-from app.repository.layout import VERSION
+from app.repository.layout import STAGING, VERSION
 from app.repository.manifest import MANIFEST, MAX_MANIFEST_BYTES, read_manifest, verify_files
 from app.sources.remote import RemoteFile, RemoteModel, Source, fingerprint
 
 CONFIG = "config.toml"
-STAGING = ".staging-"
 MAX_CONFIG_BYTES = 1 << 20
 REFUSED = ".refused.json"
 """In the local repository: what the refused versions looked like, so that each is read once."""

@@ -1,0 +1,17 @@
+"""How far one output of a derived program is from the reference's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.contracts.tensors import Array
+
+
+def drift(found: Array, expected: Array) -> float:
+    """Mean absolute difference, as a share of the largest expected value or, where that is smaller,
+    of 1; 0 where there is nothing to compare."""
+    if not expected.size:
+        return 0.0
+    wanted = expected.astype(np.float64)
+    largest = max(1.0, float(np.abs(wanted).max()))
+    return float(np.abs(found.astype(np.float64) - wanted).mean()) / largest
