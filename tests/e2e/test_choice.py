@@ -74,13 +74,14 @@ class User(threading.Thread):
 
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
-        self._client = server.client()
+        self._server = server
         self.stop = threading.Event()
         self.answers: list[httpx.Response] = []
 
     def run(self) -> None:
-        while not self.stop.wait(0.4):
-            self.answers.append(infer(self._client))
+        with self._server.client() as client:
+            while not self.stop.wait(0.4):
+                self.answers.append(infer(client))
 
 
 def test_choosing_swapping_and_starting_with_it(
