@@ -28,6 +28,9 @@ from app.repository.layout import ModelFiles, ModelRepository
 
 HERE = Path(__file__).resolve().parent
 
+CHOOSING_SECONDS = 600
+"""What a server may take for finding its default group, on a machine where nothing else runs."""
+
 Busy = Callable[[float], float]
 """Keeps a contender busy for so many seconds; how many pictures or texts it did a second."""
 
@@ -178,12 +181,28 @@ def as_onnx(files: ModelFiles, directory: Path) -> Path:
 
 
 @contextlib.contextmanager
-def server_of_one(files: ModelFiles, scratch: Path) -> Iterator[Server]:
-    """A server with this model alone, so that its memory is that of the task."""
+def server_of_one(files: ModelFiles, scratch: Path) -> Iterator[tuple[Server, str]]:
+    """A server with this model alone, so that its memory is that of the task, and the group that
+    serves it by default: where that is "auto", after the server has chosen.
+
+    Raises RuntimeError when it does not choose within ten minutes.
+    """
     repository = scratch / f"only-{files.name}"
     shutil.copytree(files.directory.parent, repository / files.name)
-    with running_server(repository, environment={"PADDLEPOOL_PROVE_GROUPS": "off"}) as server:
-        yield server
+    with running_server(repository, environment={"PADDLEPOOL_PROVE_GROUPS": "started"}) as server:
+        begin = time.monotonic()
+        while (choice := _choice(server))["by"] == "start":
+            if time.monotonic() - begin > CHOOSING_SECONDS:
+                raise RuntimeError(f"{files.name}: nothing chosen yet: {choice}")
+            time.sleep(1)
+        print(f"{files.name}: {choice['group']}, {choice['reason']}", file=sys.stderr)
+        yield server, choice["group"]
+
+
+def _choice(server: Server) -> dict[str, str]:
+    with contextlib.closing(Connection(server.port)) as connection:
+        [model] = json.loads(connection.send(request("GET", "/info")).body)["models"]
+    return dict(model["choice"])
 
 
 def newest(repository: ModelRepository, name: str) -> ModelFiles:
@@ -195,23 +214,18 @@ def threads_of(files: ModelFiles, group: str) -> int:
     return next((each.threads for each in files.config.instance_group if each.name == group), 1)
 
 
-def _asking_for(predictor: str) -> str:
-    return f"&predictor={predictor}" if predictor else ""
-
-
 @contextlib.contextmanager
 def pictures(
-    repository: ModelRepository, scratch: Path, *, predictor: str, threads: int, peers: bool
+    repository: ModelRepository, scratch: Path, *, threads: int, peers: bool
 ) -> Iterator[list[Contest]]:
     """Masks, and cut-outs beside rembg's."""
     files = newest(repository, "u2netp")
     onnx, body, clients = as_onnx(files, scratch), picture(), (threads, 2 * threads)
-    name = predictor or files.config.default_group
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(server_of_one(files, scratch))
+        server, name = stack.enter_context(server_of_one(files, scratch))
 
         def ours(output: str) -> Contender:
-            path = f"/segment?output={output}&format=png{_asking_for(predictor)}"
+            path = f"/segment?output={output}&format=png"
             message = request("POST", path, body, content_type="image/jpeg")
             return served(
                 f"paddlepool /segment ({name})",
@@ -287,17 +301,14 @@ def general_servers(
 
 
 @contextlib.contextmanager
-def texts(
-    repository: ModelRepository, scratch: Path, *, predictor: str, threads: int
-) -> Iterator[list[Contest]]:
+def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterator[list[Contest]]:
     """One text from each of many clients, and lists of 32 from few."""
     files = newest(repository, "emotion")
     onnx = as_onnx(files, scratch)
-    name = predictor or files.config.default_group
     single, several = (
         request(
             "POST",
-            f"/sentiment?{_asking_for(predictor)}",
+            "/sentiment",
             json.dumps({"inputs": inputs}).encode(),
             content_type="application/json",
         )
@@ -308,7 +319,7 @@ def texts(
         "4 of 32 texts": Load(clients=4, message=several, units=32),
     }
     with (
-        server_of_one(files, scratch) as server,
+        server_of_one(files, scratch) as (server, name),
         loops(
             "onnxruntime",
             "text",

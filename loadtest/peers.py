@@ -2,6 +2,8 @@
 
     .venv/bin/python loadtest/peers.py [--rounds N] [--task NAME] [--json FILE] [--no-peers]
 
+This server is measured as it serves by default, after it has chosen its instance group.
+
 Pictures (a JPEG of 1 MP): masks by `/segment`, the rembg server, LitServe, BentoML, MLServer and
 bare loops over ONNX Runtime and OpenVINO; cut-outs as PNG by `/segment` and rembg. All run the
 weights of model_repo/u2netp, the others as float32 ONNX. Texts: `/sentiment` and bare ONNX Runtime
@@ -181,7 +183,6 @@ def main() -> int:
     parser.add_argument(
         "--task", action="append", choices=("pictures", "texts"), help="only this one"
     )
-    parser.add_argument("--predictor", default="", help="this server's group, if not its default")
     parser.add_argument(
         "--no-peers", dest="peers", action="store_false", help="bare loops alone beside this server"
     )
@@ -195,12 +196,11 @@ def main() -> int:
     repository = ModelRepository(arguments.repository)
     asked: list[Figure] = []
     with tempfile.TemporaryDirectory() as directory:
-        common: dict[str, Any] = {"predictor": arguments.predictor, "threads": cores}
         for task in arguments.task or ("pictures", "texts"):
             taking_part = (
-                pictures(repository, Path(directory), peers=arguments.peers, **common)
+                pictures(repository, Path(directory), threads=cores, peers=arguments.peers)
                 if task == "pictures"
-                else texts(repository, Path(directory), **common)
+                else texts(repository, Path(directory), threads=cores)
             )
             with taking_part as contests:
                 for contest in contests:
