@@ -27,7 +27,7 @@ from app.api.routes import RouteTable
 from app.api.services import Services
 from app.api.v2 import config, health, infer, metadata, repository, stats
 from app.api.v2.tensors import BINARY_HEADER
-from app.memory_limit import memory_limit
+from app.resources import memory_limit
 from app.settings import Settings
 
 DESCRIPTION = (

@@ -30,7 +30,6 @@ from app.live import machine
 from app.live.background import Background, open_background
 from app.live.kept_choices import open_kept_choices
 from app.live.shadow import warn_of_unknown_groups
-from app.memory_limit import memory_limit
 from app.observability.build_info import build_info
 from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
@@ -38,6 +37,7 @@ from app.pipelines.task import agreement_of, build_pipeline, load_tasks
 from app.repository.config import ModelConfig
 from app.repository.default_models import find_default_models, read_configs
 from app.repository.layout import ModelRepository
+from app.resources import memory_limit
 from app.settings import Settings
 from app.sources.refresh import refresh
 from app.workers import Workers

@@ -43,9 +43,9 @@ from app.comparison.machine import describe_machine
 from app.comparison.plot import check_plot, plot_comparison
 from app.comparison.run import Plan, compare
 from app.contracts.errors import ConfigError, PaddlepoolError
-from app.engine.pool.thread_budget import available_cores
 from app.pipelines import PIPELINES
 from app.pipelines.task import comparison_of, load_tasks
+from app.resources import available_cores
 
 BERT_SOURCE = ROOT / "app" / "networks" / "bert.py"
 REQUESTS_FOR_DOCS = {"u2netp": 12, "emotion": 200}

@@ -20,7 +20,7 @@ SOURCES = sorted((ROOT / "app").rglob("*.py"))
 # The rooms of app/, the lowest first: a module imports from its own room and from those that its
 # room's row names. First match counts. `{here}` is the task's own package: one task never imports
 # another.
-ENGINE = ("app.contracts", "app.process", "app.repository", "app.engine")
+ENGINE = ("app.contracts", "app.process", "app.repository", "app.resources", "app.engine")
 PORTS = ("app.contracts", "app.repository.parameters")
 EDGE = ("app.api", "app.contracts", "app.dataplane", "app.observability", "app.settings")
 OFFLINE = (
@@ -36,17 +36,24 @@ OFFLINE = (
 MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.contracts*", ("app.contracts",)),
     ("app.process*", ("app.contracts", "app.process")),
-    ("app.repository*", ("app.contracts", "app.repository")),
+    ("app.repository*", ("app.contracts", "app.repository", "app.resources")),
     ("app.evidence*", ("app.contracts", "app.evidence")),
     ("app.observability*", ("app.contracts", "app.observability")),
     ("app.door_settings", ()),
-    ("app.memory_limit", ()),
+    ("app.resources", ()),
     ("app.settings", ("app.contracts.errors", "app.door_settings")),
     ("app.awaiting", ()),
     ("app.engine.queue*", ("app.contracts", "app.engine.queue")),
     (
         "app.engine.pool*",
-        ("app.contracts", "app.process", "app.repository", "app.engine.queue", "app.engine.pool"),
+        (
+            "app.contracts",
+            "app.process",
+            "app.repository",
+            "app.resources",
+            "app.engine.queue",
+            "app.engine.pool",
+        ),
     ),
     ("app.engine*", ENGINE),
     (
@@ -96,7 +103,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.commands.serve", ("app",)),
     ("app.commands*", (*ENGINE, *OFFLINE, "app.commands", "app.settings")),
     ("app.cli", ("app.contracts.errors", "app.commands")),
-    ("app.application", (*EDGE, "app.engine", "app.memory_limit", "app.pipelines.task")),
+    ("app.application", (*EDGE, "app.engine", "app.resources", "app.pipelines.task")),
     ("app.main", ("app",)),
     ("app", ()),
 )

@@ -106,9 +106,9 @@ def _tune(args: argparse.Namespace) -> int:
     from app.comparison.search import Search, most_ticks
     from app.comparison.table import columns
     from app.comparison.tuning import explain
-    from app.engine.pool.thread_budget import available_cores
     from app.pipelines import PIPELINES
     from app.pipelines.task import comparison_of, load_tasks
+    from app.resources import available_cores
 
     repository = open_repository(args.repository)
     files = read_version(repository, args.model, None)

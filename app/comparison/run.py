@@ -15,10 +15,10 @@ from app.comparison.result import Comparison, group_results
 from app.comparison.tasks import ComparisonOf, choose_samples, golden_test
 from app.contracts.errors import BackendError, ConfigError
 from app.contracts.ports import Predictor, PredictorFactory
-from app.engine.pool.thread_budget import available_cores
 from app.repository.config import InstanceGroup, ModelConfig
 from app.repository.layout import ModelFiles
 from app.repository.selftest import SelfTest
+from app.resources import available_cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app import __version__
-from app.engine.pool.thread_budget import available_cores
 from app.process.environment import PREFIXES
+from app.resources import available_cores
 
 SWITCHES = tuple(prefix for prefix in PREFIXES if prefix not in ("LC_", "PYTHON"))
 ENGINES = ("paddlepaddle", "onnxruntime", "openvino", "paddle2onnx")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import app.repository.config as config_module
 from app.contracts.errors import ConfigError
-from app.repository.config import ModelConfig, load_config
+from app.repository.config import ModelConfig, load_config, processes_for
 
 GROUPS = """
 [[instance_group]]
@@ -95,3 +96,32 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, text: str, named: str) -
     """With the key."""
     with pytest.raises(ConfigError, match=named):
         loaded(tmp_path, 'default_group = "auto"\n' + text)
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "gibibytes", "count"),
+    [
+        pytest.param(1, 2.0, 24, 2, id="one for each core"),
+        pytest.param(1, 1.5, 24, 2, id="a part of a core is one"),
+        pytest.param(2, 8.0, 24, 4, id="threads share the cores"),
+        pytest.param(4, 2.0, 24, 1, id="at least one"),
+        pytest.param(1, 32.0, 6, 6, id="one for each GiB"),
+        pytest.param(1, 256.0, 512, 64, id="as many as can be written"),
+    ],
+)
+def test_processes_fill_the_cores(threads: int, cores: float, gibibytes: int, count: int) -> None:
+    memory = gibibytes << 30
+    assert processes_for(threads, cores=cores, memory_bytes=memory) == count
+
+
+def test_count_may_be_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number by the time that anybody reads it; without threads that make sense it is refused."""
+    monkeypatch.setattr(config_module, "available_cores", lambda: 6.0)
+    monkeypatch.setattr(config_module, "memory_limit", lambda: 64 << 30)
+    path = tmp_path / "config.toml"
+    group = '[[instance_group]]\nname = "onednn"\nbackend = "b"\ncount = "cores"\n'
+    path.write_text(group + "threads = 2\n", "utf-8")
+    assert load_config(path).group("onednn").count == 3
+    path.write_text(group + "threads = 0\n", "utf-8")
+    with pytest.raises(ConfigError, match="threads"):
+        load_config(path)

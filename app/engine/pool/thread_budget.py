@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from app.contracts.errors import ConfigError
 from app.repository.config import ModelConfig
@@ -61,25 +59,3 @@ def refuse_absurd(name: str, config: ModelConfig, *, cores: float) -> None:
             limit=limit,
             received=threads,
         )
-
-
-def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """Cores this process may use: its CPU affinity, and the quota of its control group (v2, v1)."""
-    cores = float(len(os.sched_getaffinity(0)))
-    return min(cores, *_quotas(cgroup), cores)
-
-
-def _quotas(cgroup: Path) -> Iterable[float]:
-    for quota_file, period_file in (
-        ("cpu.max", None),
-        ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
-    ):
-        try:
-            words = (cgroup / quota_file).read_text("ascii").split()
-            if period_file is not None:
-                words += (cgroup / period_file).read_text("ascii").split()
-            quota, period = float(words[0]), float(words[1])
-        except (OSError, ValueError, IndexError):
-            continue  # not there, or "max": no quota
-        if quota > 0 and period > 0:
-            yield quota / period

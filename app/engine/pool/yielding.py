@@ -6,8 +6,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from app.engine.pool.thread_budget import available_cores
 from app.process.suspension import Suspension
+from app.resources import available_cores
 
 SLICE_SECONDS = 0.01
 """What a predictor that is being opened gets of every tenth of a second in any case: a server that

@@ -32,18 +32,14 @@ from app.contracts.ports import (
 from app.contracts.status import Choice, ModelStatus
 from app.engine.pool.context import EngineContext
 from app.engine.pool.on_demand import OnDemand
-from app.engine.pool.thread_budget import (
-    ThreadBudget,
-    available_cores,
-    refuse_absurd,
-    thread_budget,
-)
+from app.engine.pool.thread_budget import ThreadBudget, refuse_absurd, thread_budget
 from app.engine.pool.yielding import Yielding
 from app.engine.registry.load_history import UNSEALED, LoadHistory
 from app.engine.registry.model import ServedModel
 from app.engine.registry.opening import BuildPipeline, KeptChoice, VersionOpener
 from app.engine.registry.served_versions import ServedVersions
 from app.repository.layout import ModelRepository
+from app.resources import available_cores
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import httpx
 import pytest
@@ -12,7 +11,6 @@ from fastapi import APIRouter, Request
 
 from app.api.middleware.body_budget import Arrival, BodyBudget
 from app.contracts.errors import Overloaded
-from app.memory_limit import memory_limit
 from tests.api.fakes import Client, assert_problem, make_app, make_settings
 
 
@@ -158,16 +156,3 @@ def test_a_body_larger_than_the_budget_is_413() -> None:
     app = make_app(router, settings=make_settings(body_memory_bytes=1_000))
     problem = assert_problem(Client(app).post("/size", content=b"x" * 1_001), 413, "file_too_large")
     assert problem["limit"] == 1_000
-
-
-def test_the_memory_limit_is_the_containers(tmp_path: Path) -> None:
-    """Of either version of control groups; `max` and nothing mean the machine's."""
-    machine = memory_limit(tmp_path)
-    assert machine > 2**28
-    (tmp_path / "memory.max").write_text("max\n")
-    assert memory_limit(tmp_path) == machine
-    (tmp_path / "memory.max").write_text("268435456\n")
-    assert memory_limit(tmp_path) == 2**28
-    (tmp_path / "memory").mkdir()
-    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("134217728\n")
-    assert memory_limit(tmp_path) == 2**27

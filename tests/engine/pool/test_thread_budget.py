@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from app.contracts.errors import ConfigError
-from app.engine.pool.thread_budget import (
-    ThreadBudget,
-    available_cores,
-    refuse_absurd,
-    thread_budget,
-)
+from app.engine.pool.thread_budget import ThreadBudget, refuse_absurd, thread_budget
 from app.repository.config import InstanceGroup, ModelConfig
 
 
@@ -50,30 +43,3 @@ def test_only_absurd_configurations_are_refused() -> None:
     refuse_absurd("m", config((64, 2, "always")), cores=8.0)
     with pytest.raises(ConfigError, match="128 threads on 4 cores, limit 64"):
         refuse_absurd("m", config((64, 2, "always")), cores=4.0)
-
-
-@pytest.mark.parametrize(
-    ("files", "quota"),
-    [
-        pytest.param({"cpu.max": "50000 100000"}, 0.5, id="v2"),
-        pytest.param({"cpu.max": "max 100000"}, None, id="v2 without a limit"),
-        pytest.param(
-            {"cpu/cpu.cfs_quota_us": "25000", "cpu/cpu.cfs_period_us": "100000"}, 0.25, id="v1"
-        ),
-        pytest.param(
-            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None, id="v1 free"
-        ),
-        pytest.param({"cpu.max": "nonsense"}, None, id="unreadable"),
-        pytest.param({}, None, id="no control group"),
-    ],
-)
-def test_the_control_group_lowers_the_cores(
-    tmp_path: Path, files: dict[str, str], quota: float | None
-) -> None:
-    """The quota counts where it is below the CPU affinity, and only where there is one."""
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text + "\n", "ascii")
-    unlimited = available_cores(tmp_path / "nowhere")
-    assert unlimited >= 1
-    assert available_cores(tmp_path) == (unlimited if quota is None else quota)

@@ -1,0 +1,49 @@
+"""What the machine, or the container, grants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.resources import available_cores, memory_limit
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        pytest.param({"cpu.max": "50000 100000"}, 0.5, id="v2"),
+        pytest.param({"cpu.max": "max 100000"}, None, id="v2 without a limit"),
+        pytest.param(
+            {"cpu/cpu.cfs_quota_us": "25000", "cpu/cpu.cfs_period_us": "100000"}, 0.25, id="v1"
+        ),
+        pytest.param(
+            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None, id="v1 free"
+        ),
+        pytest.param({"cpu.max": "nonsense"}, None, id="unreadable"),
+        pytest.param({}, None, id="no control group"),
+    ],
+)
+def test_the_control_group_lowers_the_cores(
+    tmp_path: Path, files: dict[str, str], quota: float | None
+) -> None:
+    """The quota counts where it is below the CPU affinity, and only where there is one."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n", "ascii")
+    unlimited = available_cores(tmp_path / "nowhere")
+    assert unlimited >= 1
+    assert available_cores(tmp_path) == (unlimited if quota is None else quota)
+
+
+def test_the_memory_limit_is_the_containers(tmp_path: Path) -> None:
+    """Of either version of control groups; `max` and nothing mean the machine's."""
+    machine = memory_limit(tmp_path)
+    assert machine > 2**28
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_limit(tmp_path) == machine
+    (tmp_path / "memory.max").write_text("268435456\n")
+    assert memory_limit(tmp_path) == 2**28
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("134217728\n")
+    assert memory_limit(tmp_path) == 2**27
