@@ -164,7 +164,10 @@ class Child:
                 f"this is a bug: a header of {len(header)} bytes, limit {HEADER_BYTES}"
             )
         try:
-            socket.send_fds(self._socket, [header], list(descriptors))
+            if descriptors:
+                socket.send_fds(self._socket, [header], list(descriptors))
+            else:
+                self._socket.send(header)
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
         self._under_way.append((slot, time.monotonic()))

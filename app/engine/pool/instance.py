@@ -40,8 +40,7 @@ PATIENCE = 4.0
 an impatient client must not cost the others a predictor."""
 PREFETCH_SECONDS = 0.001
 PREFETCH_PART = 0.1
-"""The next batch is handed over this many seconds, and this share of the run, before its usual end:
-about as much as runs differ."""
+"""Seconds, and share of a run, before its usual end: about as much as runs differ."""
 PREFETCH_RUN_SECONDS = 0.1
 """Longer runs are left to end first: nothing measurable is gained, and another may be free."""
 FAREWELL_SECONDS = 0.2
@@ -105,7 +104,8 @@ class Instance(Generic[Request, Answer]):
         self._serving = serving
         self._clock = clock
         self._worker: Worker[Request, Answer] | None = None
-        self._succession = Succession(name, partial(open_worker, False), cap=max_resident_bytes)
+        opening = partial(open_worker, False)
+        self._succession = Succession(name, opening, cap=max_resident_bytes, clock=clock)
         self._runs: deque[Run] = deque()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from app.contracts.ports import Worker
+from app.contracts.ports import Clock, Worker
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+
+LOOK_SECONDS = 0.05
+"""Between two looks at a worker's memory: the system adds it up of every processor's part, which
+takes as long as a tenth of a short run."""
 
 log = logging.getLogger(__name__)
 
@@ -24,19 +29,27 @@ class Succession(Generic[Request, Answer]):
     """
 
     def __init__(
-        self, name: str, open_worker: Callable[[], Worker[Request, Answer]], *, cap: int
+        self,
+        name: str,
+        open_worker: Callable[[], Worker[Request, Answer]],
+        *,
+        cap: int,
+        clock: Clock,
     ) -> None:
         self._name = name
         self._open_worker = open_worker
         self._smallest_cap = self._cap = cap
+        self._clock = clock
+        self._look_from = -math.inf
         self._successor: Future[Worker[Request, Answer]] | None = None
 
     def began(self, worker: Worker[Request, Answer]) -> None:
         self._cap = max(self._smallest_cap, worker.resident_bytes() * 3 // 2)
+        self._look_from = -math.inf
 
     def watch(self, worker: Worker[Request, Answer]) -> None:
         """Between two runs."""
-        if self._successor is None and worker.resident_bytes() > self._cap:
+        if self._successor is None and self._above_cap(worker):
             self._successor = Future()
             opening = threading.Thread(
                 target=self._open,
@@ -53,6 +66,13 @@ class Succession(Generic[Request, Answer]):
             log.warning("%s: no successor can be opened: %s", self._name, error)
             self._successor = None
             self._cap = self._cap * 3 // 2
+
+    def _above_cap(self, worker: Worker[Request, Answer]) -> bool:
+        now = self._clock()
+        if now < self._look_from:
+            return False
+        self._look_from = now + LOOK_SECONDS
+        return worker.resident_bytes() > self._cap
 
     def ready(self) -> bool:
         successor = self._successor

@@ -8,6 +8,7 @@ import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.api.direct import PlainQuery, direct_route
 from app.api.replies import (
     ModelParameter,
     PredictorParameter,
@@ -16,7 +17,7 @@ from app.api.replies import (
     split_model,
     timeout_seconds,
 )
-from app.api.services import ServicesDep
+from app.api.services import Services, ServicesDep
 from app.contracts.errors import InvalidParameter
 from app.pipelines.sentiment.pipeline import TextScores
 from app.pipelines.sentiment.settings import SentimentSettings
@@ -70,7 +71,7 @@ Reply = list[LabelScore] | list[list[LabelScore]] | TextResult | list[TextResult
 
 
 def build_router(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=["sentiment"])
+    router = APIRouter(tags=["sentiment"], route_class=direct_route(SentimentRequest, _answer))
     router.add_api_route(
         "/sentiment",
         classify_sentiment,
@@ -97,6 +98,11 @@ async def classify_sentiment(
     timeout_ms: TimeoutParameter = None,
 ) -> Response:
     """Classifies `text` or `inputs`. A string gets one list of labels, a list one per input."""
+    query = PlainQuery.model_construct(model=model, predictor=predictor, timeout_ms=timeout_ms)
+    return await _answer(body, services, query)
+
+
+async def _answer(body: SentimentRequest, services: Services, query: PlainQuery) -> Response:
     settings, asked = services.settings, body.parameters
     own = settings.of(SentimentSettings)
     texts, single = _texts(body)
@@ -104,14 +110,16 @@ async def classify_sentiment(
         texts,
         limits=TextLimits(characters=own.text_max_characters, texts=own.text_max_inputs),
     )
-    name, version = split_model(_either("model", model, asked.model))
+    name, version = split_model(_either("model", query.model, asked.model))
     answer = await services.dataplane.run(
         "sentiment",
         texts,
         model=name,
         version=version,
-        group=_either("predictor", predictor, asked.predictor),
-        timeout=timeout_seconds(_either("timeout_ms", timeout_ms, asked.timeout_ms), settings),
+        group=_either("predictor", query.predictor, asked.predictor),
+        timeout=timeout_seconds(
+            _either("timeout_ms", query.timeout_ms, asked.timeout_ms), settings
+        ),
     )
     results: tuple[TextScores, ...] = answer.value
     services.metrics.padded(
