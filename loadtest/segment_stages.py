@@ -1,9 +1,10 @@
 """What `/segment` costs beyond the predictor: decode, preprocess, postprocess and encode.
 
-    python -m loadtest.segment_stages [--requests 40]
+    python -m loadtest.segment_stages [--requests 40] [--megapixels 1]
 
-A generated 1 MP JPEG goes through real codec processes, with a drawn mask in place of a network's.
+A generated JPEG goes through real codec processes, with a drawn mask in place of a network's.
 The kinds of request take turns, so that whatever else the machine does meets all of them alike.
+What colour estimation takes is the difference that `colours=original` makes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ KINDS: dict[str, dict[str, str]] = {
     "mask": {"output": "mask"},
     "mask guided": {"output": "mask", "refine": "guided"},
     "cutout png": {"output": "cutout"},
+    "cutout png, own colours": {"output": "cutout", "colours": "original"},
     "cutout png unrefined": {"output": "cutout", "refine": "none"},
     "cutout webp": {"output": "cutout", "format": "webp"},
     "composite jpg": {"output": "composite", "format": "jpg"},
@@ -47,7 +49,7 @@ INFO = ServedModelInfo(
 
 
 def photograph(width: int = 1224, height: int = 816) -> bytes:
-    """A JPEG of about 1 MP with soft shapes and grain, as photographs have."""
+    """A JPEG (of about 1 MP) with soft shapes and grain, as photographs have."""
     random = np.random.default_rng(3)
     coarse = random.integers(0, 255, (24, 36, 3), dtype=np.uint8)
     smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
@@ -83,9 +85,12 @@ async def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, add_help=True)
     parser.add_argument("--requests", type=int, default=40, help="of each kind (default 40)")
-    requests = parser.parse_args().requests
+    parser.add_argument("--megapixels", type=float, default=1.0, help="the JPEG's size (default 1)")
+    given = parser.parse_args()
+    requests = given.requests
+    side = (given.megapixels / 1.5) ** 0.5 * 1000
     codecs = Codecs(pool=CodecPool(count=1), pictures=PictureStore(budget=1 << 30))
-    body, mask = photograph(), disc()
+    body, mask = photograph(round(1.5 * side), round(side)), disc()
     try:
         pipeline = open_pipeline(INFO, codecs=codecs)
         for kind in KINDS:
@@ -96,16 +101,19 @@ def main() -> None:
                 measured.append(asyncio.run(measure(pipeline, body, mask, kind)))
     finally:
         codecs.close()
-    print(f"1 MP JPEG of {len(body):,} bytes, {requests} requests of each kind, one at a time")
+    print(
+        f"{given.megapixels:g} MP JPEG of {len(body):,} bytes, "
+        f"{requests} requests of each kind, one at a time"
+    )
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; milliseconds, p50 (fastest)")
     columns = (*STAGES, "total")
-    print(f"{'':22}" + "".join(f"{name:>16}" for name in columns) + f"{'bytes':>12}")
+    print(f"{'':25}" + "".join(f"{name:>16}" for name in columns) + f"{'bytes':>12}")
     for kind, measured in runs.items():
         cells = ""
         for name in columns:
             values = [run[name] for run in measured]
             cells += f"{statistics.median(values):8.1f} ({min(values):5.1f})"
-        print(f"{kind:22}{cells}{measured[0]['bytes']:12,.0f}")
+        print(f"{kind:25}{cells}{measured[0]['bytes']:12,.0f}")
 
 
 if __name__ == "__main__":

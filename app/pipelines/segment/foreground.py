@@ -9,13 +9,17 @@ the step from Forte, "Approximate Fast Foreground Colour Estimation" (2021).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import cv2
 import numpy as np
 
 from app.codecs.picture import Pixels
 from app.pipelines.segment.matte import Floats
+
+Area = tuple[slice, slice]
+Plane = TypeVar("Plane", Pixels, Floats)
 
 RADIUS = 3
 """Of the window of each level, in its own pixels."""
@@ -24,7 +28,8 @@ FINEST_PIXELS = 1_000_000
 WHOLE_PIXELS = 200_000
 """Levels of at most so many pixels are computed everywhere, the last one only along edges."""
 COARSEST = 64
-TILE = 256
+TILE = 64
+"""Side of what is computed at once, in pixels of the last level."""
 VISIBLE, OPAQUE = 8, 248
 """Alphas (of 255) from which a pixel shows, and from which it counts as the foreground alone."""
 OWN = 230
@@ -42,24 +47,37 @@ def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
     They differ from the picture's only where alpha is partial along an edge.
     """
     result: Pixels = np.array(pixels[..., :3], order="C")
-    finest = 2
-    while alpha.size > FINEST_PIXELS * finest * finest:
-        finest *= 2
     partial = cv2.inRange(alpha, VISIBLE, OPAQUE - 1)
-    if not partial.any():
+    if not cv2.countNonZero(partial):
         return result
-    coarse = _coarse(result, alpha, 2 * finest)
-    for rows, columns in _tiles(*alpha.shape):
-        if cv2.countNonZero(partial[rows, columns]):
+    height, width = alpha.shape
+    step = 2
+    while height * width > FINEST_PIXELS * step * step:
+        step *= 2
+    while step > min(height, width):
+        step //= 2
+    # Whole blocks of step x step pixels; what is left over at two edges shares the last block.
+    rows, columns = height // step, width // step
+    coarse = [_enlarged(plane, rows, columns) for plane in _coarse(result, alpha, 2 * step)]
+    for blocks in _tiles(rows, columns):
+        place = (
+            slice(blocks[0].start * step, _end(blocks[0], rows, step, height)),
+            slice(blocks[1].start * step, _end(blocks[1], columns, step, width)),
+        )
+        if cv2.countNonZero(partial[place]):
             # Tiles overlap: what is read is the picture, and not what is finished already.
-            _finish(pixels, alpha, coarse, (rows, columns), finest, result[rows, columns])
+            result[place] = _finished(pixels, alpha, coarse, blocks, place, step)
     return result
 
 
-def _tiles(height: int, width: int) -> Iterator[tuple[slice, slice]]:
-    for top in range(0, height, TILE):
-        for left in range(0, width, TILE):
-            yield slice(top, min(height, top + TILE)), slice(left, min(width, left + TILE))
+def _tiles(rows: int, columns: int) -> Iterator[Area]:
+    for top in range(0, rows, TILE):
+        for left in range(0, columns, TILE):
+            yield slice(top, min(rows, top + TILE)), slice(left, min(columns, left + TILE))
+
+
+def _end(blocks: slice, count: int, step: int, length: int) -> int:
+    return length if blocks.stop == count else blocks.stop * step
 
 
 def _coarse(picture: Pixels, alpha: Pixels, step: int) -> tuple[Floats, Floats, Floats]:
@@ -67,11 +85,10 @@ def _coarse(picture: Pixels, alpha: Pixels, step: int) -> tuple[Floats, Floats, 
     height, width = alpha.shape
     while height * width > WHOLE_PIXELS * step * step:
         step *= 2
-    size = (max(1, width // step), max(1, height // step))
     levels = [
         (
-            cv2.resize(picture, size, interpolation=cv2.INTER_AREA).astype(np.float32),
-            cv2.resize(alpha, size, interpolation=cv2.INTER_AREA).astype(np.float32) / 255,
+            _reduced(picture, step).astype(np.float32),
+            _reduced(alpha, step).astype(np.float32) / np.float32(255),
         )
     ]
     broad = _broad(levels[0][1])
@@ -82,13 +99,36 @@ def _coarse(picture: Pixels, alpha: Pixels, step: int) -> tuple[Floats, Floats, 
         size = (small.shape[1], small.shape[0])
         front = cv2.resize(front, size, interpolation=cv2.INTER_LINEAR)
         back = cv2.resize(back, size, interpolation=cv2.INTER_LINEAR)
-        front, back = _fuse(small, cv2.merge((share, share, share)), front, back)
+        front, back = _fuse(small, share, front, back)
     return front, back, broad
 
 
-def _halved(plane: Floats) -> Floats:
+def _reduced(plane: Pixels, step: int) -> Pixels:
+    """Means of blocks of step x step; `step` is a power of two."""
+    rows, columns = max(1, plane.shape[0] // step), max(1, plane.shape[1] // step)
+    plane = plane[: rows * step, : columns * step]
+    # OpenCV is several times as fast by two than by any other factor.
+    while step > 1:
+        plane = _halved(plane)
+        step //= 2
+    return plane
+
+
+def _enlarged(plane: Floats, rows: int, columns: int) -> Floats:
+    """A coarse plane at the size (rows, columns) of the last level."""
+    factor = 1
+    while plane.shape[0] * factor * 2 <= rows or plane.shape[1] * factor * 2 <= columns:
+        factor *= 2
+    larger = cv2.resize(plane, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
+    larger = larger[:rows, :columns]
+    below, beside = rows - larger.shape[0], columns - larger.shape[1]
+    filled: Floats = cv2.copyMakeBorder(larger, 0, below, 0, beside, cv2.BORDER_REPLICATE)
+    return filled
+
+
+def _halved(plane: Plane) -> Plane:
     size = (max(1, plane.shape[1] // 2), max(1, plane.shape[0] // 2))
-    smaller: Floats = cv2.resize(plane, size, interpolation=cv2.INTER_AREA)
+    smaller: Plane = cv2.resize(plane, size, interpolation=cv2.INTER_AREA)
     return smaller
 
 
@@ -106,65 +146,58 @@ def _broad(share: Floats) -> Floats:
 
 
 def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[Floats, Floats]:
-    """One step of blur-fusion on (h, w, 3): the next F, and the B that it was made with."""
+    """One step of blur-fusion: the next F, and the B that it was made with.
+
+    `share` is alpha from 0 to 1 (h, w), the others are (h, w, 3).
+    """
     window = (2 * RADIUS + 1, 2 * RADIUS + 1)
     weight = cv2.blur(share, window)
-    front = cv2.blur(cv2.multiply(front, share), window)
-    cv2.divide(front, weight + EPSILON, dst=front)
-    back = cv2.blur(cv2.subtract(back, cv2.multiply(back, share)), window)
-    cv2.divide(back, np.float32(1) + EPSILON - weight, dst=back)
+    rest = np.float32(1) + EPSILON - weight
+    weight += EPSILON
+    shares = cv2.merge((share, share, share))
+    front = cv2.blur(cv2.multiply(front, shares), window)
+    cv2.divide(front, cv2.merge((weight, weight, weight)), dst=front)
+    back = cv2.blur(cv2.subtract(back, cv2.multiply(back, shares)), window)
+    cv2.divide(back, cv2.merge((rest, rest, rest)), dst=back)
     unexplained = cv2.subtract(picture, back)
-    unexplained -= cv2.multiply(share, cv2.subtract(front, back))
-    front += cv2.multiply(share, unexplained)
+    unexplained -= cv2.multiply(shares, cv2.subtract(front, back))
+    front += cv2.multiply(shares, unexplained)
     return np.clip(front, 0, 255, out=front), back
 
 
-def _finish(
+def _finished(
     picture: Pixels,
     alpha: Pixels,
-    coarse: tuple[Floats, Floats, Floats],
-    tile: tuple[slice, slice],
-    finest: int,
-    result: Pixels,
-) -> None:
-    """Compute the finest level of one tile, with a margin, and write its colours to `result`."""
-    height, width = alpha.shape
-    margin = 2 * RADIUS * finest
-    top, left = max(0, tile[0].start - margin), max(0, tile[1].start - margin)
-    area = (slice(top, min(height, tile[0].stop + margin)),
-            slice(left, min(width, tile[1].stop + margin)))  # fmt: skip
-    tall, wide = area[0].stop - top, area[1].stop - left
-    size = (max(1, wide // finest), max(1, tall // finest))
+    coarse: Sequence[Floats],
+    blocks: Area,
+    place: Area,
+    step: int,
+) -> Pixels:
+    """The colours of `place`, from the last level of its `blocks` with a margin around them."""
+    rows, columns = coarse[0].shape[:2]
+    margin = RADIUS + 1  # the window's, and the neighbour's that is interpolated with
+    top, left = max(0, blocks[0].start - margin), max(0, blocks[1].start - margin)
+    bottom, right = min(rows, blocks[0].stop + margin), min(columns, blocks[1].stop + margin)
+    near = (slice(top, bottom), slice(left, right))
+    area = (slice(top * step, bottom * step), slice(left * step, right * step))
+    small = _reduced(np.ascontiguousarray(picture[area][..., :3]), step).astype(np.float32)
+    share = _reduced(alpha[area], step).astype(np.float32) / np.float32(255)
+    front, _ = _fuse(small, share, coarse[0][near], coarse[1][near])
 
-    def enlarged(plane: Floats, size: tuple[int, int]) -> Floats:
-        # Centres of pixels of the tile, in the coarse level's.
-        across, down = plane.shape[1] / width, plane.shape[0] / height
-        each, every = wide / size[0] * across, tall / size[1] * down
-        turn = np.array([[each, 0, left * across + each / 2 - 0.5],
-                         [0, every, top * down + every / 2 - 0.5]])  # fmt: skip
-        moved: Floats = cv2.warpAffine(
-            plane,
-            turn,
-            size,
-            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-            borderMode=cv2.BORDER_REPLICATE,
-        )
-        return moved
+    def in_place(plane: Floats) -> Floats:
+        # A block more at the end, for what is left over of the picture there.
+        plane = cv2.copyMakeBorder(plane, 0, 1, 0, 1, cv2.BORDER_REPLICATE)
+        larger: Floats = cv2.resize(plane, None, fx=step, fy=step, interpolation=cv2.INTER_LINEAR)
+        return larger[
+            place[0].start - top * step : place[0].stop - top * step,
+            place[1].start - left * step : place[1].stop - left * step,
+        ]
 
-    own_colours = np.ascontiguousarray(picture[area][..., :3])
-    small = cv2.resize(own_colours, size, interpolation=cv2.INTER_AREA).astype(np.float32)
-    share = cv2.resize(alpha[area], size, interpolation=cv2.INTER_AREA).astype(np.float32) / 255
-    front, _ = _fuse(
-        small,
-        cv2.merge((share, share, share)),
-        enlarged(coarse[0], size),
-        enlarged(coarse[1], size),
-    )
-    colours = cv2.resize(front.astype(np.uint8), (wide, tall), interpolation=cv2.INTER_LINEAR)
-    own = cv2.LUT(np.ascontiguousarray(alpha[area]), _OWN_SHARE)
-    if coarse[2].any():
-        own = np.maximum(own, enlarged(coarse[2], (wide, tall)))
-    mixed = cv2.blendLinear(own_colours, colours, own, np.float32(1) - own)
-    inner = (slice(tile[0].start - top, tile[0].stop - top),
-             slice(tile[1].start - left, tile[1].stop - left))  # fmt: skip
-    result[...] = mixed[inner]
+    own = cv2.LUT(alpha[place], _OWN_SHARE)
+    if cv2.countNonZero(coarse[2][near]):
+        own = np.maximum(own, in_place(coarse[2][near]))
+    colours = in_place(front)
+    detail = cv2.subtract(np.ascontiguousarray(picture[place][..., :3]), colours, dtype=cv2.CV_32F)
+    cv2.multiply(detail, cv2.merge((own, own, own)), dst=detail)
+    mixed: Pixels = cv2.add(colours, detail, dtype=cv2.CV_8U)
+    return mixed

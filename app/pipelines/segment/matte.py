@@ -65,8 +65,12 @@ def box_of(alpha: Pixels) -> tuple[int, int, int, int]:
 
 def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
     """RGBA. Colour is zeroed where alpha is: the removed background must not be in the file."""
-    red, green, blue = cv2.split(cv2.bitwise_and(pixels, pixels, mask=alpha))[:3]
-    result: Pixels = cv2.merge((red, green, blue, alpha))
+    height, width = alpha.shape
+    result = np.zeros((height, width, 4), np.uint8)
+    for rows in bands(height, width):
+        colours = cv2.cvtColor(np.ascontiguousarray(pixels[rows][..., :3]), cv2.COLOR_RGB2RGBA)
+        cv2.mixChannels([alpha[rows]], [colours], [0, 3])
+        cv2.copyTo(colours, alpha[rows], result[rows])
     return result
 
 
