@@ -149,6 +149,7 @@ def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> s
     groups = _GROUPS.format(count=1, budget=_LABELS, cache=cache)
     return f"""pipeline = "sentiment"
 default_group = "auto"       # the server measures which is the fastest here
+equal_axes = [["input_ids.1", "attention_mask.1"]]     # no engine is relied on to look
 
 [dynamic_batching]
 max_batch_size = 8

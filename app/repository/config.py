@@ -132,6 +132,7 @@ class ModelConfig(_Table):
 
     `default` says that this model answers its task when a request names none. Of what load_config()
     gives, `default_group` is always the name of a group: for "auto" the first that always starts.
+    `equal_axes` lists axes of inputs, as `input_ids.1`, that must have one size in a request.
     """
 
     pipeline: str | None = None
@@ -143,6 +144,7 @@ class ModelConfig(_Table):
         InstanceGroup(name="onednn", backend="paddle_inference", options={"onednn": True}),
     )
     warmup: tuple[Warmup, ...] = ()
+    equal_axes: tuple[Annotated[tuple[str, ...], Field(min_length=2)], ...] = ()
     parameters: dict[str, Any] = Field(default_factory=dict)
     _first_group: str | None = PrivateAttr(default=None)
 

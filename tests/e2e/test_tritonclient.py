@@ -201,8 +201,8 @@ def tokens(**columns: int) -> list[Any]:
 
 
 def test_tensors_that_disagree_are_the_clients_to_mend(server: Server, client: Any) -> None:
-    """Each fits the model and together they do not: 400 from the framework's refusal, not 500, as
-    often as it is tried, and beside requests that are answered."""
+    """Each fits the model and together they do not: 400, as often as it is tried, whatever the
+    engine would make of them, and beside requests that are answered."""
     fits, differs = {"input_ids": 3, "attention_mask": 3}, {"input_ids": 3, "attention_mask": 2}
     expected = client.infer("emotion", tokens(**fits)).as_numpy("logits")
     for _ in range(3):

@@ -22,6 +22,7 @@ from app.engine.pool.statistics import Snapshot, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.job import Job
 from app.repository.config import ModelConfig
+from app.repository.equal_axes import EqualAxes
 from app.repository.layout import ModelFiles
 from app.repository.selftest import SelfTest, read_selftest
 from app.repository.warmup import warmup_inputs
@@ -80,6 +81,7 @@ class ServedModel:
             read_selftest(files.directory, manifest.inputs, manifest.outputs),
             agreement=context.agreement_of(self.info),
         )
+        self._equal_axes = EqualAxes(files.config.equal_axes, manifest.inputs)
         self.warmups: tuple[Tensors, ...] = warmup_inputs(files.config, manifest.inputs)
         self._statistics: Statistics = Statistics() if before is None else before._statistics
         self._groups = {
@@ -263,6 +265,7 @@ class ServedModel:
                 )
             if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
                 raise InvalidTensor(f"input {spec.name!r} contains NaN or infinity")
+        self._equal_axes.check(inputs)
         if not self.batched:
             return 1
         sizes = {name: array.shape[0] for name, array in inputs.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -161,6 +162,37 @@ def test_unfit_tensors_are_refused_before_the_queue(
     with pytest.raises(InvalidTensor, match=message):
         model.submit(inputs, deadline=soon())
     assert gate.seen == []
+
+
+def test_axes_that_must_agree_are_compared_before_the_queue(
+    tmp_path: Path, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """As a text and its mask: no engine sees tensors that it might read beyond their end."""
+    inputs = (TensorSpec("x", "float32", (-1, -1)), TensorSpec("mask", "float32", (-1, -1)))
+    ones = {name: np.ones((1, 3), np.float32) for name in ("x", "mask")}
+    directory = write_double(tmp_path)
+    shutil.rmtree(directory / "1")
+    specs = (inputs, (TensorSpec("y", "float32", (-1, -1)),))
+    write_version(directory / "1", specs=specs, inputs=ones, outputs={"y": 2 * ones["x"]})
+    config = directory / "config.toml"
+    config.write_text('equal_axes = [["x.1", "mask.1"]]\n' + config.read_text("utf-8"), "utf-8")
+    context = EngineContext(
+        open_predictor=factory,
+        observer=observer,
+        clock=time.monotonic,
+        max_resident_bytes=1 << 30,
+    )
+    model = ServedModel(ModelRepository(tmp_path).read("double", 1), context=context)
+    with contextlib.closing(model):
+        model.start()
+        factory.behaviour = gate = Gate()
+        shorter = ones | {"mask": np.ones((1, 2), np.float32)}
+        with pytest.raises(InvalidTensor, match="do not go together: axis 1 of 'x' has 3"):
+            model.submit(shorter, deadline=soon())
+        assert gate.seen == []
+        factory.behaviour = doubled
+        found = model.submit(ones, deadline=soon()).result(timeout=PATIENCE)
+        assert found.outputs["y"].tolist() == [[2, 2, 2]]
 
 
 def test_an_unknown_group_is_refused(serve: Serve) -> None:
