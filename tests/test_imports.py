@@ -78,7 +78,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("app.workers", ("app.codecs",)),
     ("app.dataplane", ("app.awaiting", "app.contracts", "app.engine")),
-    ("app.quality*", ("app.contracts", "app.repository", "app.quality")),
+    ("app.quality*", ("app.contracts", "app.repository", "app.evidence", "app.quality")),
     ("app.live*", (*ENGINE, "app.evidence", "app.live")),
     ("app.comparison*", (*ENGINE, "app.evidence", "app.observability", "app.comparison")),
     ("app.pipelines.*.router", (*EDGE, *PORTS, "app.codecs", "{here}")),

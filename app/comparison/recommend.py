@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,12 +10,6 @@ from app.comparison.result import Comparison, GroupResult
 
 EQUAL = 0.10
 """A group that is faster by less is no reason to leave the default one."""
-
-MEAN_DIFFERENCE = 0.015
-"""Of the largest value that the default group gives: what a group may differ by on average."""
-
-AGREEMENT = 0.95
-"""How far a group must mean the same as the default one: mutual IoU or equal labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +21,7 @@ class Recommendation:
 
 
 def recommend(found: Comparison, *, p95_seconds: float | None = None) -> Recommendation:
-    """The fastest group that gives the default group's answers.
+    """The fastest group that gives the default group's answers, within its own budget.
 
     Fast is what all cores do together in a second, or one request's median where that was not
     measured. With `p95_seconds` a slower 95th percentile, of what was measured, is no candidate.
@@ -64,11 +59,12 @@ def _objections(
         yield f"its p95 is {slowest * 1000:.0f} ms, asked for are {p95_seconds * 1000:.0f}"
     if each is default:
         return
-    if not each.mean_difference <= MEAN_DIFFERENCE:
-        differs = f"its outputs differ by {each.mean_difference:.3g} of the largest on average"
-        yield f"{differs}, limit {MEAN_DIFFERENCE}"
-    if each.agreement is not None and each.agreement < AGREEMENT:
-        yield f"its answers agree by {each.agreement:.3f}, limit {AGREEMENT}"
+    mean, least = each.budget.mean_difference, each.budget.agreement
+    if math.isinf(each.mean_difference) or (mean is not None and each.mean_difference > mean):
+        limit = "" if mean is None else f", limit {mean:g}"
+        yield f"its outputs differ by {each.mean_difference:.3g} on average{limit}"
+    if each.agreement is not None and least is not None and each.agreement < least:
+        yield f"its answers agree by {each.agreement:.3f}, limit {least:g}"
 
 
 def _rate(each: GroupResult, together: bool) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,9 +10,8 @@ import numpy as np
 
 from app.comparison.measure import Load, Runs
 from app.comparison.tasks import TaskComparison
-from app.contracts.tensors import Tensors
-from app.evidence.proof import Evidence, bitwise_equal, judge, max_abs_drift
-from app.repository.config import InstanceGroup, ModelConfig
+from app.evidence.proof import Evidence, bitwise_equal, judge, max_abs_drift, mean_abs_drift
+from app.repository.config import Budget, InstanceGroup, ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +19,9 @@ class GroupResult:
     """One group. Times are those of one request alone; `concurrent_*` those of a busy machine.
 
     `max_abs_drift`, `mean_difference` and `agreement` are against the default group: the mean is of
-    absolute differences, as a share of the largest value there. `effective` is None while
-    unproven. `instances` predictors were busy at once, None where that was not measured.
+    absolute differences, of the output that differs most. `budget` is what the group may differ by:
+    its own, or the tolerance that every output is held to. `effective` is None while unproven.
+    `instances` predictors were busy at once, None where that was not measured.
     """
 
     group: str
@@ -36,6 +35,7 @@ class GroupResult:
     max_abs_drift: float
     mean_difference: float
     agreement: float | None
+    budget: Budget
     base: str | None
     effective: bool | None
     reason: str
@@ -69,6 +69,8 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         values = asdict(self)
+        for each in values["groups"]:
+            each["budget"] = each["budget"].model_dump()
         values["refused"] = [{"group": g, "reason": r} for g, r in self.refused.items()]
         values["thread_budgets"] = self.budgets()
         return values
@@ -95,8 +97,9 @@ def group_results(
     loads: Mapping[str, Load],
     resident: Mapping[str, int],
     task: TaskComparison | None,
+    tolerance: float,
 ) -> tuple[GroupResult, ...]:
-    """Slowest first. `runs` must hold the default group."""
+    """Slowest first. `runs` must hold the default group; `tolerance` is the self-test's."""
     default = runs[config.default_group]
     medians = {name: _quantile(each.seconds, 0.5) for name, each in runs.items()}
     slowest = max(medians.values())
@@ -116,10 +119,11 @@ def group_results(
                 ratio_to_default=medians[name] / medians[config.default_group],
                 ratio_to_slowest=medians[name] / slowest,
                 max_abs_drift=max(max_abs_drift(a, b) for a, b in pairs),
-                mean_difference=float(np.mean([_mean_difference(a, b) for a, b in pairs])),
+                mean_difference=float(np.mean([mean_abs_drift(a, b) for a, b in pairs])),
                 agreement=float(np.mean([task.agreement(a, b) for a, b in pairs]))
                 if task is not None
                 else None,
+                budget=group.budget or Budget(mean_difference=group.tolerance or tolerance),
                 base=base,
                 effective=effective,
                 reason=reason,
@@ -154,19 +158,6 @@ def _proof(
         )
     )
     return base, verdict.effective, verdict.reason
-
-
-def _mean_difference(found: Tensors, expected: Tensors) -> float:
-    """Of the output that differs most; infinite where shapes differ or a value is no number."""
-    shares = [0.0]
-    for name, reference in expected.items():
-        if found[name].shape != reference.shape:
-            return math.inf
-        values = reference.astype(np.float64)
-        mean = float(np.abs(found[name].astype(np.float64) - values).mean()) if values.size else 0.0
-        scale = float(np.abs(values).max(initial=0.0))
-        shares.append(math.inf if math.isnan(mean) else mean / scale if scale else mean)
-    return max(shares)
 
 
 def _quantile(seconds: Sequence[float], share: float) -> float:

@@ -90,7 +90,14 @@ def compare(
         samples=tuple(name for name, _ in samples),
         default_group=config.default_group,
         agreement_name=task.agreement_name if task else None,
-        groups=group_results(config, runs, loads=loads, resident=resident, task=task),
+        groups=group_results(
+            config,
+            runs,
+            loads=loads,
+            resident=resident,
+            task=task,
+            tolerance=selftest.tolerance,
+        ),
         refused=opened.refused,
         not_busy=not_busy,
     )

@@ -143,3 +143,17 @@ def max_abs_drift(found: Tensors, expected: Tensors) -> float:
         largest = float(difference.max(initial=0.0))
         worst = max(worst, math.inf if math.isnan(largest) else largest)
     return worst
+
+
+def mean_abs_drift(found: Tensors, expected: Tensors) -> float:
+    """Mean absolute difference of the output where it is largest, as a budget limits it and the
+    self-test measures it; infinite where shapes differ or a value is no number."""
+    worst = 0.0
+    for name, reference in expected.items():
+        array = found.get(name)
+        if array is None or array.shape != reference.shape:
+            return math.inf
+        difference = np.abs(array.astype(np.float64) - reference.astype(np.float64))
+        mean = float(difference.mean()) if difference.size else 0.0
+        worst = max(worst, math.inf if math.isnan(mean) else mean)
+    return worst

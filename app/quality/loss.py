@@ -8,6 +8,7 @@ import numpy as np
 
 from app.contracts.ports import Agreement
 from app.contracts.tensors import Tensors
+from app.evidence.proof import mean_abs_drift
 from app.quality.ports import Findings, Table, Value
 
 
@@ -37,7 +38,7 @@ def compare_outputs(
 ) -> Table:
     """How far the outputs themselves are from those of the base, over all jobs."""
     pairs = list(zip(found, expected, strict=True))
-    drifts = [mean_difference(ours, theirs) for ours, theirs in pairs]
+    drifts = [mean_abs_drift(ours, theirs) for ours, theirs in pairs]
     columns: tuple[str, ...] = ("runs", "mean difference", "worst mean")
     values: tuple[Value, ...] = (len(drifts), float(np.mean(drifts)), max(drifts))
     if agreement is not None:
@@ -51,12 +52,3 @@ def compare_outputs(
 
 def _difference(after: Value, before: Value) -> Value:
     return after if isinstance(after, int) and after == before else after - before
-
-
-def mean_difference(found: Tensors, expected: Tensors) -> float:
-    """Mean absolute difference over all outputs of one run."""
-    gaps = [
-        np.abs(found[name].astype(np.float64) - array.astype(np.float64)).mean()
-        for name, array in expected.items()
-    ]
-    return float(np.mean(gaps))

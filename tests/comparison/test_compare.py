@@ -59,7 +59,7 @@ def test_groups_run_in_turns_on_the_same_inputs(files: ModelFiles) -> None:
     runs = measure_single(predictors, samples, requests=10, clock=clock)
     assert behaviours["main"].rows == behaviours["spare"].rows == [1, 2] + 5 * [1, 2]
     slow, fast = group_results(
-        files.config, runs, loads={}, resident={"main": 1, "spare": 2}, task=None
+        files.config, runs, loads={}, resident={"main": 1, "spare": 2}, task=None, tolerance=1e-4
     )
     assert (slow.group, fast.group) == ("spare", "main")
     assert slow.ratio_to_default == pytest.approx(4)
@@ -78,7 +78,12 @@ def test_a_configuration_that_changes_nothing_is_told(files: ModelFiles) -> None
     by_name = {
         each.group: each
         for each in group_results(
-            files.config, runs, loads={}, resident={"main": 1, "spare": 1}, task=None
+            files.config,
+            runs,
+            loads={},
+            resident={"main": 1, "spare": 1},
+            task=None,
+            tolerance=1e-4,
         )
     }
     assert by_name["spare"].effective is False

@@ -17,7 +17,9 @@ from app.comparison.measure import Runs
 from app.comparison.recommend import recommend
 from app.comparison.result import Comparison, GroupResult, group_results
 from app.contracts.errors import ConfigError
+from app.repository.config import Budget
 from app.repository.layout import ModelRepository
+from app.repository.selftest import SelfTest
 from tests.engine.fakes import write_double
 
 DEFAULT = GroupResult(
@@ -32,6 +34,7 @@ DEFAULT = GroupResult(
     max_abs_drift=0.0,
     mean_difference=0.0,
     agreement=1.0,
+    budget=Budget(mean_difference=0.015, agreement=0.95),
     base=None,
     effective=None,
     reason="",
@@ -80,7 +83,7 @@ def comparison(*others: dict[str, Any]) -> Comparison:
             {"concurrent_per_second": 60.0, "mean_difference": 0.02},
             "main",
             "no other group with the same answers is 10% faster; spare would be faster, but its "
-            "outputs differ by 0.02 of the largest on average, limit 0.015",
+            "outputs differ by 0.02 on average, limit 0.015",
             id="other outputs",
         ),
         pytest.param(
@@ -118,19 +121,34 @@ def test_a_slow_p95_is_no_candidate() -> None:
     )
 
 
-def test_the_mean_difference_is_a_share_of_the_largest_value(tmp_path: Path) -> None:
-    """Outputs of any scale have one limit."""
+def test_each_group_is_judged_by_its_own_budget() -> None:
+    """One without a limit on a measure is not held to it, but for what is no number."""
+    faster: dict[str, Any] = {"concurrent_per_second": 60.0, "mean_difference": 0.5}
+    loose = Budget(mean_difference=1.0, agreement=0.5)
+    assert recommend(comparison(faster)).group == "main"
+    assert recommend(comparison(faster | {"budget": loose, "agreement": 0.6})).group == "spare"
+    by_agreement = faster | {"budget": Budget(agreement=0.9)}
+    assert recommend(comparison(by_agreement)).group == "spare"
+    assert recommend(comparison(by_agreement | {"mean_difference": np.inf})).group == "main"
+
+
+def test_the_mean_difference_is_that_of_the_budgets(tmp_path: Path) -> None:
+    """The self-test measures the same; a group without a budget is held to the tolerance."""
     write_double(tmp_path)
-    config = ModelRepository(tmp_path).read("double", 1).config
-    golden = {"y": np.array([[0.0, 8.0]], np.float32)}
-    other = {"y": np.array([[0.0, 8.8]], np.float32)}
+    files = ModelRepository(tmp_path).read("double", 1)
+    golden = {"y": np.array([[0.0, 8.0]], np.float32), "z": np.zeros((1, 1), np.float32)}
+    other = {"y": np.array([[0.0, 8.8]], np.float32), "z": np.zeros((1, 1), np.float32)}
     runs = {
         "main": Runs(seconds=[0.1], outputs=[golden]),
         "spare": Runs(seconds=[0.1], outputs=[other]),
     }
-    rows = group_results(config, runs, loads={}, resident={"main": 1, "spare": 1}, task=None)
+    resident = {"main": 1, "spare": 1}
+    rows = group_results(files.config, runs, loads={}, resident=resident, task=None, tolerance=0.25)
     by_name = {row.group: row.mean_difference for row in rows}
-    assert by_name == {"main": 0.0, "spare": pytest.approx(0.05)}
+    assert by_name == {"main": 0.0, "spare": pytest.approx(0.4)}
+    test = SelfTest(inputs={}, outputs=golden, tolerance=1.0)
+    assert by_name["spare"] == test.quality(other).mean_difference
+    assert [row.budget for row in rows] == [Budget(mean_difference=0.25)] * 2
 
 
 CONFIG = """\
