@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from cases import Case
 from harness import HOST, Server, running_server
 from interleaved_runs import MODES, run, show_table, single_row_cases, summary, users
@@ -31,14 +32,17 @@ from tqdm import tqdm
 LIMIT = 1.10
 LOOK_SECONDS = 0.5
 AFTER_SECONDS = 1.0
+WINDOW_SECONDS = 3.0
+"""Before the change is seen: the second group opens, takes over, and the first one is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Seconds of the requests before the change, of those after it, and how long it lasted; the
-    choice at its end."""
+    """Seconds of the requests before the change, of those after it, and of those in the
+    WINDOW_SECONDS before it was seen; how long it lasted; the choice at its end."""
 
     before: list[float]
+    around: list[float]
     after: list[float]
     lasted: float
     choice: Mapping[str, Any]
@@ -70,6 +74,7 @@ def phase(
         requests = [each for user in answered for each in user]
         return Phase(
             [each.seconds for each in requests if each.began < changed],
+            [each.seconds for each in requests if each.overlaps(changed - WINDOW_SECONDS, changed)],
             [each.seconds for each in requests if each.began >= changed],
             changed - began,
             choice(server),
@@ -107,6 +112,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                         {
                             "seconds": done.lasted,
                             "after": len(done.after),
+                            "around": len(done.around),
+                            "p99_around": float(np.quantile(done.around, 0.99)),
+                            "p99_before": float(np.quantile(done.before, 0.99)),
                             "memory": done.memory,
                             **done.choice,
                         }
@@ -129,7 +137,11 @@ def show(report: Mapping[str, Any]) -> bool:
     for each in report["chosen"]:
         print(
             f"{each['group']} ({each['by']}) after {each['seconds']:.0f} s, {each['after']} "
-            f"requests after that, {each['memory'] / 1e6:.0f} MB: {each['reason']}"
+            f"requests after that, settled at {each['memory'] / 1e6:.0f} MB: {each['reason']}"
+        )
+        print(
+            f"  p99 of {each['around']} requests within {WINDOW_SECONDS:.0f} s before it was seen "
+            f"{1000 * each['p99_around']:.1f} ms, of all before it {1000 * each['p99_before']:.1f}"
         )
     show_table(report["latency"])
     [latency] = report["latency"].values()

@@ -81,6 +81,9 @@ class CandidateInfo(BaseModel):
     )
     gain_low: float | None = Field(None, description="Lower end of its 99 % interval.")
     gain_high: float | None = None
+    seconds: float | None = Field(
+        None, description="What one run takes while all its processes run."
+    )
     resident_bytes: int | None = Field(None, description="Memory of one of its processes.")
     largest_difference: float | None = Field(None, description="From the golden output.")
     mean_difference: float | None = None

@@ -24,7 +24,8 @@ class Candidate:
     """What was found out about a group that may become the default group.
 
     `gain` is its throughput over that of the first group, on the same number of threads, with its
-    99 % interval; differences and agreement are from the golden output. None: not known.
+    99 % interval; `seconds` is what one run takes while all its processes run. Differences and
+    agreement are from the golden output. None: not known.
     """
 
     group: str
@@ -33,6 +34,7 @@ class Candidate:
     gain: float | None = None
     gain_low: float | None = None
     gain_high: float | None = None
+    seconds: float | None = None
     resident_bytes: int | None = None
     largest_difference: float | None = None
     mean_difference: float | None = None

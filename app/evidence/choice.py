@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from app.contracts.status import Candidate
@@ -27,15 +28,26 @@ def undecided(low: float, high: float) -> bool:
 
 
 def best_of(candidates: Sequence[Candidate], lower_precision: frozenset[str]) -> Candidate | None:
-    """The fit candidate with the highest throughput; of equals one in full precision, then the one
-    with the least memory. None where none is worth a change."""
+    """The fit candidate with the highest throughput; of equals one in full precision, then one
+    that answers a request alone sooner, as several threads on it do, then the one with the least
+    memory. None where none is worth a change."""
     fit = [each for each in candidates if each.fit]
     fastest = max((each.gain or 0.0 for each in fit), default=0.0)
+    equal = [each for each in fit if (each.gain or 0.0) * EQUAL >= fastest]
+    soonest = min((_seconds(each) for each in equal), default=0.0)
     return min(
-        (each for each in fit if (each.gain or 0.0) * EQUAL >= fastest),
-        key=lambda each: (each.group in lower_precision, each.resident_bytes or 0),
+        equal,
+        key=lambda each: (
+            each.group in lower_precision,
+            _seconds(each) > GAIN * soonest,
+            each.resident_bytes or 0,
+        ),
         default=None,
     )
+
+
+def _seconds(candidate: Candidate) -> float:
+    return math.inf if candidate.seconds is None else candidate.seconds
 
 
 def in_one_line(candidates: Sequence[Candidate]) -> str:

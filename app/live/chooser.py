@@ -206,6 +206,7 @@ def _candidate(name: str, lap: Lap) -> Candidate:
         gain=lap.gain,
         gain_low=lap.gain_low,
         gain_high=lap.gain_high,
+        seconds=lap.seconds,
         resident_bytes=lap.resident_bytes,
         largest_difference=lap.quality.largest_difference,
         mean_difference=lap.quality.mean_difference,

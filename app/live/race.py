@@ -47,6 +47,7 @@ class Lap:
     gain: float | None = None
     gain_low: float | None = None
     gain_high: float | None = None
+    seconds: float | None = None
 
 
 @dataclass(slots=True)
@@ -128,7 +129,7 @@ class Race:
                 bitwise_equal=bitwise_equal(outputs, base_outputs),
             )
         )
-        return self._judged(verdict, quality, pairs=len(times.own))
+        return self._judged(verdict, quality, times)
 
     def _measure(self) -> _Times:
         times = _Times()
@@ -155,7 +156,8 @@ class Race:
         sharp = high / low < HIDDEN_EFFECT and (clearly_faster(low) or not clearly_faster(high))
         return sharp or pairs >= MAX_PAIRS
 
-    def _judged(self, verdict: Verdict, quality: Quality, *, pairs: int) -> Lap:
+    def _judged(self, verdict: Verdict, quality: Quality, times: _Times) -> Lap:
+        pairs = len(times.own)
         if pairs < MIN_PAIRS:
             return Lap(
                 fit=False,
@@ -179,6 +181,7 @@ class Race:
             gain=gain,
             gain_low=low,
             gain_high=high,
+            seconds=statistics.median(times.own) * self._counts[self._group],
         )
 
     def _resident_bytes(self) -> int:

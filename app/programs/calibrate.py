@@ -39,7 +39,7 @@ def measure_ranges(
 ) -> Ranges:
     """The ranges of all that can be quantised beside `float_layers`. Leaves `model` as it is.
 
-    Bias correction is off: on U²-Netp it moves the masks four times as far as quantising does.
+    Bias correction is off: on U²-Netp it moves the masks further than quantising does.
     Raises ConfigError without NNCF.
     """
     try:

@@ -23,10 +23,32 @@ def test_the_whole_interval_counts(low: float, high: float, faster: bool, open_:
     assert (clearly_faster(low), undecided(low, high)) == (faster, open_)
 
 
-def candidate(group: str, gain: float, megabytes: int, *, fit: bool = True) -> Candidate:
+def candidate(
+    group: str, gain: float, megabytes: int, *, fit: bool = True, seconds: float | None = None
+) -> Candidate:
     return Candidate(
-        group=group, fit=fit, reason="", gain=gain, resident_bytes=megabytes * 1_000_000
+        group=group,
+        fit=fit,
+        reason="",
+        gain=gain,
+        seconds=seconds,
+        resident_bytes=megabytes * 1_000_000,
     )
+
+
+def test_of_equals_the_one_that_answers_sooner() -> None:
+    """Two threads on one request do as much a second as two processes, and one waits half as long;
+    a tenth is no reason to take more memory."""
+    several = [
+        candidate("processes", 2.7, 228, seconds=0.12),
+        candidate("threads", 2.65, 229, seconds=0.065),
+        candidate("alike", 2.7, 900, seconds=0.063),
+        candidate("slow", 2.0, 10, seconds=0.01),
+    ]
+    for order in (several, several[::-1]):
+        best = best_of(order, frozenset())
+        assert best is not None
+        assert best.group == "threads"
 
 
 def test_the_best_of_several() -> None:
