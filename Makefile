@@ -61,6 +61,14 @@ $(DEPLOY_INSTALLED): deploy/requirements.lock
 	.venv-deploy/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement deploy/requirements.lock
 	touch $(DEPLOY_INSTALLED)
 
+# Clients of other servers, which tests run unchanged.
+DOORS_INSTALLED := .venv-doors/.installed
+
+$(DOORS_INSTALLED): tests/e2e/requirements.lock
+	test -x .venv-doors/bin/python || $(BIN)/python -m venv .venv-doors
+	.venv-doors/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/e2e/requirements.lock
+	touch $(DOORS_INSTALLED)
+
 comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (45 minutes)
 	$(BIN)/python loadtest/claims.py --docs docs
 
@@ -72,3 +80,5 @@ lock:  ## resolve the dependencies again (needs uv on the path)
 		--generate-hashes --no-header --no-annotate --upgrade --output-file loadtest/requirements.lock
 	uv pip compile deploy/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file deploy/requirements.lock
+	uv pip compile tests/e2e/requirements.in --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --upgrade --output-file tests/e2e/requirements.lock

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -16,13 +17,21 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from app import __version__
 from app.api import demo, docs, errors, info, metrics
 from app.api.middleware.access import Access
+from app.api.middleware.agents import Agents
 from app.api.middleware.body_budget import BodyBudget
 from app.api.middleware.disconnect import Disconnect
 from app.api.middleware.keys import Keys
 from app.api.middleware.limits import BodyLimits
 from app.api.middleware.quotas import QuotaLimits, Quotas
 from app.api.middleware.sites import Sites
-from app.api.problems import ANY_STATUSES, TASK_STATUSES, Problem, ProtocolError, documented
+from app.api.problems import (
+    ANY_STATUSES,
+    TASK_STATUSES,
+    ErrorForm,
+    Problem,
+    ProtocolError,
+    documented,
+)
 from app.api.routes import RouteTable
 from app.api.services import Services
 from app.api.v2 import config, health, infer, metadata, repository, stats
@@ -69,6 +78,25 @@ class DeclaredTask(Protocol):
     def card(self) -> Sequence[str]: ...
 
 
+class DeclaredDoor(Protocol):
+    """What HTTP needs of a door's declaration (app.doors.door)."""
+
+    @property
+    def routes(self) -> Callable[[Settings], APIRouter]: ...
+
+    @property
+    def errors(self) -> ErrorForm: ...
+
+    @property
+    def headers(self) -> Sequence[str]: ...
+
+    @property
+    def agents(self) -> Sequence[bytes]: ...
+
+    @property
+    def paths(self) -> Mapping[str, str]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Mount:
     """A router, what all its routes answer with besides ANY_STATUSES, and the shape of errors."""
@@ -76,6 +104,7 @@ class _Mount:
     router: APIRouter
     statuses: tuple[int, ...] = ()
     protocol: bool = False
+    errors: ErrorForm | None = None
 
 
 def build_application(
@@ -84,6 +113,7 @@ def build_application(
     keys: Sequence[bytes],
     tasks: Iterable[DeclaredTask],
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
+    doors: Sequence[DeclaredDoor] = (),
 ) -> FastAPI:
     """Everything HTTP around `services`. Where there are `keys`, requests must carry one."""
     settings, tasks = services.settings, tuple(tasks)
@@ -94,9 +124,10 @@ def build_application(
         _Mount(info.router(card=[name for task in tasks for name in task.card])),
         *(_Mount(module.router()) for module in (metrics, docs, demo)),
         *(_Mount(router, protocol=True) for router in (*protocol, infer.router(settings))),
+        *(_Mount(door.routes(settings), TASK_STATUSES, errors=door.errors) for door in doors),
     ]
     routes = RouteTable(
-        [(mount.router, mount.statuses) for mount in mounts],
+        [(mount.router, _statuses(mount), mount.errors) for mount in mounts],
         default_max_body=settings.body_max_bytes,
     )
     for route in routes.routes:
@@ -114,26 +145,50 @@ def build_application(
             services,
             routes,
             keys,
-            exposed=(*EXPOSED, *(name for task in tasks for name in task.headers)),
+            exposed=(
+                *EXPOSED,
+                *(name for task in tasks for name in task.headers),
+                *(name for door in doors for name in door.headers),
+            ),
+            doors=doors,
         ),
     )
     app.state.paddlepool = services
     errors.install(app)
     for mount in mounts:
-        answers = documented(*ANY_STATUSES, *mount.statuses, protocol=mount.protocol)
+        answers = documented(
+            *ANY_STATUSES, *mount.statuses, protocol=mount.protocol, form=mount.errors
+        )
         app.include_router(mount.router, responses=answers)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way
+    models: list[type[BaseModel]] = [Problem, ProtocolError]
+    models += [door.errors.model for door in doors]
+    app.openapi = lambda: _openapi(app, models)  # type: ignore[method-assign]  # FastAPI's own way
     return app
 
 
+def _statuses(mount: _Mount) -> Iterable[int]:
+    """Which the metrics have series for from the start."""
+    if mount.errors is None:
+        return mount.statuses
+    return mount.errors.documented_statuses((*ANY_STATUSES, *mount.statuses))
+
+
 def _layers(
-    services: Services, routes: RouteTable, keys: Sequence[bytes], *, exposed: Sequence[str]
+    services: Services,
+    routes: RouteTable,
+    keys: Sequence[bytes],
+    *,
+    exposed: Sequence[str],
+    doors: Sequence[DeclaredDoor],
 ) -> list[Middleware]:
     """Outermost first. All are plain ASGI: a layer that buffers would hide a disconnect."""
     settings = services.settings
     layers = [
-        Middleware(Access, routes=routes, metrics=services.metrics, lifecycle=services.lifecycle)
+        Middleware(Agents, agents=door.agents, paths=door.paths) for door in doors if door.paths
     ]
+    layers.append(
+        Middleware(Access, routes=routes, metrics=services.metrics, lifecycle=services.lifecycle)
+    )
     if settings.trusted_proxies:
         layers.append(
             Middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
@@ -180,7 +235,7 @@ def _quotas(settings: Settings) -> QuotaLimits:
     )
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
+def _openapi(app: FastAPI, models: Iterable[type[BaseModel]]) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = get_openapi(
             title=app.title,
@@ -189,11 +244,20 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             routes=app.routes,
         )
         schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-        for model in (Problem, ProtocolError):
+        for model in models:
             schemas[model.__name__] = model.model_json_schema(ref_template=REFERENCE)
         _hoist(schema, schemas)
+        _drop_undeclared(schema["paths"])
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+def _drop_undeclared(paths: dict[str, Any]) -> None:
+    """FastAPI's own 422, where a form of errors has no such status and declares none."""
+    for operations in paths.values():
+        for operation in operations.values():
+            if "HTTPValidationError" in str(operation["responses"].get("422", "")):
+                del operation["responses"]["422"]
 
 
 def _hoist(node: Any, schemas: dict[str, Any]) -> None:

@@ -115,6 +115,9 @@ class DataPlane:
     ) -> Answer:
         """Answer one request of a task ("segment", "sentiment") with its pipeline.
 
+        A payload that is costly to read out of its body comes as a coroutine function, which is
+        called when a place in the queue is held and may raise what is wrong with the body.
+
         Raises what the pipeline says of the payload (InputError), ModelNotFound, ModelNotReady,
         GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed and ModelOutputInvalid.
         """
@@ -126,7 +129,8 @@ class DataPlane:
             _check_may_start(served, group)
             async with self._within(deadline, timeout, served, group):
                 with served.reserving(group=group, deadline=deadline) as reservation:
-                    prepared = await pipeline.prepare(payload, deadline=deadline)
+                    given = await payload() if callable(payload) else payload
+                    prepared = await pipeline.prepare(given, deadline=deadline)
                     try:
                         results = await results_of(
                             served.submit_all(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, field_validator
 from pydantic_settings import NoDecode
@@ -12,6 +12,9 @@ from pydantic_settings import NoDecode
 KIB = 1024
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|[0-9a-f:.]+")
+
+DoorName = Literal["rembg", "removebg", "tei", "huggingface", "paddlex"]
+DOOR_NAMES: tuple[DoorName, ...] = get_args(DoorName)
 
 Bytes = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -58,6 +61,11 @@ class DoorSettings(BaseModel):
         " and every name elsewhere.",
     )
 
+    doors: Annotated[tuple[DoorName, ...], NoDecode] = Field(
+        DOOR_NAMES,
+        description="Formats of other servers that this one answers as well, of `rembg`,"
+        " `removebg`, `tei`, `huggingface` and `paddlex`; empty: none.",
+    )
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Addresses or networks, as `10.0.0.0/8`, of proxies whose X-Forwarded-For tells"
@@ -76,6 +84,11 @@ class DoorSettings(BaseModel):
         0, ge=0, description="Requests at one time of one key or address; 0: any number."
     )
 
+    @field_validator("allowed_hosts", "doors", "trusted_proxies", mode="before")
+    @classmethod
+    def _split_words(cls, value: Any) -> Any:
+        return split_words(value)
+
     @field_validator("trusted_proxies")
     @classmethod
     def _proxies_are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -90,6 +103,16 @@ class DoorSettings(BaseModel):
         if not all(HOST.fullmatch(name) for name in names):
             raise ValueError("each is a host name, *.name, an address or *, without a port")
         return names
+
+
+def split_words(value: Any) -> Any:
+    """A list as the environment has it: words with commas between them. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    items = tuple(item.strip() for item in value.split(",") if item.strip())
+    if value.strip() and not items:
+        raise ValueError("expected words separated by commas")
+    return items
 
 
 def is_loopback(host: str) -> bool:

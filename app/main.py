@@ -23,6 +23,7 @@ from app.codecs.pool import CodecPool
 from app.codecs.service import Codecs
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.dataplane import DataPlane
+from app.doors.opened import open_doors
 from app.engine.registry.opening import BuildPipeline
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
@@ -124,6 +125,7 @@ def create_app(
         services,
         keys=keys,
         tasks=tasks.values(),
+        doors=open_doors(settings.doors, tasks),
         lifespan=partial(
             _lifespan,
             load=partial(

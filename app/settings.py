@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.contracts.errors import ConfigError
-from app.door_settings import LOOPBACK, DoorSettings, Seconds, is_loopback
+from app.door_settings import LOOPBACK, DoorSettings, Seconds, is_loopback, split_words
 from app.door_settings import Bytes as Bytes  # tasks use it for their own
 
 PREFIX = "PADDLEPOOL_"
@@ -194,15 +194,10 @@ class Settings(BaseSettings, DoorSettings):
         (), description="Web origins that may call the server from a browser; none by default."
     )
 
-    @field_validator("allowed_hosts", "api_keys", "cors_origins", "shadow_groups", mode="before")
+    @field_validator("api_keys", "cors_origins", "shadow_groups", "start_group_keys", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        items = tuple(item.strip() for item in value.split(",") if item.strip())
-        if value.strip() and not items:
-            raise ValueError("expected words separated by commas")
-        return items
+        return split_words(value)
 
     @field_validator("default_models", mode="before")
     @classmethod

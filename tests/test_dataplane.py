@@ -126,6 +126,40 @@ def test_the_answers_stand_in_the_order_of_the_jobs(
     assert sizes == [4, 2]
 
 
+def test_a_payload_is_read_when_a_place_is_held(
+    dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory
+) -> None:
+    """Where there is none it is never asked for; what it raises reaches the caller, and its place
+    goes to the next."""
+    calls = []
+
+    async def read() -> list[float]:
+        calls.append(1)
+        return [3.0]
+
+    async def refuse() -> list[float]:
+        raise InvalidParameter("the body is not JSON")
+
+    async def scenario() -> None:
+        for _ in range(20):
+            with pytest.raises(InvalidParameter, match="not JSON"):
+                await dataplane.run("several", refuse, timeout=PATIENCE)
+        answer = await dataplane.run("several", read, timeout=PATIENCE)
+        assert (answer.value, len(calls)) == ([6.0], 1)
+        pipeline.slow = []
+        held = [asyncio.create_task(ask(dataplane, 1)) for _ in range(20)]
+        await asyncio.sleep(0)  # each holds a place now, or was refused one
+        assert 0 < len(pipeline.slow) < len(held)
+        with pytest.raises(Overloaded):
+            await dataplane.run("several", read, timeout=PATIENCE)
+        assert len(calls) == 1
+        for event in pipeline.slow:
+            event.set()
+        await asyncio.gather(*held, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
 def test_who_may_start_no_group_uses_those_that_run(dataplane: DataPlane) -> None:
     """By both front doors; the default group and one that somebody else has started are running."""
 

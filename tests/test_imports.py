@@ -23,6 +23,15 @@ SOURCES = sorted((ROOT / "app").rglob("*.py"))
 ENGINE = ("app.contracts", "app.process", "app.repository", "app.resources", "app.engine")
 PORTS = ("app.contracts", "app.repository.parameters")
 EDGE = ("app.api", "app.contracts", "app.dataplane", "app.observability", "app.settings")
+DOORS_SEE = (
+    "segment.accept",
+    "segment.colours",
+    "segment.request",
+    "segment.settings",
+    "sentiment.router",
+    "sentiment.settings",
+    "sentiment.texts",
+)
 OFFLINE = (
     "app.backends",
     "app.comparison",
@@ -99,6 +108,11 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.pipelines.*", ()),
     ("app.pipelines", ()),
     ("app.api*", (*EDGE, "app.engine", "app.repository")),
+    # Each translates to one task: to its request, and to what answers it.
+    (
+        "app.doors*",
+        (*EDGE, "app.doors", *(f"app.pipelines.{module}" for module in DOORS_SEE)),
+    ),
     ("app.server*", ("app.api", "app.contracts", "app.server", "app.settings")),
     ("app.commands.serve", ("app",)),
     ("app.commands*", (*ENGINE, *OFFLINE, "app.commands", "app.settings")),
@@ -122,6 +136,7 @@ MAY_NOT_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.settings", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.door_settings", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.api*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.doors*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     # A task's edge: its endpoint, and the reading of its request's body.
     ("app.pipelines.*.router", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.pipelines.*.form", (*FRAMEWORKS, *PICTURES, *TEXTS)),
@@ -309,12 +324,14 @@ def test_paddle_lives_in_three_places() -> None:
 
 
 def test_no_task_is_known_by_name_outside_its_package() -> None:
-    """PIPELINES is the one place that names the packages; everything else goes through it."""
+    """PIPELINES is the one place that names the packages; everything else goes through it, but for
+    doors: a format is that of a task."""
     importers = {
         found.importer
         for found in ALL
         if found.imported.startswith("app.pipelines.")
         and found.imported != "app.pipelines.task"
+        and not within(found.importer, "app.doors")
         and not within(found.importer, ".".join(found.imported.split(".")[:3]))
     }
     assert not importers

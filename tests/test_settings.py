@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.contracts.errors import ConfigError
+from app.door_settings import DOOR_NAMES
 from app.pipelines import PIPELINES
 from app.pipelines.task import load_tasks, settings_class
 from app.settings import PREFIX, Settings, explain, unknown_variables
@@ -46,6 +47,8 @@ def shown(default: object) -> str:
         return ""
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
+    if isinstance(default, tuple):
+        return f"`{','.join(default)}`"
     return f"`{default}`"
 
 
@@ -63,11 +66,25 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PADDLEPOOL_API_KEYS", "one, two")
     monkeypatch.setenv("PADDLEPOOL_CORS_ORIGINS", "https://a.example,http://b.example:3000")
     monkeypatch.setenv("PADDLEPOOL_DEFAULT_MODELS", "segment=u2netp, sentiment = emotion")
+    monkeypatch.setenv("PADDLEPOOL_TRUSTED_PROXIES", "10.0.0.0/8,::1")
+    monkeypatch.setenv("PADDLEPOOL_START_GROUP_KEYS", "three")
     settings = Settings()
     assert settings.port == 9
     assert settings.keys() == (b"one", b"two")
+    assert settings.trusted_proxies == ("10.0.0.0/8", "::1")
+    assert [key.get_secret_value() for key in settings.start_group_keys] == ["three"]
     assert settings.cors_origins == ("https://a.example", "http://b.example:3000")
     assert settings.default_models == {"segment": "u2netp", "sentiment": "emotion"}
+
+
+def test_doors_are_named_or_all_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left out: all. Empty: none. A name that there is not ends the start."""
+    assert Settings().doors == DOOR_NAMES
+    monkeypatch.setenv("PADDLEPOOL_DOORS", "tei, rembg")
+    assert Settings().doors == ("tei", "rembg")
+    monkeypatch.setenv("PADDLEPOOL_DOORS", "")
+    assert Settings().doors == ()
+    assert "PADDLEPOOL_DOORS" in refused(doors="window")
 
 
 def test_keys_are_read_from_a_file_too(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from app.api.uploads import FILE_FIELDS
 from app.api.v2.bodies import PARAMETERS as INFER_PARAMETERS
 from app.application import ACCEPTED, build_application
 from app.contracts.status import Effect
+from app.doors.opened import DOORS as DOORS_OPEN
 from app.observability.gauges import ModelGauges
 from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
@@ -48,6 +49,16 @@ POST /v2/models/{model}/versions/{version}/infer
 POST /v2/repository/index
 POST /v2/repository/models/{model}/load
 POST /v2/repository/models/{model}/unload
+"""
+DOORS = """
+POST /api/remove
+GET /api/remove
+POST /v1.0/removebg
+GET /v1.0/account
+POST /predict
+POST /hf/sentiment
+POST /hf/segment
+POST /semantic-segmentation
 """
 PAGES = ("/", "/demo/demo.js", "/docs", "/docs/errors", "/openapi.json")
 SEGMENT = (
@@ -95,7 +106,8 @@ paddlepool_stage_duration_seconds model predictor stage
 SETTINGS = """
 admin_key api_keys api_keys_file backlog body_max_bytes codec_memory_bytes codec_processes
 codec_queue_size codec_timeout_seconds cors_origins default_models drain_delay_seconds
-drain_timeout_seconds form_max_fields header_max_bytes header_timeout_seconds health_needs_key host
+doors drain_timeout_seconds form_max_fields header_max_bytes header_timeout_seconds
+health_needs_key host
 image_max_pixels image_max_side infer_json_max_bytes infer_max_bytes jpeg_max_scans
 keep_alive_seconds log_level max_connections metrics_needs_key model_repository on_demand_groups
 picture_memory_bytes png_max_pixels port precision predictor_memory_bytes prove_groups
@@ -139,7 +151,9 @@ def product() -> Client:
     """The real endpoints over fakes."""
     tasks = load_tasks(PIPELINES).values()
     services = make_services(make_settings())
-    return Client(build_application(services, keys=(), tasks=tasks, lifespan=no_lifespan))
+    return Client(
+        build_application(services, keys=(), tasks=tasks, lifespan=no_lifespan, doors=DOORS_OPEN)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +179,7 @@ def members(value: Any, above: str = "") -> Iterator[str]:
 def test_paths(product: Client, paths: dict[str, Any]) -> None:
     """Those of OpenAPI, and the pages that a browser opens."""
     found = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-    assert set(PATHS.strip().splitlines()) <= found
+    assert {*PATHS.strip().splitlines(), *DOORS.strip().splitlines()} <= found
     assert [product.get(page).status_code for page in PAGES] == [200] * len(PAGES)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -52,10 +52,36 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorForm:
+    """How a format that is not ours says what went wrong.
+
+    `write` makes the document of a fault and the request's id; `statuses` has the format's own
+    status for a code or a status of ours, which is kept where it is not named.
+    """
+
+    model: type[BaseModel]
+    write: Callable[[Fault, str], Mapping[str, Any]]
+    statuses: Mapping[str | int, int]
+
+    def status(self, fault: Fault) -> int:
+        return self.statuses.get(fault.code, self.statuses.get(fault.status, fault.status))
+
+    def documented_statuses(self, statuses: Iterable[int]) -> set[int]:
+        """What becomes of these of ours."""
+        named = {status for code, status in self.statuses.items() if isinstance(code, str)}
+        return {self.statuses.get(status, status) for status in statuses} | named
+
+
 def reply(fault: Fault, scope: Scope) -> Response:
     """The fault as the reply to the request of `scope`."""
     path = str(scope.get("path", ""))
-    request_id = str(scope.get("state", {}).get("request_id", ""))
+    state = scope.get("state", {})
+    request_id = str(state.get("request_id", ""))
+    form: ErrorForm | None = state.get("errors")
+    if form is not None:
+        told = replace(fault, status=form.status(fault))
+        return _json(told, form.write(told, request_id), "application/json")
     if path == "/v2" or path.startswith("/v2/"):
         return _json(fault, {"error": fault.detail}, "application/json")
     return _json(fault, members(fault, request_id=request_id, instance=path), MEDIA_TYPE)
@@ -99,12 +125,19 @@ TASK_STATUSES = (404, 413, 415, 422, 503, 504)
 """What a task's endpoint answers with, besides."""
 
 
-def documented(*statuses: int, protocol: bool = False) -> dict[int | str, dict[str, Any]]:
+def documented(
+    *statuses: int, protocol: bool = False, form: ErrorForm | None = None
+) -> dict[int | str, dict[str, Any]]:
     """For `responses=` of an operation: these statuses, each with the problem model.
 
-    With `protocol`, the model is the one of /v2.
+    With `protocol`, the model is the one of /v2; with `form`, model and statuses are its own.
     """
-    model, media_type = (ProtocolError, "application/json") if protocol else (Problem, MEDIA_TYPE)
+    model: type[BaseModel] = Problem
+    media_type = MEDIA_TYPE
+    if protocol or form is not None:
+        model, media_type = form.model if form else ProtocolError, "application/json"
+    if form is not None:
+        statuses = tuple(sorted(form.documented_statuses(statuses)))
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {
         status: {

@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
+from app.api.problems import ErrorForm
+
 
 @dataclass(frozen=True, slots=True)
 class RouteFacts:
-    """One route: its template, methods, the statuses it documents and its body's cap in bytes."""
+    """One route: its template, methods, the statuses it documents and its body's cap in bytes;
+    `errors` where it has a form of its own for them."""
 
     template: str
     pattern: re.Pattern[str]
     methods: frozenset[str]
     statuses: frozenset[int]
     max_body: int | None
+    errors: ErrorForm | None = None
 
 
 class RouteTable:
@@ -26,11 +30,11 @@ class RouteTable:
 
     def __init__(
         self,
-        routers: Iterable[tuple[APIRouter, Iterable[int]]],
+        routers: Iterable[tuple[APIRouter, Iterable[int], ErrorForm | None]],
         *,
         default_max_body: int,
     ) -> None:
-        """Each router comes with the error statuses of all its routes.
+        """Each router comes with the error statuses of all its routes, and their form.
 
         `default_max_body` in bytes is for routes that declare no `max_body_size`.
         """
@@ -44,8 +48,9 @@ class RouteTable:
                     {route.status_code or 200, *map(int, route.responses), *statuses}
                 ),
                 max_body=route.max_body_size,
+                errors=errors,
             )
-            for router, statuses in routers
+            for router, statuses, errors in routers
             for route in router.routes
             if isinstance(route, APIRoute)
         )

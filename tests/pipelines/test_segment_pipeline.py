@@ -31,7 +31,12 @@ from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Array, TensorSpec
 from app.pipelines.segment import matte
 from app.pipelines.segment.pipeline import SegmentPipeline, open_pipeline
-from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
+from app.pipelines.segment.request import (
+    SIZE_PIXELS,
+    SegmentRequest,
+    SegmentResult,
+    read_options,
+)
 from tests.codecs import pictures
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -344,14 +349,39 @@ def test_a_threshold_makes_the_mask_binary(
     assert np.array_equal(hard == 255, soft >= float(threshold) * 255)
 
 
-def test_a_preview_has_a_quarter_of_a_megapixel(server: Server) -> None:
-    """Never more than 250,000 pixels, the same sides' ratio, and never enlarged."""
-    body = pictures.encoded(pictures.photo(1200, 800), "JPEG")
-    result = server.ask(body, size="preview")
-    assert 240_000 < result.width * result.height <= 250_000
+@pytest.mark.parametrize("size", SIZE_PIXELS)
+def test_a_size_is_a_most_of_pixels(server: Server, size: str) -> None:
+    """Never more than its name says, the same sides' ratio, and never enlarged."""
+    body = pictures.blank_png(3000, 2000)
+    result = server.ask(body, output="mask", size=size)
+    most = SIZE_PIXELS[size]
+    assert 0.96 * most < result.width * result.height <= most
     assert abs(1.5 - result.width / result.height) < 0.01
-    small = server.ask(PHOTO, size="preview")
+    small = server.ask(PHOTO, size=size)
     assert (small.width, small.height) == (200, 150)
+
+
+def test_labels_are_the_masks_pixels(server: Server) -> None:
+    """Beside the file, row by row, and only where they are asked for."""
+    asked = server.run(read_options(PHOTO, {"output": "mask", "threshold": "0.5"}, labels=True))
+    assert asked.labels == pixels_of(asked).tobytes()
+    assert server.ask(PHOTO, output="mask", threshold="0.5").labels is None
+
+
+def test_labels_have_the_limit_of_a_png() -> None:
+    """A number each, in JSON: as many as a colour PNG may have pixels."""
+    server = served(png_pixels=5_000)
+    try:
+        for width, fits in ((100, True), (101, False)):
+            body = pictures.encoded(pictures.photo(width, 50), "JPEG")
+            request = read_options(body, {"output": "mask"}, labels=True)
+            if fits:
+                assert len(server.run(request).labels or b"") == 5_000
+            else:
+                with pytest.raises(OutputTooLarge, match="labels"):
+                    server.run(request)
+    finally:
+        server.codecs.close()
 
 
 def test_guided_refinement_keeps_what_the_network_is_unsure_of(server: Server) -> None:

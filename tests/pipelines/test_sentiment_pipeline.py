@@ -25,6 +25,7 @@ from app.contracts.errors import (
     ModelOutputInvalid,
     Overloaded,
     TextEmpty,
+    TextTooLong,
 )
 from app.contracts.ports import Prepared, ServedModelInfo
 from app.contracts.tensors import Array, Tensors, TensorSpec, shape_key
@@ -36,7 +37,7 @@ from app.pipelines.sentiment.pipeline import (
     open_pipeline,
 )
 from app.pipelines.sentiment.scores import rank, softmax
-from app.pipelines.sentiment.texts import TextLimits, check_texts
+from app.pipelines.sentiment.texts import TextLimits, WholeTexts, check_texts
 from app.pipelines.sentiment.tokens import open_tokenizer, tensors_of, tokenise
 
 LABELS = ["angry", "happy", "neutral", "surprise", "sad", "fear"]
@@ -173,6 +174,14 @@ def test_truncation_is_told(pipeline: SentimentPipeline, characters: int, trunca
     """T1: a text of more tokens than the model reads says so; one that just fits does not."""
     [result] = classify(pipeline, ["难" * characters])
     assert (truncated, 128, 0) == (result.truncated, result.tokens, result.padding)
+
+
+def test_a_text_that_is_to_be_read_whole_is_not_cut(pipeline: SentimentPipeline) -> None:
+    """The second of three is one character too long; none of them comes to a job."""
+    fits = "难" * 126
+    assert len(classify(pipeline, WholeTexts([fits, "我"]))) == 2
+    with pytest.raises(TextTooLong, match="text 2 of 3 has more than 128 tokens"):
+        asyncio.run(pipeline.prepare(WholeTexts([fits, fits + "难", "我"]), deadline=FAR))
 
 
 def test_texts_of_a_bucket_are_one_job_of_up_to_its_rows(pipeline: SentimentPipeline) -> None:

@@ -54,6 +54,7 @@ class Access:
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         state["route"] = route
+        state["errors"] = route.errors if route else None
         status = 0
         sent: dict[str, str] = {}
 

@@ -57,6 +57,7 @@ class SegmentPipeline:
             "output": payload.output,
             "refine": payload.refine,
             "format": payload.format,
+            "labels": payload.labels,
         }
         with ExitStack() as held:
             picture = self._opened(held)
@@ -123,6 +124,7 @@ class SegmentPipeline:
             "refine": request.refine,
             "threshold": request.threshold,
             "colours": request.colours,
+            "labels": request.labels,
         }
         reply = await self._codecs.call(
             f"{STAGES}:render",
@@ -171,4 +173,5 @@ def _result(request: SegmentRequest, reply: Reply) -> SegmentResult:
         height=meta["height"],
         box=Box(top=top, left=left, width=width, height=height),
         confidence=meta["confidence"],
+        labels=reply.arrays["labels"].tobytes() if request.labels else None,
     )

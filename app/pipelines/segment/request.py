@@ -11,14 +11,15 @@ from app.pipelines.segment.scene.options import PLAIN, SCENE_OPTIONS, Scene, rea
 
 OUTPUTS = ("cutout", "mask", "composite")
 FORMATS = ("png", "webp", "jpg")
-SIZES = ("full", "preview")
+SIZE_PIXELS = {"preview": 250_000, "medium": 1_500_000, "hd": 4_000_000}
+"""Most pixels of the result, by size; full has no such limit."""
+SIZES = ("full", *SIZE_PIXELS)
 REFINES = ("none", "guided")
 COLOURS = ("estimated", "original")
 BOOLEANS = ("true", "false")
 DEFAULTS = {"output": "cutout", "size": "full", "crop": "false", "colours": "estimated"}
 DEFAULT_REFINE = {"cutout": "guided", "mask": "none", "composite": "guided"}
 """By output; the document of the endpoint is made from both."""
-PREVIEW_PIXELS = 250_000
 MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "jpg": "image/jpeg"}
 OPTIONS = (
     "output",
@@ -39,7 +40,7 @@ ROUTING = ("model", "predictor", "timeout_ms")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRequest:
     """One picture and what to make of it; `threshold` None leaves the mask soft. `background` is
-    the second picture's file, where there is one."""
+    the second picture's file, where there is one; `labels` asks for the result's pixels as well."""
 
     body: bytes
     background: bytes | None = None
@@ -52,6 +53,7 @@ class SegmentRequest:
     threshold: float | None
     scene: Scene = PLAIN
     colours: str = DEFAULTS["colours"]
+    labels: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class SegmentResult:
     """The encoded picture. `width` and `height` are its own; `box` is in the uncropped picture.
 
     `confidence` is the mean over the mask of |2p - 1|: 1 where the network is sure, 0 where not.
+    `labels` are a mask's pixels row by row, 0 to 255 each, where they were asked for.
     """
 
     image: bytes
@@ -78,6 +81,7 @@ class SegmentResult:
     height: int
     box: Box
     confidence: float
+    labels: bytes | None = None
 
 
 def read_options(
@@ -86,6 +90,7 @@ def read_options(
     *,
     background: bytes | None = None,
     preferred_format: str | None = None,
+    labels: bool = False,
 ) -> SegmentRequest:
     """Check the options by name; `preferred_format` is the Accept header's, used without `format`.
 
@@ -117,6 +122,7 @@ def read_options(
         threshold=_threshold(options.get("threshold")),
         colours=_choice(options, "colours", COLOURS, DEFAULTS["colours"]),
         scene=read_scene(options, output=output, crop=crop, has_background=background is not None),
+        labels=labels,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from app.api.offload import beside_the_loop
+from app.api.offload import base64_parts, beside_the_loop
 from app.api.replies import answer_headers, split_model, timeout_seconds
 from app.api.services import ServicesDep
 from app.api.uploads import read_upload
@@ -36,9 +35,6 @@ from app.pipelines.segment.request import (
 from app.pipelines.segment.scene.document import SCENE_SCHEMAS
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings
-
-PART_BYTES = 192 * 1024
-"""Divisible by three: the base64 of such parts, one after the other, is that of the whole."""
 
 
 class ForegroundBox(BaseModel):
@@ -139,8 +135,7 @@ def _as_picture(answer: Answer) -> Response:
 def _document(answer: Answer) -> bytes:
     """The reply as JSON.
 
-    Base64 has nothing to escape, so no encoder needs to look through it; it is made in parts, so
-    that the interpreter can turn to the event loop between them.
+    Base64 has nothing to escape, so no encoder needs to look through it.
     """
     result: SegmentResult = answer.value
     reply = {
@@ -154,9 +149,7 @@ def _document(answer: Answer) -> bytes:
         "predictor": answer.group,
     }
     head = json.dumps(reply, separators=(",", ":")).removesuffix("}").encode()
-    image = memoryview(result.image)
-    parts = [b64encode(image[at : at + PART_BYTES]) for at in range(0, len(image), PART_BYTES)]
-    return b"".join([head, b',"image":"', *parts, b'"}'])
+    return b"".join([head, b',"image":"', *base64_parts(result.image), b'"}'])
 
 
 def _headers(answer: Answer) -> dict[str, str]:
@@ -189,7 +182,10 @@ _SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
         {"enum": list(FORMATS)},
         "Encoding; jpg for composite only. Left out: what Accept prefers, else png.",
     ),
-    "size": ({"enum": list(SIZES), "default": DEFAULTS["size"]}, "`preview` is at most 0.25 MP."),
+    "size": (
+        {"enum": list(SIZES), "default": DEFAULTS["size"]},
+        "The result's: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
+    ),
     "bg_color": (
         {"type": "string"},
         "For composite: #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS name; white if left out.",

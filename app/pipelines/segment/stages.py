@@ -16,12 +16,13 @@ from app.codecs.decode import decode
 from app.codecs.encode import check_output, encode
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import Pixels, read_pixels, write_pixels
+from app.contracts.errors import OutputTooLarge
 from app.contracts.tensors import Tensors
 from app.pipelines.segment import matte
 from app.pipelines.segment.composition import compose
 from app.pipelines.segment.foreground import foreground_colours
 from app.pipelines.segment.guided import guided_alpha
-from app.pipelines.segment.request import PREVIEW_PIXELS
+from app.pipelines.segment.request import SIZE_PIXELS
 from app.pipelines.segment.scene.backdrop import reduced
 from app.pipelines.segment.scene.framing import Area
 
@@ -32,7 +33,7 @@ Box = tuple[int, int, int, int]
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Decode `body` into the picture's memory and make the network's input from it.
 
-    meta: limits, size ("full" or "preview"), network {size, mean, std}, output, refine, format.
+    meta: limits, size, network {size, mean, std}, output, refine, format, labels.
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
@@ -41,10 +42,17 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     decoded = time.perf_counter()
     # The network sees the whole picture, and its transparency as white.
     whole = pixels
-    if meta["size"] == "preview":
-        pixels = _shrink(pixels)
+    if (most := SIZE_PIXELS.get(meta["size"])) is not None:
+        pixels = _shrink(pixels, most)
     height, width, channels = pixels.shape
     # Refused before the network runs, not after.
+    if meta["labels"] and height * width > limits.png_pixels:
+        raise OutputTooLarge(
+            f"labels of {width} x {height} = {height * width:,} pixels are over the limit of "
+            f"{limits.png_pixels:,}",
+            limit=limits.png_pixels,
+            received=height * width,
+        )
     check_output(width, height, format=meta["format"], grey=meta["output"] == "mask", limits=limits)
     tensor = matte.network_input(
         matte.over_white(whole), network["size"], network["mean"], network["std"]
@@ -80,7 +88,8 @@ def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
     """Turn the network's mask (1, 1, h, w) into the encoded result.
 
     meta: shape of the picture and of the background (None without one), output, format, bg_color,
-    crop, scene, refine, threshold, colours, limits. The engine has checked that the mask is finite.
+    crop, scene, refine, threshold, colours, labels, limits. The engine has checked that the mask is
+    finite.
     """
     started = time.perf_counter()
     mask = np.asarray(arrays["mask"], np.float32)[0, 0]
@@ -88,6 +97,7 @@ def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
     result, box = _compose(_pixels(meta, descriptors[0]), mask, meta, background)
     composed = time.perf_counter()
     file = encode(result, format=meta["format"])
+    arrays = {"image": file} | ({"labels": result.reshape(-1)} if meta["labels"] else {})
     done = time.perf_counter()
     return {
         "width": result.shape[1],
@@ -95,7 +105,7 @@ def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
         "box": box,
         "confidence": matte.confidence(mask),
         "seconds": {"postprocess": composed - started, "encode": done - composed},
-    }, {"image": file}
+    }, arrays
 
 
 def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
@@ -127,9 +137,9 @@ def _pixels(meta: Mapping[str, Any], descriptor: int) -> Pixels:
     return np.broadcast_to(np.uint8(0), (height, width, channels))
 
 
-def _shrink(pixels: Pixels) -> Pixels:
+def _shrink(pixels: Pixels, most: int) -> Pixels:
     height, width = pixels.shape[:2]
-    scale = (PREVIEW_PIXELS / (height * width)) ** 0.5
+    scale = (most / (height * width)) ** 0.5
     if scale >= 1.0:
         return pixels
     size = (max(1, int(width * scale)), max(1, int(height * scale)))

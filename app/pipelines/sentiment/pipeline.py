@@ -24,6 +24,7 @@ from app.contracts.ports import Clock, Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Array, Tensors
 from app.pipelines.sentiment.parameters import Parameters, read_parameters
 from app.pipelines.sentiment.scores import Score, rank, softmax
+from app.pipelines.sentiment.texts import WholeTexts, cut
 from app.pipelines.sentiment.tokens import Tokenised, open_tokenizer, tensors_of, tokenise
 
 MAX_PENDING = 64
@@ -77,8 +78,8 @@ class SentimentPipeline:
     async def prepare(self, payload: Sequence[str], *, deadline: float) -> Prepared:
         """Jobs of up to `max_rows` texts each, the shortest bucket first.
 
-        Raises TextEmpty, DeadlineExceeded, and Overloaded when `max_pending` requests are at the
-        tokenizer already.
+        Raises TextEmpty, TextTooLong for WholeTexts, DeadlineExceeded, and Overloaded when
+        `max_pending` requests are at the tokenizer already.
         """
         CALLER.get().spend("texts", len(payload))
         if sum(map(len, payload)) <= SHORT_CHARACTERS:
@@ -117,6 +118,10 @@ class SentimentPipeline:
             raise DeadlineExceeded("the deadline passed before the text was tokenised")
         begin = time.perf_counter()
         tokenised = tokenise(texts, self._tokenizer, lengths=self._lengths)
+        if isinstance(texts, WholeTexts):
+            for position, text in enumerate(tokenised, 1):
+                if text.truncated:
+                    raise cut(position, len(texts), limit=self._lengths[-1])
         members = _members(tokenised, max_rows=self._max_rows)
         places = [0] * len(tokenised)
         for row, position in enumerate(chain.from_iterable(members)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -19,6 +20,7 @@ from app.api.replies import (
 )
 from app.api.services import Services, ServicesDep
 from app.contracts.errors import InvalidParameter
+from app.dataplane import Answer
 from app.pipelines.sentiment.pipeline import TextScores
 from app.pipelines.sentiment.settings import SentimentSettings
 from app.pipelines.sentiment.texts import TextLimits, check_texts
@@ -103,28 +105,16 @@ async def classify_sentiment(
 
 
 async def _answer(body: SentimentRequest, services: Services, query: PlainQuery) -> Response:
-    settings, asked = services.settings, body.parameters
-    own = settings.of(SentimentSettings)
+    asked = body.parameters
     texts, single = _texts(body)
-    check_texts(
+    answer = await classify(
+        services,
         texts,
-        limits=TextLimits(characters=own.text_max_characters, texts=own.text_max_inputs),
-    )
-    name, version = split_model(_either("model", query.model, asked.model))
-    answer = await services.dataplane.run(
-        "sentiment",
-        texts,
-        model=name,
-        version=version,
-        group=_either("predictor", query.predictor, asked.predictor),
-        timeout=timeout_seconds(
-            _either("timeout_ms", query.timeout_ms, asked.timeout_ms), settings
-        ),
+        model=_either("model", query.model, asked.model),
+        predictor=_either("predictor", query.predictor, asked.predictor),
+        timeout_ms=_either("timeout_ms", query.timeout_ms, asked.timeout_ms),
     )
     results: tuple[TextScores, ...] = answer.value
-    services.metrics.padded(
-        model=answer.model, group=answer.group, tokens=sum(result.padding for result in results)
-    )
     replies = [_render(result, asked) for result in results]
     return Response(
         orjson.dumps(replies[0] if single else replies),
@@ -132,6 +122,38 @@ async def _answer(body: SentimentRequest, services: Services, query: PlainQuery)
         headers=answer_headers(answer)
         | {"X-Truncated": "true" if any(result.truncated for result in results) else "false"},
     )
+
+
+async def classify(
+    services: Services,
+    texts: Sequence[str],
+    *,
+    model: str | None,
+    predictor: str | None,
+    timeout_ms: int | None,
+) -> Answer:
+    """The texts' scores: check them, run them, count the padding. Every format ends here."""
+    settings = services.settings
+    own = settings.of(SentimentSettings)
+    check_texts(
+        texts,
+        limits=TextLimits(characters=own.text_max_characters, texts=own.text_max_inputs),
+    )
+    name, version = split_model(model)
+    answer = await services.dataplane.run(
+        "sentiment",
+        texts,
+        model=name,
+        version=version,
+        group=predictor,
+        timeout=timeout_seconds(timeout_ms, settings),
+    )
+    services.metrics.padded(
+        model=answer.model,
+        group=answer.group,
+        tokens=sum(result.padding for result in answer.value),
+    )
+    return answer
 
 
 def _texts(body: SentimentRequest) -> tuple[list[str], bool]:

@@ -32,6 +32,10 @@ class TextLimits:
     texts: int = 32
 
 
+class WholeTexts(tuple[str, ...]):
+    """Texts that are to be read whole: one that the model would cut is refused."""
+
+
 def check_texts(texts: Sequence[str], *, limits: TextLimits) -> None:
     """Returns when every text can be classified.
 
@@ -72,4 +76,13 @@ def nothing_to_read(position: int, count: int, *, received: int) -> TextEmpty:
     return TextEmpty(
         f"text {position} of {count} has {received} characters and the model can read none of them",
         received=received,
+    )
+
+
+def cut(position: int, count: int, *, limit: int) -> TextTooLong:
+    """The refusal of a text that is to be read whole and has more than `limit` tokens."""
+    return TextTooLong(
+        f"text {position} of {count} has more than {limit} tokens, which is all the model reads, "
+        "and truncation is not allowed",
+        limit=limit,
     )

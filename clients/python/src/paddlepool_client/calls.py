@@ -26,7 +26,7 @@ class SegmentOptions(TypedDict, total=False):
 
     output: Literal["cutout", "mask", "composite"]
     format: Literal["png", "webp", "jpg"]
-    size: Literal["full", "preview"]
+    size: Literal["full", "preview", "medium", "hd"]
     refine: Literal["guided", "none"]
     bg_color: str
     bg_blur: str

@@ -1,0 +1,259 @@
+"""`/hf/sentiment` and `/hf/segment`: what the Hugging Face inference client sends and can read.
+
+It is known by its User-Agent, so that it may be given the address of `/sentiment` and `/segment`,
+too. Requests and replies: `huggingface_hub/inference/_client.py` and `_providers/hf_inference.py`
+of huggingface_hub 2.4: a flat list of labels it would take for one label, and its own pictures come
+without a Content-Type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.forms import media_type
+from app.api.offload import base64_parts, beside_the_loop
+from app.api.problems import ErrorForm, Fault
+from app.api.replies import answer_headers
+from app.api.services import ServicesDep
+from app.api.uploads import RAW_TYPES
+from app.contracts.errors import FileMissing, UnsupportedMediaType
+from app.doors.bodies import json_object, picture_in_base64, refused
+from app.doors.door import TAG, Door, RoutingDep
+from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
+from app.pipelines.segment.settings import SegmentSettings
+from app.pipelines.sentiment.router import classify
+from app.pipelines.sentiment.settings import SentimentSettings
+from app.settings import Settings
+
+AGENTS = (b"hf_hub/", b"@huggingface/")
+"""Python's client and that of JavaScript."""
+LABEL = "foreground"
+JSON = "application/json"
+
+
+class TextParameters(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    top_k: int | None = Field(None, ge=1, description="At most this many labels, best first.")
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = Field(
+        None, description="Refused, unless `softmax`."
+    )
+
+
+class TextsRequest(BaseModel):
+    """A text or a list of texts. What is not named here is ignored."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    inputs: str | Annotated[list[str], Field(fail_fast=True)]
+    parameters: TextParameters | None = None
+
+
+class HubLabel(BaseModel):
+    label: str
+    score: float = Field(ge=0, le=1)
+
+
+class Segment(BaseModel):
+    """The foreground, as the one segment there is."""
+
+    label: str
+    score: float = Field(ge=0, le=1, description="How sure the network is, all over the mask.")
+    mask: str = Field(description="A grey PNG as large as the picture, base64.")
+
+
+class HubError(BaseModel):
+    """An error as the hub's client reads it."""
+
+    error: str
+
+
+def text_routes(settings: Settings) -> APIRouter:
+    router = APIRouter(tags=[TAG])
+    router.add_api_route(
+        "/hf/sentiment",
+        classify_texts,
+        methods=["POST"],
+        max_body_size=settings.of(SentimentSettings).sentiment_max_bytes,
+        operation_id="huggingFaceTextClassification",
+        summary="As Hugging Face: text classification",
+        response_class=Response,
+        responses={
+            200: {
+                "model": list[list[HubLabel]],
+                "description": "A list of lists, also for one text. Requests to `/sentiment` of a"
+                " client whose User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
+            }
+        },
+    )
+    return router
+
+
+def picture_routes(settings: Settings) -> APIRouter:
+    router = APIRouter(tags=[TAG])
+    router.add_api_route(
+        "/hf/segment",
+        segment_picture,
+        methods=["POST"],
+        max_body_size=settings.of(SegmentSettings).segment_max_bytes,
+        operation_id="huggingFaceImageSegmentation",
+        summary="As Hugging Face: image segmentation",
+        response_class=Response,
+        responses={
+            200: {
+                "model": list[Segment],
+                "description": "The foreground's mask. Requests to `/segment` of a client whose"
+                " User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
+            }
+        },
+        openapi_extra={"requestBody": _request_body()},
+    )
+    return router
+
+
+async def classify_texts(
+    body: TextsRequest, services: ServicesDep, routing: RoutingDep
+) -> Response:
+    """Classifies one text or several."""
+    asked = body.parameters or TextParameters()
+    if asked.function_to_apply not in (None, "softmax"):
+        raise refused("parameters.function_to_apply", "only softmax is offered")
+    answer = await classify(
+        services,
+        [body.inputs] if isinstance(body.inputs, str) else body.inputs,
+        model=routing.model,
+        predictor=routing.predictor,
+        timeout_ms=routing.timeout_ms,
+    )
+    replies = [
+        [
+            {"label": label, "score": round(score, 7)}
+            for label, _, score in result.scores[: asked.top_k]
+        ]
+        for result in answer.value
+    ]
+    return Response(orjson.dumps(replies), media_type=JSON, headers=answer_headers(answer))
+
+
+async def segment_picture(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
+    """Takes a picture as the body, of whatever type or none, or as base64 in JSON with parameters.
+
+    A mask is soft unless `mask_threshold` is given.
+    """
+    kind = media_type(request)
+    if kind not in ("", JSON) and not kind.startswith(RAW_TYPES):
+        raise UnsupportedMediaType(
+            "the body must be a picture, or JSON with the picture as base64 in inputs",
+            limit=f"image/*, {JSON}",
+        )
+    body = await request.body()
+    if not body:
+        raise FileMissing("the request has no picture: send it as the body")
+    least = 0.0
+
+    async def read() -> SegmentRequest:
+        nonlocal least
+        parse = partial(translate, body)
+        payload, least = await beside_the_loop(services.operations, parse, size=len(body))
+        return payload
+
+    answer = await services.dataplane.run(
+        "segment",
+        read if kind == JSON else _plain(body, {}),
+        **routing.options(services.settings),
+    )
+    result: SegmentResult = answer.value
+    content = b"[]"
+    if result.confidence >= least:
+        write = partial(_segments, result)
+        content = await beside_the_loop(services.operations, write, size=len(result.image))
+    return Response(content, media_type=JSON, headers=answer_headers(answer))
+
+
+def translate(body: bytes) -> tuple[SegmentRequest, float]:
+    """The task's request, and the score below which no segment is wanted.
+
+    Raises FileMissing and InvalidParameter by the field's name.
+    """
+    document = json_object(body)
+    asked = document.get("parameters")
+    if asked is None:
+        asked = {}
+    if not isinstance(asked, dict):
+        raise refused("parameters", "must be an object")
+    if asked.get("subtask") not in (None, "semantic"):
+        raise refused("parameters.subtask", "only semantic is offered")
+    _fraction(asked, "overlap_mask_area_threshold")  # one segment overlaps with none
+    threshold = _fraction(asked, "mask_threshold")
+    options = {} if threshold is None else {"threshold": str(threshold)}
+    picture = picture_in_base64(document.get("inputs"), "inputs")
+    return _plain(picture, options), _fraction(asked, "threshold") or 0.0
+
+
+def _plain(picture: bytes, options: Mapping[str, str]) -> SegmentRequest:
+    return read_options(picture, {"output": "mask", "format": "png", **options})
+
+
+def _fraction(asked: Mapping[str, Any], name: str) -> float | None:
+    value = asked.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise refused(f"parameters.{name}", "must be a number from 0 to 1")
+    return float(value)
+
+
+def _segments(result: SegmentResult) -> bytes:
+    head = f'[{{"label":"{LABEL}","score":{result.confidence:.6f},"mask":"'
+    return b"".join([head.encode(), *base64_parts(result.image), b'"}]'])
+
+
+def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
+    del request_id
+    return {"error": fault.detail}
+
+
+def _request_body() -> dict[str, Any]:
+    fraction = {"type": "number", "minimum": 0, "maximum": 1}
+    parameters = {
+        "mask_threshold": fraction | {"description": "Makes the mask black and white."},
+        "threshold": fraction | {"description": "Leaves a segment of a lower score out."},
+        "overlap_mask_area_threshold": fraction | {"description": "Has no effect."},
+        "subtask": {"enum": ["semantic"]},
+    }
+    schema = {
+        "type": "object",
+        "required": ["inputs"],
+        "properties": {
+            "inputs": {"type": "string", "description": "The picture, base64."},
+            "parameters": {"type": "object", "properties": parameters},
+        },
+    }
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    return {"required": True, "content": {"image/*": binary, JSON: {"schema": schema}}}
+
+
+_ERRORS = ErrorForm(model=HubError, write=_write, statuses={})
+
+TEXTS = Door(
+    name="huggingface",
+    task="sentiment",
+    routes=text_routes,
+    errors=_ERRORS,
+    agents=AGENTS,
+    paths={"/sentiment": "/hf/sentiment"},
+)
+PICTURES = Door(
+    name="huggingface",
+    task="segment",
+    routes=picture_routes,
+    errors=_ERRORS,
+    agents=AGENTS,
+    paths={"/segment": "/hf/segment"},
+)

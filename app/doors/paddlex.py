@@ -1,0 +1,143 @@
+"""`POST /semantic-segmentation` as PaddleX's basic serving has it: base64 in JSON, labels out.
+
+Fields and envelope: the page "General Semantic Segmentation Pipeline" of PaddleX 3.7's documents
+and `paddlex/inference/serving/basic_serving`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from app.api.offload import base64_parts, beside_the_loop
+from app.api.problems import ErrorForm, Fault
+from app.api.replies import answer_headers
+from app.api.services import ServicesDep
+from app.doors.bodies import json_object, picture_in_base64, refused
+from app.doors.door import TAG, Door, RoutingDep
+from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
+from app.pipelines.segment.settings import SegmentSettings
+from app.settings import Settings
+
+JSON = "application/json"
+PART_LABELS = 256 * 1024
+"""Written in one call."""
+
+
+class PaddleXError(BaseModel):
+    """An error as PaddleX's serving has it."""
+
+    logId: str = Field(description="The request's id.")  # noqa: N815
+    errorCode: int = Field(description="The HTTP status.")  # noqa: N815
+    errorMsg: str  # noqa: N815
+
+
+def routes(settings: Settings) -> APIRouter:
+    router = APIRouter(tags=[TAG])
+    router.add_api_route(
+        "/semantic-segmentation",
+        segment,
+        methods=["POST"],
+        max_body_size=settings.of(SegmentSettings).segment_max_bytes,
+        operation_id="paddlexSemanticSegmentation",
+        summary="As PaddleX: semantic segmentation",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "`result` has `labelMap`, 1 where the foreground is and 0 elsewhere,"
+                " `size` as [height, width], and `image`, the same as a PNG in base64.",
+                "content": {JSON: {"schema": {"type": "object"}}},
+            }
+        },
+        openapi_extra={"requestBody": _request_body()},
+    )
+    return router
+
+
+async def segment(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
+    """Takes JSON, whatever Content-Type says: some of PaddleX's own examples name none."""
+    body = await request.body()
+    visualize = True
+
+    async def read() -> SegmentRequest:
+        nonlocal visualize
+        parse = partial(translate, body)
+        payload, visualize = await beside_the_loop(services.operations, parse, size=len(body))
+        return payload
+
+    answer = await services.dataplane.run("segment", read, **routing.options(services.settings))
+    result: SegmentResult = answer.value
+    log_id = str(request.state.request_id)
+    write = partial(_document, result, log_id=log_id, visualize=visualize)
+    size = len(result.labels or b"")
+    content = await beside_the_loop(services.operations, write, size=size)
+    return Response(content, media_type=JSON, headers=answer_headers(answer))
+
+
+def translate(body: bytes) -> tuple[SegmentRequest, bool]:
+    """The task's request, and whether the labels are wanted as a picture, too.
+
+    Raises FileMissing and InvalidParameter by the field's name. Unknown fields are ignored, as they
+    are there.
+    """
+    document = json_object(body)
+    if document.get("targetSize") is not None:
+        raise refused("targetSize", "the size a network sees belongs to the model; leave it out")
+    visualize = document.get("visualize")
+    if not isinstance(visualize, bool | None):
+        raise refused("visualize", "must be true, false or null")
+    picture = picture_in_base64(document.get("image"), "image")
+    options = {"output": "mask", "format": "png", "threshold": "0.5"}
+    return read_options(picture, options, labels=True), visualize is not False
+
+
+def _document(result: SegmentResult, *, log_id: str, visualize: bool) -> bytes:
+    image = [b'"', *base64_parts(result.image), b'"'] if visualize else [b"null"]
+    return b"".join(
+        [
+            b'{"logId":"' + log_id.encode() + b'","errorCode":0,"errorMsg":"Success",',
+            b'"result":{"labelMap":[',
+            *_labels(result.labels or b""),
+            f'],"size":[{result.height},{result.width}],"image":'.encode(),
+            *image,
+            b"}}",
+        ]
+    )
+
+
+def _labels(mask: bytes) -> Iterator[bytes]:
+    """The digits with commas between them, in parts: a pixel each, opaque is 1."""
+    pixels = np.frombuffer(mask, np.uint8)
+    for at in range(0, len(pixels), PART_LABELS):
+        part = pixels[at : at + PART_LABELS]
+        written = np.full(2 * len(part), ord(","), np.uint8)
+        written[::2] = (part >= 128) + np.uint8(ord("0"))
+        last = at + PART_LABELS >= len(pixels)
+        yield written[: -1 if last else None].tobytes()
+
+
+def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
+    return {"logId": request_id, "errorCode": fault.status, "errorMsg": fault.detail}
+
+
+def _request_body() -> dict[str, Any]:
+    properties = {
+        "image": {"type": "string", "description": "The picture, base64; an address is refused."},
+        "targetSize": {"type": "null", "description": "Refused, unless null."},
+        "visualize": {"type": ["boolean", "null"], "description": "False leaves `image` null."},
+    }
+    schema = {"type": "object", "required": ["image"], "properties": properties}
+    return {"required": True, "content": {JSON: {"schema": schema}}}
+
+
+DOOR = Door(
+    name="paddlex",
+    task="segment",
+    routes=routes,
+    errors=ErrorForm(model=PaddleXError, write=_write, statuses={}),
+)

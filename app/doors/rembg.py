@@ -1,0 +1,227 @@
+"""`/api/remove` as rembg's server has it: a form with a picture, a PNG back.
+
+Fields, defaults and meanings: `rembg/commands/s_command.py` and `rembg/bg.py` of rembg 2.0.86.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from app.api.forms import FORM, media_type, read_form
+from app.api.problems import ErrorForm, Fault
+from app.api.replies import answer_headers
+from app.api.services import ServicesDep
+from app.api.uploads import FIELD_BYTES
+from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
+from app.doors.bodies import NOT_FETCHED, refused
+from app.doors.door import TAG, Door, RoutingDep
+from app.pipelines.segment.request import SegmentRequest, read_options
+from app.pipelines.segment.settings import SegmentSettings
+from app.settings import Settings
+
+TRUE = ("true", "1", "on", "yes", "t", "y")
+FALSE = ("false", "0", "off", "no", "f", "n")
+MATTING = {"af": (240, 255), "ab": (10, 255), "ae": (10, 999_999)}
+"""Numbers of rembg's alpha matting, each with its default and what it may be at most. What stands
+for it here has no such numbers."""
+
+
+class RembgFault(BaseModel):
+    """One wrong field, as FastAPI tells it."""
+
+    type: str
+    loc: list[str]
+    msg: str
+
+
+class RembgError(BaseModel):
+    """An error as rembg's server, a FastAPI application, has it."""
+
+    detail: str | list[RembgFault] = Field(description="A list where the request is at fault: 422.")
+
+
+def routes(settings: Settings) -> APIRouter:
+    router = APIRouter(tags=[TAG])
+    router.add_api_route(
+        "/api/remove",
+        remove,
+        methods=["POST"],
+        max_body_size=settings.of(SegmentSettings).segment_max_bytes,
+        operation_id="rembgRemove",
+        summary="As rembg: remove the background of an uploaded picture",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "The cut-out, or the mask.",
+                "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
+            }
+        },
+        openapi_extra={"requestBody": _request_body()},
+    )
+    router.add_api_route(
+        "/api/remove",
+        remove_by_address,
+        methods=["GET"],
+        operation_id="rembgRemoveByAddress",
+        summary="As rembg, refused: pictures are not fetched by address",
+        response_class=Response,
+        responses={200: {"description": "Never."}},
+    )
+    return router
+
+
+async def remove(
+    request: Request,
+    services: ServicesDep,
+    routing: RoutingDep,
+    bgc: Annotated[str | None, Query(description="Background: `r,g,b,a`, 0 to 255.")] = None,
+    extras: Annotated[str | None, Query(description="Refused, unless `{}`.")] = None,
+) -> Response:
+    """What rembg does by default is what this does by default: the network's mask as it is, and the
+    picture's own colours. `a=true` refines edges, `dc=true` takes the old background's colour out
+    of them.
+    """
+    settings = services.settings
+    if media_type(request) != FORM:
+        raise UnsupportedMediaType("send the picture in a form: curl -F file=@photo.jpg")
+    form = await read_form(
+        request,
+        max_files=1,
+        max_fields=settings.form_max_fields,
+        field_bytes=FIELD_BYTES,
+    )
+    if "file" in dict(form.fields):
+        raise FileMissing("the form's field file holds text; curl -F file=@photo.jpg sends a file")
+    pictures = dict(form.files)
+    if not pictures.get("file"):
+        raise FileMissing("the form has no picture in its field file: curl -F file=@photo.jpg")
+    fields = {name: value for name, value in form.fields if value}
+    payload = translate(pictures["file"], fields, bgc=bgc, extras=extras)
+    options = routing.options(settings, model=fields.get("model"))
+    answer = await services.dataplane.run("segment", payload, **options)
+    headers = answer_headers(answer)
+    return Response(answer.value.image, media_type="image/png", headers=headers)
+
+
+async def remove_by_address(
+    url: Annotated[str | None, Query(description="Not fetched.")] = None,
+) -> Response:
+    """rembg fetches `url`; this server does not, and says so."""
+    del url
+    raise InvalidParameter(
+        f"url: {NOT_FETCHED}: curl -F file=@photo.jpg",
+        errors=({"field": "query.url", "message": NOT_FETCHED},),
+    )
+
+
+def translate(
+    body: bytes, fields: Mapping[str, str], *, bgc: str | None, extras: str | None
+) -> SegmentRequest:
+    """rembg's fields as the task's request. Raises InvalidParameter by the field's name.
+
+    Fields that rembg does not know it ignores, and so does this.
+    """
+    if extras is not None and extras.strip() not in ("", "{}"):
+        raise refused("extras", "a session's own options are not offered; choose a model by name")
+    if _flag(fields, "vm"):
+        raise refused("vm", "refining by ViTMatte is not offered; a=true refines edges")
+    matting = _flag(fields, "a")
+    for name, (default, most) in MATTING.items():
+        value = _whole(fields, name, default, most)
+        if matting and value != default:
+            raise refused(
+                name, f"refining by a=true has no such threshold here; leave it at {default}"
+            )
+    only_mask = _flag(fields, "om")
+    options = {
+        "output": "mask" if only_mask else "cutout",
+        "format": "png",
+        "refine": "guided" if matting else "none",
+        "colours": "estimated" if _flag(fields, "dc") else "original",
+    }
+    if _flag(fields, "ppm"):
+        options["threshold"] = "0.5"
+    colour = _colour(bgc)
+    if colour is not None and not only_mask:
+        options |= {"output": "composite", "bg_color": colour}
+    return read_options(body, options)
+
+
+def _flag(fields: Mapping[str, str], name: str) -> bool:
+    value = fields.get(name, "false").lower()
+    if value not in (*TRUE, *FALSE):
+        raise refused(name, "must be true or false")
+    return value in TRUE
+
+
+def _whole(fields: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = fields.get(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) <= 6 and int(text) <= most):
+        raise refused(name, f"must be a whole number from 0 to {most}")
+    return int(text)
+
+
+def _colour(text: str | None) -> str | None:
+    """`r,g,b,a` as #rrggbbaa."""
+    if not text:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    levels = [int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= 3]
+    if len(parts) != 4 or len(levels) != 4 or max(levels) > 255:
+        raise InvalidParameter(
+            "bgc must be four whole numbers from 0 to 255: r,g,b,a",
+            errors=({"field": "query.bgc", "message": "must be r,g,b,a, each from 0 to 255"},),
+        )
+    return "#" + bytes(levels).hex()
+
+
+def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
+    del request_id
+    if fault.status != 422:
+        return {"detail": fault.detail}
+    told = fault.errors or ({"field": "body", "message": fault.detail},)
+    return {
+        "detail": [
+            {"type": fault.code, "loc": each["field"].split("."), "msg": each["message"]}
+            for each in told
+        ]
+    }
+
+
+def _request_body() -> dict[str, Any]:
+    flag = {"type": "boolean", "default": False}
+    fields: dict[str, tuple[dict[str, Any], str]] = {
+        "file": ({"type": "string", "format": "binary"}, "The picture."),
+        "model": ({"type": "string"}, "A model of this server, `name` or `name@version`."),
+        "a": (flag, "Refine edges: by a guided filter, where rembg has alpha matting."),
+        **{
+            name: (
+                {"type": "integer", "minimum": 0, "maximum": most, "default": default},
+                "With a=true only the default is accepted.",
+            )
+            for name, (default, most) in MATTING.items()
+        },
+        "om": (flag, "Only the mask."),
+        "ppm": (flag, "A mask of black and white only: threshold 0.5, without rembg's smoothing."),
+        "dc": (flag, "Take the old background's colour out of edges."),
+        "vm": (flag, "Refused if true: ViTMatte is not offered."),
+    }
+    properties = {name: schema | {"description": text} for name, (schema, text) in fields.items()}
+    form = {"type": "object", "required": ["file"], "properties": properties}
+    return {"required": True, "content": {"multipart/form-data": {"schema": form}}}
+
+
+DOOR = Door(
+    name="rembg",
+    task="segment",
+    routes=routes,
+    errors=ErrorForm(
+        model=RembgError,
+        write=_write,
+        statuses={415: 422, "model_not_found": 422},
+    ),
+)

@@ -1,0 +1,247 @@
+"""`/v1.0/removebg` and `/v1.0/account` as remove.bg's API has them.
+
+Fields, headers and errors: https://www.remove.bg/api and what its clients send: `removebg` 0.04 of
+PyPI and `remove.bg` 1.3 of npm. What the fields mean to the task is in `removebg_fields`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import unquote_plus, unquote_to_bytes
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+from starlette.responses import JSONResponse
+
+from app.api.forms import FORM, media_type, read_form
+from app.api.offload import base64_parts, beside_the_loop
+from app.api.problems import ErrorForm, Fault
+from app.api.replies import answer_headers
+from app.api.services import Services, ServicesDep
+from app.contracts.errors import InvalidParameter, UnsupportedMediaType
+from app.dataplane import Answer
+from app.doors.bodies import json_object
+from app.doors.door import TAG, Door, RoutingDep
+from app.doors.removebg_fields import Source, document, read_source, translate
+from app.pipelines.segment.accept import read_accept
+from app.pipelines.segment.request import MEDIA_TYPES, SegmentRequest, SegmentResult
+from app.pipelines.segment.settings import SegmentSettings
+from app.settings import Settings
+
+JSON = "application/json"
+URLENCODED = "application/x-www-form-urlencoded"
+DETECTED = "other"
+"""What remove.bg's X-Type says of a picture that is of none of its kinds: nothing is detected."""
+UNLIMITED_CALLS = 1_000_000
+"""What /v1.0/account says is left where no quota is set: clients compare it with their need."""
+FIELD_TEXT_BYTES = 1024
+QUOTED = {b"%2B": b"+", b"%2F": b"/", b"%3D": b"=", b"%0A": b"", b"%0D": b"", b"%2C": b","}
+"""What a client quotes of base64, and of a `data:` address before it; lines may be broken."""
+UNKNOWN_FOREGROUND = {
+    "title": "Could not identify foreground in image",
+    "code": "unknown_foreground",
+    "detail": "The network found no foreground in this picture.",
+}
+
+
+class RemoveBgFault(BaseModel):
+    title: str
+    code: str
+    detail: str
+
+
+class RemoveBgError(BaseModel):
+    """An error as remove.bg has it."""
+
+    errors: list[RemoveBgFault]
+
+
+def routes(settings: Settings) -> APIRouter:
+    router = APIRouter(tags=[TAG])
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    reply = dict.fromkeys(MEDIA_TYPES.values(), binary)
+    router.add_api_route(
+        "/v1.0/removebg",
+        remove_background,
+        methods=["POST"],
+        max_body_size=settings.of(SegmentSettings).segment_max_bytes,
+        operation_id="removebgRemove",
+        summary="As remove.bg: remove the background of an uploaded picture",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "The picture, or JSON when `Accept` asks for it.",
+                "content": reply | {JSON: {"schema": {"type": "object"}}},
+            }
+        },
+        openapi_extra={"requestBody": document()},
+    )
+    router.add_api_route(
+        "/v1.0/account",
+        account,
+        methods=["GET"],
+        operation_id="removebgAccount",
+        summary="As remove.bg: what may still be asked for",
+    )
+    return router
+
+
+async def remove_background(
+    request: Request, services: ServicesDep, routing: RoutingDep
+) -> Response:
+    """Takes a form, or the same fields as JSON with the picture as base64. `size` is `preview`
+    unless told otherwise, as it is there.
+    """
+    settings = services.settings
+    given = await _given(request, services)
+    no_type = False
+
+    async def read() -> SegmentRequest:
+        nonlocal no_type
+        source, fields = await given()
+        no_type = fields.get("type_level") == "none"
+        return await beside_the_loop(
+            services.operations, partial(translate, source, fields), size=source.size
+        )
+
+    answer = await services.dataplane.run("segment", read, **routing.options(settings))
+    result: SegmentResult = answer.value
+    if result.box.width == 0:
+        return JSONResponse({"errors": [UNKNOWN_FOREGROUND]}, 400, answer_headers(answer))
+    headers = _headers(answer) | ({} if no_type else {"X-Type": DETECTED})
+    as_json, _ = read_accept(request.headers.get("accept", ""))
+    if not as_json:
+        return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
+    content = await beside_the_loop(
+        services.operations, partial(_as_json, result), size=len(result.image)
+    )
+    return Response(content, media_type=JSON, headers=headers)
+
+
+async def account(services: ServicesDep) -> dict[str, Any]:
+    """Nothing is sold here: no credits, and as many free calls as the quota of a minute."""
+    calls = services.settings.quota_requests_per_minute or UNLIMITED_CALLS
+    credits = {"total": 0, "subscription": 0, "payg": 0, "enterprise": 0}
+    return {
+        "data": {"attributes": {"credits": credits, "api": {"free_calls": calls, "sizes": "all"}}}
+    }
+
+
+async def _given(request: Request, services: Services) -> Any:
+    """Receives the body; returns what reads it when a place in the queue is held: the source of the
+    picture and the other fields."""
+    kind = media_type(request)
+    cap = services.settings.of(SegmentSettings).segment_max_bytes
+    most = services.settings.form_max_fields
+    if kind == FORM:
+        # A field may be a picture in base64; all together are capped as the body is.
+        form = await read_form(request, max_files=2, max_fields=most, field_bytes=cap)
+
+        async def from_form() -> tuple[Source, dict[str, str]]:
+            return read_source(dict(form.fields), dict(form.files))
+
+        return from_form
+    if kind not in (JSON, URLENCODED):
+        raise UnsupportedMediaType(
+            f"the body must be {FORM}, {URLENCODED} or {JSON}",
+            limit=f"{FORM}, {URLENCODED}, {JSON}",
+        )
+    body = await request.body()
+    parse = partial(json_object, body) if kind == JSON else partial(_urlencoded, body, most)
+
+    async def from_body() -> tuple[Source, dict[str, str]]:
+        fields = await beside_the_loop(services.operations, parse, size=len(body))
+        return read_source(fields, {})
+
+    return from_body
+
+
+def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
+    """The fields of a form in the body. Raises InvalidParameter.
+
+    A picture's base64 is not unquoted like other text: it may be megabytes long, few of its letters
+    are quoted, and a plus sign that somebody forgot to quote is no space.
+    """
+    pairs = body.split(b"&", most + 1)
+    if len(pairs) > most + 1:
+        raise InvalidParameter(f"the form has more than {most} fields", limit=most)
+    fields: dict[str, Any] = {}
+    for pair in pairs:
+        name, _, value = pair.partition(b"=")
+        if name == b"image_file_b64":
+            for quoted, plain in QUOTED.items():
+                value = value.replace(quoted, plain).replace(quoted.lower(), plain)
+            fields["image_file_b64"] = unquote_to_bytes(value) if b"%" in value else value
+            continue
+        if len(pair) > 3 * FIELD_TEXT_BYTES:
+            raise InvalidParameter(
+                f"a field of the form has more than {FIELD_TEXT_BYTES} bytes",
+                limit=FIELD_TEXT_BYTES,
+            )
+        fields[_text(name)] = _text(value)
+    return fields
+
+
+def _text(quoted: bytes) -> str:
+    return unquote_plus(quoted.decode("latin-1"), errors="replace")
+
+
+def _headers(answer: Answer) -> dict[str, str]:
+    result: SegmentResult = answer.value
+    return answer_headers(answer) | {
+        "X-Width": str(result.width),
+        "X-Height": str(result.height),
+        "X-Credits-Charged": "0",
+        "X-Foreground-Top": str(result.box.top),
+        "X-Foreground-Left": str(result.box.left),
+        "X-Foreground-Width": str(result.box.width),
+        "X-Foreground-Height": str(result.box.height),
+        "Vary": "Accept",
+    }
+
+
+def _as_json(result: SegmentResult) -> bytes:
+    box = result.box
+    places = (
+        f',"foreground_top":{box.top},"foreground_left":{box.left}'
+        f',"foreground_width":{box.width},"foreground_height":{box.height}}}}}'
+    )
+    parts = [b'{"data":{"result_b64":"', *base64_parts(result.image), b'"', places.encode()]
+    return b"".join(parts)
+
+
+CODES = {
+    "file_missing": "missing_source",
+    "unauthorized": "auth_failed",
+    "overloaded": "rate_limit_exceeded",
+    "quota_exceeded": "rate_limit_exceeded",
+}
+"""Names that remove.bg has for errors of ours; others keep the name they have here."""
+
+
+def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
+    del request_id
+    code = CODES.get(fault.code, fault.code)
+    return {"errors": [{"title": fault.title, "code": code, "detail": fault.detail}]}
+
+
+DOOR = Door(
+    name="removebg",
+    task="segment",
+    routes=routes,
+    errors=ErrorForm(
+        model=RemoveBgError,
+        write=_write,
+        statuses={
+            401: 403,
+            413: 400,
+            415: 400,
+            422: 400,
+            "model_not_found": 400,
+            "overloaded": 429,
+        },
+    ),
+    headers=("X-Type", "X-Credits-Charged"),
+)

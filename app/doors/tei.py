@@ -1,0 +1,168 @@
+"""`POST /predict` as text-embeddings-inference has it: texts in, labels with scores out.
+
+Requests, replies and errors: `docs/openapi.json` and `router/src/http/server.rs` of
+https://github.com/huggingface/text-embeddings-inference, 1.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import orjson
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.problems import ErrorForm, Fault
+from app.api.replies import answer_headers
+from app.api.services import ServicesDep
+from app.contracts.errors import InvalidParameter, TextEmpty
+from app.doors.bodies import refused
+from app.doors.door import TAG, Door, RoutingDep
+from app.pipelines.sentiment.router import classify
+from app.pipelines.sentiment.settings import SentimentSettings
+from app.pipelines.sentiment.texts import WholeTexts
+from app.settings import Settings
+
+_SHAPE = 'inputs must be a text, or a batch of texts as [["a"],["b"]]'
+_INPUTS: dict[str, Any] = {
+    "oneOf": [
+        {"type": "string"},
+        {
+            "type": "array",
+            "items": {
+                "type": "array",
+                "items": {"type": "string"},
+                "minItems": 1,
+                "maxItems": 1,
+            },
+        },
+    ]
+}
+
+
+class PredictRequest(BaseModel):
+    """A text, or a batch of texts. What else TEI does not know it ignores, and so does this."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    inputs: Any = Field(
+        json_schema_extra=_INPUTS,
+        description='A text, or a batch as `[["a"],["b"]]`; `["a","b"]` is a pair, and refused.',
+    )
+    truncate: bool | None = Field(
+        False, description="Cut a text that the model cannot read whole; refuse it otherwise."
+    )
+    truncation_direction: Literal["left", "right", "Left", "Right"] = Field(
+        "right", description="`left` is refused with truncate."
+    )
+    raw_scores: bool = Field(False, description="Refused if true: scores are probabilities.")
+
+
+class Prediction(BaseModel):
+    score: float = Field(ge=0, le=1)
+    label: str
+
+
+class TeiError(BaseModel):
+    """An error as text-embeddings-inference has it."""
+
+    error: str
+    error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
+
+
+def routes(settings: Settings) -> APIRouter:
+    router = APIRouter(tags=[TAG])
+    router.add_api_route(
+        "/predict",
+        predict,
+        methods=["POST"],
+        max_body_size=settings.of(SentimentSettings).sentiment_max_bytes,
+        operation_id="teiPredict",
+        summary="As text-embeddings-inference: labels of one or more texts",
+        response_class=Response,
+        responses={
+            200: {
+                "model": list[Prediction] | list[list[Prediction]],
+                "description": "Best label first: a list for a text, a list of them for a batch.",
+            }
+        },
+    )
+    return router
+
+
+async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingDep) -> Response:
+    """Classifies a text, or each text of a batch."""
+    if body.raw_scores:
+        raise refused("raw_scores", "not offered; scores are probabilities")
+    if body.truncate and body.truncation_direction.lower() == "left":
+        raise refused("truncation_direction", "left is not offered; a text keeps its beginning")
+    texts, single = read_inputs(body.inputs)
+    answer = await classify(
+        services,
+        texts if body.truncate else WholeTexts(texts),
+        model=routing.model,
+        predictor=routing.predictor,
+        timeout_ms=routing.timeout_ms,
+    )
+    replies = [
+        [{"score": round(score, 7), "label": label} for label, _, score in result.scores]
+        for result in answer.value
+    ]
+    return Response(
+        orjson.dumps(replies[0] if single else replies),
+        media_type="application/json",
+        headers=answer_headers(answer),
+    )
+
+
+def read_inputs(inputs: Any) -> tuple[list[str], bool]:
+    """The texts, and whether it is one that stands alone. Raises InvalidParameter, TextEmpty."""
+    if isinstance(inputs, str):
+        return [inputs], True
+    if not isinstance(inputs, list):
+        raise InvalidParameter(_SHAPE)
+    if not inputs:
+        raise TextEmpty("inputs cannot be empty", limit=1, received=0)
+    if len(inputs) == 2 and all(isinstance(each, str) for each in inputs):
+        raise refused("inputs", 'pairs are not offered: ["a","b"] is one; a batch is [["a"],["b"]]')
+    texts = []
+    for each in inputs:
+        if not isinstance(each, list) or not 1 <= len(each) <= 2:
+            raise InvalidParameter(_SHAPE)
+        if not all(isinstance(text, str) for text in each):
+            raise InvalidParameter(_SHAPE)
+        if len(each) == 2:
+            raise refused("inputs", "pairs are not offered; each text is a list of its own")
+        texts.append(each[0])
+    return texts, False
+
+
+_TYPES = {424: "Backend", 429: "Overloaded", 500: "Backend", 501: "Backend", 503: "Unhealthy"}
+
+
+def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
+    del request_id
+    kind = "Empty" if fault.code == "text_empty" else _TYPES.get(fault.status, "Validation")
+    return {"error": fault.detail, "error_type": kind}
+
+
+DOOR = Door(
+    name="tei",
+    task="sentiment",
+    routes=routes,
+    errors=ErrorForm(
+        model=TeiError,
+        write=_write,
+        statuses={
+            "text_empty": 400,
+            "text_too_long": 413,
+            "too_many_inputs": 413,
+            "overloaded": 429,
+            "worker_crashed": 424,
+            "model_output_invalid": 424,
+            "model_not_found": 424,
+            504: 424,
+        },
+    ),
+)

@@ -1,0 +1,99 @@
+"""The product's application with its doors over a data plane that opens no picture."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import Any, cast
+
+import httpx
+
+from app.application import build_application
+from app.contracts.errors import PaddlepoolError
+from app.dataplane import Answer, DataPlane
+from app.doors.opened import open_doors
+from app.pipelines import PIPELINES
+from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
+from app.pipelines.sentiment.pipeline import TextScores
+from app.pipelines.sentiment.scores import Score
+from app.pipelines.task import load_tasks
+from tests.api.fakes import Client, make_services, make_settings, no_lifespan
+
+PICTURE = b"\xff\xd8 not opened by the API process"
+IN_BASE64 = base64.b64encode(PICTURE).decode()
+STAGES = {"infer": 0.1}
+SCORES = (Score("happy", "快乐", 0.75), Score("sad", "悲伤", 0.25))
+
+
+class FakePlane:
+    """Answers every picture and text alike, and remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.payloads: list[Any] = []
+        self.options: list[dict[str, Any]] = []
+        self.error: PaddlepoolError | None = None
+        self.before_reading: PaddlepoolError | None = None
+        self.box = Box(top=1, left=2, width=3, height=4)
+
+    async def run(self, task: str, payload: Any, **options: Any) -> Answer:
+        if self.before_reading is not None:
+            raise self.before_reading
+        given = await payload() if callable(payload) else payload
+        self.payloads.append(given)
+        self.options.append(options)
+        if self.error is not None:
+            raise self.error
+        value = self._mask(given) if task == "segment" else self._scores(given)
+        model = "u2netp" if task == "segment" else "emotion"
+        return Answer(value=value, model=model, version=2, group="onednn", stages=STAGES)
+
+    def _mask(self, asked: SegmentRequest) -> SegmentResult:
+        return SegmentResult(
+            image=b"encoded",
+            format=asked.format,
+            output=asked.output,
+            width=3,
+            height=2,
+            box=self.box,
+            confidence=0.9,
+            labels=bytes([0, 255, 0, 255, 255, 0]) if asked.labels else None,
+        )
+
+    def _scores(self, texts: list[str]) -> tuple[TextScores, ...]:
+        one = TextScores(scores=SCORES, tokens=3, truncated=False, padding=0)
+        return tuple(one for _ in texts)
+
+    @property
+    def picture(self) -> SegmentRequest:
+        payload = self.payloads[-1]
+        assert isinstance(payload, SegmentRequest)
+        return payload
+
+
+class Doors:
+    """A client of all doors, and the data plane behind them."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.plane = FakePlane()
+        tasks = load_tasks(PIPELINES)
+        services = make_services(make_settings(**settings))
+        self.services = replace(services, dataplane=cast(DataPlane, self.plane))
+        self.client = Client(
+            build_application(
+                self.services,
+                keys=services.settings.keys(),
+                tasks=tasks.values(),
+                lifespan=no_lifespan,
+                doors=open_doors(services.settings.doors, tasks),
+            )
+        )
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.client.post(path, **options)
+
+    def form(
+        self, path: str, name: str, fields: dict[str, str] | None = None, **options: Any
+    ) -> httpx.Response:
+        """A form with the picture in the field `name`."""
+        files = {name: ("photo.jpg", PICTURE, "image/jpeg")}
+        return self.client.post(path, files=files, data=fields or {}, **options)

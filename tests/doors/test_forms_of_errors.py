@@ -1,0 +1,286 @@
+"""Every door says what went wrong in its own form and code, also what is refused before it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from app.contracts.errors import (
+    DeadlineExceeded,
+    ImageUnreadable,
+    ModelNotFound,
+    ModelNotReady,
+    Overloaded,
+    PaddlepoolError,
+    TextTooLong,
+    WorkerCrashed,
+)
+from app.door_settings import DOOR_NAMES
+from app.doors.opened import DOORS
+from tests.doors.fakes import IN_BASE64, PICTURE, Doors
+
+FULL = Overloaded("the queue is full", retry_after=1.2)
+LATE = DeadlineExceeded("no answer within the deadline of 5 ms")
+UNREADABLE = ImageUnreadable("the picture cannot be read")
+LONG = TextTooLong("text 1 of 1 has more than 128 tokens")
+GONE = WorkerCrashed("the process died")
+LOADING = ModelNotReady("still loading")
+NOBODY = ModelNotFound("no model of this name")
+FORM = {"files": {"file": ("a", PICTURE)}}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A good request to a door, how it tells errors, and its status for each."""
+
+    path: str
+    request: dict[str, Any]
+    form: Callable[[dict[str, Any], int], bool]
+    unreadable: int
+    overloaded: int
+    late: int
+    crashed: int
+    loading: int
+    nobody: int
+    no_key: int
+    too_large: int
+
+
+def fastapi(reply: dict[str, Any], status: int) -> bool:
+    detail = reply["detail"]
+    if status == 422:
+        return all(set(each) == {"type", "loc", "msg"} for each in detail)
+    return set(reply) == {"detail"} and isinstance(detail, str)
+
+
+def removebg(reply: dict[str, Any], status: int) -> bool:
+    [error] = reply["errors"]
+    return set(reply) == {"errors"} and set(error) == {"title", "code", "detail"}
+
+
+def tei(reply: dict[str, Any], status: int) -> bool:
+    kinds = {400: "Empty", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
+    return reply["error_type"] == kinds.get(status, "Validation") and set(reply) == {
+        "error",
+        "error_type",
+    }
+
+
+def hub(reply: dict[str, Any], status: int) -> bool:
+    return set(reply) == {"error"}
+
+
+def paddlex(reply: dict[str, Any], status: int) -> bool:
+    return set(reply) == {"logId", "errorCode", "errorMsg"} and reply["errorCode"] == status
+
+
+TEXT = {"json": {"inputs": "好"}}
+SEGMENT_STATUSES = {
+    "unreadable": 422,
+    "overloaded": 503,
+    "late": 504,
+    "crashed": 500,
+    "loading": 503,
+    "nobody": 404,
+    "no_key": 401,
+    "too_large": 413,
+}
+CASES = {
+    "rembg": Case("/api/remove", FORM, fastapi, **SEGMENT_STATUSES | {"nobody": 422}),
+    "removebg": Case(
+        "/v1.0/removebg",
+        {"json": {"image_file_b64": IN_BASE64}},
+        removebg,
+        unreadable=400,
+        overloaded=429,
+        late=504,
+        crashed=500,
+        loading=503,
+        nobody=400,
+        no_key=403,
+        too_large=400,
+    ),
+    "tei": Case(
+        "/predict",
+        TEXT,
+        tei,
+        unreadable=413,  # of texts, those that are too long
+        overloaded=429,
+        late=424,
+        crashed=424,
+        loading=503,
+        nobody=424,
+        no_key=401,
+        too_large=413,
+    ),
+    "huggingface": Case("/hf/sentiment", TEXT, hub, **SEGMENT_STATUSES | {"unreadable": 422}),
+    "huggingface pictures": Case("/hf/segment", {"content": PICTURE}, hub, **SEGMENT_STATUSES),
+    "huggingface by agent": Case(
+        "/segment",
+        {"content": PICTURE, "headers": {"user-agent": "hf_hub/2.4.0"}},
+        hub,
+        **SEGMENT_STATUSES,
+    ),
+    "paddlex": Case(
+        "/semantic-segmentation", {"json": {"image": IN_BASE64}}, paddlex, **SEGMENT_STATUSES
+    ),
+}
+every = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def check(response: httpx.Response, case: Case, status: int) -> None:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert case.form(response.json(), status), response.text
+    assert response.headers["x-request-id"]
+
+
+@every
+@pytest.mark.parametrize(
+    "kind", ["unreadable", "overloaded", "late", "crashed", "loading", "nobody"]
+)
+def test_what_the_task_raises(doors: Doors, case: Case, kind: str) -> None:
+    """A picture that cannot be read, a full queue, a deadline, a process that died, a model that is
+    not there or not yet."""
+    errors: dict[str, PaddlepoolError] = {
+        "unreadable": UNREADABLE if case.form is not tei else LONG,
+        "overloaded": FULL,
+        "late": LATE,
+        "crashed": GONE,
+        "loading": LOADING,
+        "nobody": NOBODY,
+    }
+    doors.plane.error = errors[kind]
+    response = doors.post(case.path, **case.request)
+    check(response, case, getattr(case, kind))
+    if kind == "overloaded":
+        assert response.headers["retry-after"] == "2"
+
+
+@every
+@pytest.mark.parametrize("header", ["X-Api-Key", "Authorization"])
+def test_keys(case: Case, header: str) -> None:
+    """No key and a wrong one are told in the door's form; both headers open it."""
+    doors = Doors(api_keys=("secret",))
+    request = dict(case.request)
+    headers = request.pop("headers", {})
+    value = "secret" if header == "X-Api-Key" else "Bearer secret"
+    check(doors.post(case.path, headers=headers, **request), case, case.no_key)
+    wrong = headers | {header: value.replace("secret", "guess")}
+    check(doors.post(case.path, headers=wrong, **request), case, case.no_key)
+    right = headers | {header: value}
+    assert doors.post(case.path, headers=right, **request).status_code == 200
+
+
+@every
+def test_a_body_that_is_too_large(case: Case) -> None:
+    """The task's own limit; nothing of it reaches the task."""
+    doors = Doors(segment_max_bytes=20, sentiment_max_bytes=5)
+    check(doors.post(case.path, **case.request), case, case.too_large)
+    assert not doors.plane.payloads
+
+
+@every
+def test_a_quota_that_is_used_up(case: Case) -> None:
+    """429 for everybody, with the time to wait."""
+    doors = Doors(quota_requests_per_minute=1)
+    assert doors.post(case.path, **case.request).status_code == 200
+    response = doors.post(case.path, **case.request)
+    check(response, case, 429)
+    assert int(response.headers["retry-after"]) >= 1
+
+
+@every
+def test_a_host_that_is_not_ours(case: Case) -> None:
+    """DNS rebinding does not come through a door either."""
+    request = dict(case.request)
+    headers = request.pop("headers", {}) | {"host": "evil.example"}
+    response = Doors(allowed_hosts=("localhost",)).post(case.path, headers=headers, **request)
+    assert response.status_code == 400
+    assert "PADDLEPOOL_ALLOWED_HOSTS" in response.text
+
+
+@every
+def test_another_method_and_a_wrong_deadline(doors: Doors, case: Case) -> None:
+    """What routing and the query's own checks refuse."""
+    request = dict(case.request)
+    headers = request.get("headers", {})
+    response = doors.client.send("DELETE", case.path, headers=headers)
+    assert response.status_code == 405
+    assert case.form(response.json(), 405)
+    for timeout in ("0", "99999999", "soon"):
+        refused = doors.post(f"{case.path}?timeout_ms={timeout}", **request)
+        check(refused, case, 400 if case.form is removebg else 422)
+    assert not doors.plane.payloads
+
+
+@pytest.mark.parametrize("name", ["removebg", "huggingface pictures", "paddlex"])
+@pytest.mark.parametrize("body", ["good", "broken"])
+def test_base64_is_read_when_a_place_is_held(doors: Doors, name: str, body: str) -> None:
+    """Where there is none the request is refused before its body is parsed, broken or not."""
+    case = CASES[name]
+    fields = {"removebg": "image_file_b64", "paddlex": "image"}
+    good = json.dumps({fields.get(name, "inputs"): IN_BASE64})
+    doors.plane.before_reading = FULL
+    response = doors.post(
+        case.path,
+        content=good if body == "good" else good[:-1],
+        headers={"content-type": "application/json"},
+    )
+    check(response, case, case.overloaded)
+
+
+@pytest.mark.parametrize("closed", DOOR_NAMES)
+def test_each_door_can_be_closed(closed: str) -> None:
+    """Its paths are not there, the others are; a client known by its name gets our own forms."""
+    doors = Doors(doors=tuple(name for name in DOOR_NAMES if name != closed))
+    paths = doors.client.get("/openapi.json").json()["paths"]
+    for name, case in CASES.items():
+        if "agent" in name:
+            continue
+        assert (case.path in paths) == (not name.startswith(closed))
+    if closed == "huggingface":
+        response = doors.post("/sentiment", **TEXT, headers={"user-agent": "hf_hub/2.4.0"})
+        assert response.json()[0]["label"] == "happy"
+
+
+def test_every_name_is_that_of_a_door() -> None:
+    assert {door.name for door in DOORS} == set(DOOR_NAMES)
+
+
+def test_doors_are_documented_with_their_errors(doors: Doors) -> None:
+    """Under "compatible", each status with the model of the door's errors."""
+    schema = doors.client.get("/openapi.json").json()
+    models = {
+        "/api/remove": "RembgError",
+        "/v1.0/removebg": "RemoveBgError",
+        "/v1.0/account": "RemoveBgError",
+        "/predict": "TeiError",
+        "/hf/sentiment": "HubError",
+        "/hf/segment": "HubError",
+        "/semantic-segmentation": "PaddleXError",
+    }
+    assert {
+        path
+        for path, methods in schema["paths"].items()
+        for operation in methods.values()
+        if operation["tags"] == ["compatible"]
+    } == set(models)
+    ids = []
+    for path, model in models.items():
+        for operation in schema["paths"][path].values():
+            ids.append(operation["operationId"])
+            refusals = {s: r for s, r in operation["responses"].items() if s[0] in "45"}
+            assert {"429", "503"} <= refusals.keys()
+            assert ("401" in refusals) == (model != "RemoveBgError")
+            for reply in refusals.values():
+                [(kind, content)] = reply["content"].items()
+                assert kind == "application/json"
+                assert content["schema"]["$ref"] == f"#/components/schemas/{model}"
+                assert model in schema["components"]["schemas"]
+    assert len(set(ids)) == len(ids)

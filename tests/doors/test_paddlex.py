@@ -1,0 +1,66 @@
+"""/semantic-segmentation: PaddleX's envelope."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from app.doors.paddlex import PART_LABELS, _labels
+from tests.doors.fakes import IN_BASE64, PICTURE, Doors
+
+PATH = "/semantic-segmentation"
+
+
+@pytest.mark.parametrize("visualize", [None, True, False])
+def test_labels_and_their_picture(doors: Doors, visualize: bool | None) -> None:
+    """Row by row, 1 for the foreground; `size` is height and width."""
+    response = doors.post(PATH, json={"image": IN_BASE64, "visualize": visualize})
+    reply = response.json()
+    assert (reply["errorCode"], reply["errorMsg"]) == (0, "Success")
+    assert reply["logId"] == response.headers["x-request-id"]
+    image = reply["result"].pop("image")
+    assert reply["result"] == {"labelMap": [0, 1, 0, 1, 1, 0], "size": [2, 3]}
+    assert (image is None) == (visualize is False)
+    assert image is None or base64.b64decode(image) == b"encoded"
+    asked = doors.plane.picture
+    assert (asked.body, asked.output, asked.threshold) == (PICTURE, "mask", 0.5)
+
+
+def test_a_body_without_a_type_is_json(doors: Doors) -> None:
+    """PaddleX's example for Node names none."""
+    body = f'{{"image": "{IN_BASE64}", "unheard_of": 1}}'.encode()
+    assert doors.post(PATH, content=body).status_code == 200
+
+
+@pytest.mark.parametrize("count", [0, 1, PART_LABELS, PART_LABELS + 1])
+def test_labels_are_written_in_parts(count: int) -> None:
+    """With a comma between any two and none at the end."""
+    mask = bytes([0, 127, 128, 255] * (count // 4 + 1))[:count]
+    written = b"".join(_labels(mask)).decode()
+    assert written == ",".join("1" if level >= 128 else "0" for level in mask)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"image": "http://a.example/x.png"}, "not fetched by address"),
+        ({"image": IN_BASE64, "targetSize": 512}, "targetSize"),
+        ({"image": IN_BASE64, "targetSize": [320, 320]}, "targetSize"),
+        ({"image": IN_BASE64, "visualize": 1}, "visualize"),
+        ({"image": "é"}, "image"),
+        ({"image": 7}, "image"),
+        ({}, "image"),
+        ([], "object"),
+    ],
+)
+def test_refusals(doors: Doors, body: Any, says: str) -> None:
+    """The envelope without a result."""
+    response = doors.post(PATH, json=body)
+    assert response.status_code == 422, response.text
+    reply = response.json()
+    assert set(reply) == {"logId", "errorCode", "errorMsg"}
+    assert reply["errorCode"] == 422
+    assert says in reply["errorMsg"]
+    assert not doors.plane.payloads

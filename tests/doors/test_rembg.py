@@ -1,0 +1,101 @@
+"""/api/remove: rembg's fields as the task's, and FastAPI's errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.doors.fakes import PICTURE, Doors
+
+PATH = "/api/remove"
+
+
+def told(response: Any) -> list[tuple[list[str], str]]:
+    assert response.status_code == 422, response.text
+    return [(each["loc"], each["msg"]) for each in response.json()["detail"]]
+
+
+def test_by_default_the_mask_is_as_it_is_and_so_are_the_colours(doors: Doors) -> None:
+    """As rembg's own result is; a PNG with the usual headers of an answer."""
+    response = doors.form(PATH, "file")
+    assert (response.status_code, response.content) == (200, b"encoded")
+    assert response.headers["content-type"] == "image/png"
+    assert response.headers["x-model"] == "u2netp@2"
+    asked = doors.plane.picture
+    assert asked.body == PICTURE
+    assert (asked.output, asked.format, asked.size) == ("cutout", "png", "full")
+    assert (asked.refine, asked.colours, asked.threshold) == ("none", "original", None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "query", "expected"),
+    [
+        ({"a": "true"}, "", {"refine": "guided"}),
+        ({"a": "1", "af": "240", "ab": "10", "ae": "10"}, "", {"refine": "guided"}),
+        ({"af": "100", "ab": "0", "ae": "500"}, "", {"refine": "none"}),
+        ({"om": "true"}, "?bgc=1,2,3,4", {"output": "mask"}),
+        ({"ppm": "on"}, "", {"threshold": 0.5}),
+        ({"dc": "Yes"}, "", {"colours": "estimated"}),
+        ({"vm": "false"}, "?extras={}", {"output": "cutout"}),
+        ({}, "?bgc=255,0,16,128", {"output": "composite", "bg_color": (255, 0, 16, 128)}),
+        ({"unheard_of": "1", "dc": ""}, "", {"colours": "original"}),
+    ],
+    ids=["a", "defaults", "unused", "om", "ppm", "dc", "vm", "bgc", "unknown"],
+)
+def test_fields(
+    doors: Doors, fields: dict[str, str], query: str, expected: dict[str, object]
+) -> None:
+    """What rembg takes no notice of is taken no notice of here."""
+    response = doors.form(PATH + query, "file", fields)
+    assert response.status_code == 200, response.text
+    asked = doors.plane.picture
+    assert {name: getattr(asked, name) for name in expected} == expected
+
+
+def test_the_model_is_named_in_the_form_and_the_deadline_in_the_query(doors: Doors) -> None:
+    """rembg's word for it, and ours."""
+    doors.form(f"{PATH}?timeout_ms=2500&predictor=native", "file", {"model": "u2net@3"})
+    assert doors.plane.options[-1] == {
+        "model": "u2net",
+        "version": 3,
+        "group": "native",
+        "timeout": 2.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "query", "place"),
+    [
+        ({"a": "perhaps"}, "", ["body", "a"]),
+        ({"a": "true", "af": "200"}, "", ["body", "af"]),
+        ({"ab": "256"}, "", ["body", "ab"]),
+        ({"ae": "-1"}, "", ["body", "ae"]),
+        ({"vm": "true"}, "", ["body", "vm"]),
+        ({}, '?extras={"model_path":"x"}', ["body", "extras"]),
+        ({}, "?bgc=1,2,3", ["query", "bgc"]),
+        ({}, "?bgc=1,2,3,256", ["query", "bgc"]),
+    ],
+)
+def test_what_is_not_offered_is_refused_by_name(
+    doors: Doors, fields: dict[str, str], query: str, place: list[str]
+) -> None:
+    """In the list of FastAPI's validation errors."""
+    [(found, _)] = told(doors.form(PATH + query, "file", fields))
+    assert found == place
+    assert not doors.plane.payloads
+
+
+def test_nothing_is_fetched_by_address(doors: Doors) -> None:
+    """rembg's other way to give a picture, refused with the reason."""
+    [(place, why)] = told(doors.client.get(f"{PATH}?url=http://127.0.0.1/x.png"))
+    assert place == ["query", "url"]
+    assert "not fetched by address" in why
+
+
+@pytest.mark.parametrize("fields", [{}, {"file": "text"}], ids=["none", "text"])
+def test_without_a_picture(doors: Doors, fields: dict[str, str]) -> None:
+    """A form without a file, and one whose file is text."""
+    files = [("other", ("a", b"b"))]
+    [(_, why)] = told(doors.post(PATH, files=files, data=fields))
+    assert "curl -F file=@photo.jpg" in why

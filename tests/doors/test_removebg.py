@@ -1,0 +1,204 @@
+"""/v1.0/removebg and /v1.0/account: remove.bg's fields, headers and errors."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from app.doors.removebg import UNLIMITED_CALLS
+from app.pipelines.segment.request import Box
+from app.pipelines.segment.scene.options import Scene
+from tests.doors.fakes import IN_BASE64, PICTURE, Doors
+
+PATH = "/v1.0/removebg"
+JSON = {"accept": "application/json"}
+
+
+def refusal(response: Any, status: int = 400) -> dict[str, str]:
+    assert response.status_code == status, response.text
+    [error] = response.json()["errors"]
+    assert set(error) == {"title", "code", "detail"}
+    return dict(error)
+
+
+def test_a_form_with_a_file(doors: Doors) -> None:
+    """A preview, as it is there, with remove.bg's headers."""
+    response = doors.form(PATH, "image_file")
+    assert (response.status_code, response.content) == (200, b"encoded")
+    found = {name: response.headers[f"x-{name}"] for name in ("width", "height", "type")}
+    assert found == {"width": "3", "height": "2", "type": "other"}
+    assert response.headers["x-credits-charged"] == "0"
+    assert response.headers["x-foreground-left"] == "2"
+    asked = doors.plane.picture
+    assert asked.body == PICTURE
+    assert (asked.output, asked.format, asked.size) == ("cutout", "png", "preview")
+
+
+@pytest.mark.parametrize("kind", ["form", "urlencoded", "broken lines", "json", "data address"])
+def test_a_picture_in_base64(doors: Doors, kind: str) -> None:
+    """In every kind of body that remove.bg takes."""
+    fields = {"image_file_b64": IN_BASE64, "size": "full", "crop": "true"}
+    if kind == "form":
+        files = [(name, (None, value)) for name, value in fields.items()]
+        response = doors.post(PATH, files=files)
+    elif kind == "json":
+        response = doors.post(PATH, json=fields | {"crop": True, "roi": None, "scale": ""})
+    else:
+        broken = base64.encodebytes(PICTURE * 40).decode()
+        given = {"broken lines": broken, "data address": f"data:image/jpeg;base64,{IN_BASE64}"}
+        text = given.get(kind, IN_BASE64)
+        response = doors.post(PATH, data=fields | {"image_file_b64": text})
+    assert response.status_code == 200, response.text
+    asked = doors.plane.picture
+    assert asked.body == PICTURE * (40 if kind == "broken lines" else 1)
+    assert (asked.size, asked.crop) == ("full", True)
+
+
+def test_a_plus_sign_that_is_not_quoted_is_no_space(doors: Doors) -> None:
+    """As clients send it that put base64 into a form as it is."""
+    text = base64.b64encode(b"\xfb\xef\xbe" * 9).decode()
+    assert "+" in text
+    body = f"size=auto&image_file_b64={text}".encode()
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+    assert doors.post(PATH, content=body, headers=kind).status_code == 200
+    assert doors.plane.picture.body == b"\xfb\xef\xbe" * 9
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"size": "regular"}, {"size": "preview"}),
+        ({"size": "medium"}, {"size": "medium"}),
+        ({"size": "hd"}, {"size": "hd"}),
+        ({"size": "4k"}, {"size": "full"}),
+        ({"size": "50MP"}, {"size": "full"}),
+        ({"format": "jpg"}, {"output": "composite", "format": "jpg"}),
+        ({"format": "webp"}, {"output": "cutout", "format": "webp"}),
+        ({"channels": "alpha"}, {"output": "mask", "format": "png"}),
+        ({"bg_color": "81d4fa"}, {"bg_color": (129, 212, 250, 255), "format": "jpg"}),
+        ({"bg_color": "81d4fa77"}, {"bg_color": (129, 212, 250, 119), "format": "png"}),
+        ({"bg_color": "red", "format": "png"}, {"bg_color": (255, 0, 0, 255), "format": "png"}),
+        ({"crop_margin": "30px"}, {"crop": False, "scene": Scene()}),
+        (
+            {"crop": "true", "crop_margin": "30px 10%", "scale": "80%", "position": "20% 100%"},
+            {
+                "crop": True,
+                "scene": Scene(
+                    margins=((30, "px"), (10, "%"), (30, "px"), (10, "%")),
+                    scale=80,
+                    position=(20, 100),
+                ),
+            },
+        ),
+        ({"add_shadow": "true"}, {"scene": Scene(shadow=0.5)}),
+        ({"shadow_type": "drop", "shadow_opacity": "20"}, {"scene": Scene(shadow=0.2)}),
+        ({"shadow_type": "drop", "shadow_opacity": "0"}, {"scene": Scene()}),
+        ({"type": "car", "semitransparency": "false"}, {"output": "cutout"}),
+        ({"roi": "0% 0% 100% 100%", "unheard_of": "1"}, {"output": "cutout"}),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_fields(doors: Doors, fields: dict[str, str], expected: dict[str, object]) -> None:
+    """Each as the task's own option; what has an effect on nothing here has none."""
+    response = doors.form(PATH, "image_file", fields)
+    assert response.status_code == 200, response.text
+    asked = doors.plane.picture
+    assert {name: getattr(asked, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"image_url": "http://a.example/x.jpg"}, "image_url"),
+        ({"bg_image_url": "http://a.example/x.jpg"}, "bg_image_url"),
+        ({"format": "zip"}, "format"),
+        ({"format": "jpg", "channels": "alpha"}, "format"),
+        ({"size": "huge"}, "size"),
+        ({"type": "cat"}, "type"),
+        ({"type_level": "9"}, "type_level"),
+        ({"channels": "rgb"}, "channels"),
+        ({"crop": "perhaps"}, "crop"),
+        ({"crop": "true", "crop_margin": "a lot"}, "crop_margin"),
+        ({"scale": "9%"}, "scale"),
+        ({"position": "left"}, "position"),
+        ({"roi": "10% 10% 90% 90%"}, "roi"),
+        ({"bg_color": "nocolour"}, "bg_color"),
+        ({"shadow_type": "3D"}, "shadow_type"),
+        ({"add_shadow": "1", "shadow_opacity": "101"}, "shadow_opacity"),
+        ({"semitransparency": "some"}, "semitransparency"),
+        ({"image_file_b64": IN_BASE64}, "image_file_b64"),
+        ({"image_file": "text"}, "image_file"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_what_is_not_offered_is_refused_by_name(
+    doors: Doors, fields: dict[str, str], name: str
+) -> None:
+    """In remove.bg's form."""
+    error = refusal(doors.form(PATH, "image_file", fields))
+    assert error["code"] == "invalid_parameter"
+    assert error["detail"].startswith(name)
+    assert not doors.plane.payloads
+
+
+def test_a_background_picture(doors: Doors) -> None:
+    """A second file; with a colour as well it is refused."""
+    files = {"image_file": ("a", PICTURE), "bg_image_file": ("b", b"background")}
+    assert doors.post(PATH, files=files).status_code == 200
+    asked = doors.plane.picture
+    assert (asked.output, asked.background, asked.format) == ("composite", b"background", "jpg")
+    error = refusal(doors.post(PATH, files=files, data={"bg_color": "fff"}))
+    assert error["detail"].startswith("bg_color")
+
+
+@pytest.mark.parametrize("level", ["none", "1"])
+def test_the_type_is_told_unless_it_is_not_wanted(doors: Doors, level: str) -> None:
+    response = doors.form(PATH, "image_file", {"type_level": level})
+    assert ("x-type" in response.headers) == (level != "none")
+
+
+def test_as_json(doors: Doors) -> None:
+    """For who asks for it, with the foreground's place."""
+    data = doors.form(PATH, "image_file", headers=JSON).json()["data"]
+    assert base64.b64decode(data["result_b64"]) == b"encoded"
+    places = {side: data[f"foreground_{side}"] for side in ("top", "left", "width", "height")}
+    assert places == {"top": 1, "left": 2, "width": 3, "height": 4}
+
+
+def test_without_a_foreground(doors: Doors) -> None:
+    """remove.bg's own code for it."""
+    doors.plane.box = Box(top=0, left=0, width=0, height=0)
+    assert refusal(doors.form(PATH, "image_file"))["code"] == "unknown_foreground"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", "application/json"),
+        (b"[]", "application/json"),
+        (b"{", "application/json"),
+        (b"size=auto", "application/x-www-form-urlencoded"),
+        (b"&" * 40, "application/x-www-form-urlencoded"),
+        (b"size=" + b"a" * 9_999, "application/x-www-form-urlencoded"),
+        (b"picture", "image/jpeg"),
+        (json.dumps({"image_file_b64": ["a"]}).encode(), "application/json"),
+        (json.dumps({"image_file_b64": "a", "size": {}}).encode(), "application/json"),
+        (json.dumps({"image_file_b64": "a"}).encode(), "application/json"),
+        (json.dumps({"image_file_b64": "http://a.example"}).encode(), "application/json"),
+    ],
+)
+def test_bodies_that_cannot_be_read(doors: Doors, body: bytes, kind: str) -> None:
+    refusal(doors.post(PATH, content=body, headers={"content-type": kind}))
+    assert not doors.plane.payloads
+
+
+@pytest.mark.parametrize(("quota", "calls"), [(0, UNLIMITED_CALLS), (30, 30)])
+def test_the_account_has_nothing_to_pay(quota: int, calls: int) -> None:
+    """Clients look whether calls are left."""
+    reply = Doors(quota_requests_per_minute=quota).client.get("/v1.0/account")
+    attributes = reply.json()["data"]["attributes"]
+    assert attributes["credits"]["total"] == 0
+    assert attributes["api"] == {"free_calls": calls, "sizes": "all"}

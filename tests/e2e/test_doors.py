@@ -1,0 +1,281 @@
+"""Clients of other servers against a real server, unchanged but for the address and the key."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.e2e.process import ROOT, Server, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
+
+PHOTO = ROOT / "docs" / "images" / "astronaut.jpg"
+PYTHON = ROOT / ".venv-doors" / "bin" / "python"
+KEY = "one-of-the-keys"
+HEADERS = {"X-Api-Key": KEY}
+HAPPY = "今天收到了大学的录取通知书，太开心了！"
+PREDICT = "/predict"
+JSON = "application/json"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With a key; two jobs of a picture may wait, so that the queue is soon full."""
+    directory = tmp_path_factory.mktemp("doors")
+    repository = shutil.copytree(ROOT / "model_repo", directory / "models")
+    config = repository / "u2netp" / "config.toml"
+    text = config.read_text("utf-8")
+    short = re.sub(r"max_queue_size = \d+", "max_queue_size = 2", text)
+    assert short != text
+    config.write_text(short, "utf-8")
+    settings = {
+        "api_keys": KEY,
+        "segment_max_bytes": 1_000_000,
+        "codec_timeout_seconds": 60,
+        "timeout_default_ms": 30_000,
+    }
+    with running(repository, directory, settings=settings) as server:
+        server.wait_loaded()
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        client.headers.update(HEADERS)
+        yield client
+
+
+def opened(encoded: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(encoded)))
+
+
+def mask_of(client: httpx.Client, **query: str) -> np.ndarray:
+    """What the task itself gives for the photo."""
+    kind = {"Content-Type": "image/jpeg"}
+    query = {"output": "mask"} | query
+    response = client.post("/segment", content=PHOTO.read_bytes(), headers=kind, params=query)
+    assert response.status_code == 200, response.text
+    return opened(response.content)
+
+
+def by_curl(*arguments: str) -> bytes:
+    """What curl prints; skips where there is none."""
+    curl = shutil.which("curl")
+    if curl is None:
+        pytest.skip("SKIPPED CURL LINES: there is no curl")
+    done = subprocess.run([curl, *arguments], capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_hub_client_classifies_a_text(server: Server) -> None:
+    """All labels, the best first, and as many as asked for."""
+    hub = pytest.importorskip("huggingface_hub")
+    client = hub.InferenceClient(model=f"{server.url}/sentiment", token=KEY)
+    labels = client.text_classification(HAPPY)
+    assert labels[0].label == "happy"
+    assert len(labels) == 6
+    assert sum(label.score for label in labels) == pytest.approx(1, abs=1e-5)
+    assert len(client.text_classification(HAPPY, top_k=2)) == 2
+    with pytest.raises(hub.errors.HfHubHTTPError, match="visible"):
+        client.text_classification(" ")
+    with pytest.raises(hub.errors.HfHubHTTPError, match="API key"):
+        hub.InferenceClient(model=f"{server.url}/sentiment", token="wrong").text_classification("a")
+
+
+def test_the_hub_client_segments_a_picture(server: Server, client: httpx.Client) -> None:
+    """From bytes, from a file, and with parameters: the task's own mask."""
+    hub = pytest.importorskip("huggingface_hub")
+    hugging = hub.InferenceClient(model=f"{server.url}/segment", token=KEY)
+    soft, hard = mask_of(client), mask_of(client, threshold="0.5")
+    for given in (PHOTO.read_bytes(), PHOTO, str(PHOTO)):
+        [segment] = hugging.image_segmentation(given)
+        assert segment.label == "foreground"
+        assert 0.5 < segment.score <= 1
+        assert np.array_equal(np.asarray(segment.mask), soft)
+    [segment] = hugging.image_segmentation(PHOTO, mask_threshold=0.5)
+    assert np.array_equal(np.asarray(segment.mask), hard)
+    with pytest.raises(hub.errors.HfHubHTTPError, match="not a picture"):
+        hugging.image_segmentation(b"no picture")
+
+
+REMOVEBG = """
+import base64, sys
+import removebg.removebg as module
+
+address, key, photo, directory = sys.argv[1:]
+module.API_ENDPOINT = address
+client = module.RemoveBg(key, f"{directory}/errors.log")
+client.remove_background_from_img_file(photo, size="full")
+client.remove_background_from_img_file(photo, size="regular", bg_color="81d4fa")
+encoded = base64.b64encode(open(photo, "rb").read()).decode()
+client.remove_background_from_base64_img(encoded, size="full", new_file_name=f"{directory}/64.png")
+stranger = module.RemoveBg("wrong", f"{directory}/errors.log")
+for give in (
+    lambda: client.remove_background_from_img_url("http://a.example/x.jpg"),
+    lambda: stranger.remove_background_from_img_file(photo),
+):
+    try:
+        give()
+    except Exception as error:
+        print(error.response.status_code, error.response.json()["errors"][0]["code"])
+"""
+
+
+def test_the_removebg_client(server: Server, client: httpx.Client, tmp_path: Path) -> None:
+    """A file, base64, a background; an address and a wrong key are refused as remove.bg does."""
+    if not PYTHON.exists():
+        pytest.skip("SKIPPED THE CLIENT OF REMOVE.BG: `make .venv-doors/.installed` installs it")
+    photo = shutil.copy(PHOTO, tmp_path / "photo.jpg")
+    command = [PYTHON, "-c", REMOVEBG, f"{server.url}/v1.0/removebg", KEY, photo, tmp_path]
+    done = subprocess.run(
+        [str(each) for each in command], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["400 invalid_parameter", "403 auth_failed"]
+    expected = mask_of(client, output="cutout")
+    assert np.array_equal(opened((tmp_path / "64.png").read_bytes()), expected)
+    with Image.open(f"{photo}_no_bg.png") as picture:  # the second of the name
+        assert (picture.mode, picture.width) == ("RGB", 500)
+        corner = np.asarray(picture)[8, 490].astype(int)
+    assert np.abs(corner - (0x81, 0xD4, 0xFA)).max() <= 12
+
+
+def test_rembgs_curl_lines(server: Server, client: httpx.Client, tmp_path: Path) -> None:
+    """As its README has them, with a key: a picture is cut out, an address is refused."""
+    output = tmp_path / "output.png"
+    address = f"{server.url}/api/remove"
+    key = ("-H", f"X-Api-Key: {KEY}")
+    by_curl("-s", "-F", f"file=@{PHOTO}", address, "-o", str(output), *key)
+    expected = mask_of(client, output="cutout", refine="none", colours="original")
+    assert np.array_equal(opened(output.read_bytes()), expected)
+    refusal = json.loads(by_curl("-s", f"{address}?url=http://input.png", *key))
+    assert "not fetched by address" in refusal["detail"][0]["msg"]
+    by_curl("-s", "-F", f"file=@{PHOTO}", "-F", "om=true", address, "-o", str(output), *key)
+    assert np.array_equal(opened(output.read_bytes()), mask_of(client))
+
+
+def test_the_documented_requests_of_text_embeddings_inference(server: Server) -> None:
+    """A text, a batch; a pair is refused. By curl, as its README has it."""
+
+    def ask(inputs: Any, **more: Any) -> Any:
+        body = json.dumps({"inputs": inputs} | more)
+        lines = ("-X", "POST", "-d", body, "-H", f"Content-Type: {JSON}")
+        address = f"{server.url}{PREDICT}"
+        return json.loads(by_curl(address, *lines, "-H", f"Authorization: Bearer {KEY}"))
+
+    [best, *others] = ask(HAPPY)
+    assert best["label"] == "happy"
+    assert len(others) == 5
+    first, second = ask([[HAPPY], ["真让人生气"]], truncate=True)
+    assert (first[0]["label"], second[0]["label"]) == ("happy", "angry")
+    refusal = ask(["a", "b"])
+    assert refusal["error_type"] == "Validation"
+    assert "pairs" in refusal["error"]
+    whole = ask("今天真好" * 200)
+    assert whole["error_type"] == "Validation"
+    assert "128 tokens" in whole["error"]
+    assert ask("今天真好" * 200, truncate=True)[0]["label"] == "happy"
+
+
+def test_the_documented_client_of_paddlex(server: Server, client: httpx.Client) -> None:
+    """Its steps: base64 in JSON, the labels and the picture of them back."""
+    requests = pytest.importorskip("requests")
+    payload = {"image": base64.b64encode(PHOTO.read_bytes()).decode("ascii")}
+    address = f"{server.url}/semantic-segmentation"
+    response = requests.post(address, json=payload, headers=HEADERS, timeout=120)
+    assert response.status_code == 200, response.text
+    result = response.json()["result"]
+    expected = mask_of(client, threshold="0.5")
+    labels = np.array(result["labelMap"]).reshape(result["size"])
+    assert np.array_equal(labels, expected // 255)
+    assert np.array_equal(opened(base64.b64decode(result["image"])), expected)
+
+
+def given_to(door: str, picture: bytes) -> dict[str, Any]:
+    """A picture as this door takes it."""
+    encoded = base64.b64encode(picture).decode()
+    forms: dict[str, dict[str, Any]] = {
+        "rembg": {"files": {"file": picture}},
+        "removebg": {"json": {"image_file_b64": encoded, "size": "full"}},
+        "huggingface": {"content": picture},
+        "paddlex": {"json": {"image": encoded}},
+    }
+    return forms[door]
+
+
+PATHS = {
+    "rembg": "/api/remove",
+    "removebg": "/v1.0/removebg",
+    "huggingface": "/hf/segment",
+    "paddlex": "/semantic-segmentation",
+}
+TOLD = {"rembg": "detail", "removebg": "errors", "huggingface": "error", "paddlex": "errorMsg"}
+
+
+@pytest.mark.parametrize("door", PATHS)
+def test_errors_of_a_door_to_pictures(server: Server, client: httpx.Client, door: str) -> None:
+    """Unreadable, too large, no key, late, and too many at a time: in the door's form and code."""
+    path, good = PATHS[door], given_to(door, PHOTO.read_bytes())
+    bad = given_to(door, b"no picture")
+    statuses = {
+        "rembg": (422, 413, 401, 504, 503),
+        "removebg": (400, 400, 403, 504, 429),
+    }.get(door, (415, 413, 401, 504, 503))
+
+    def told(response: httpx.Response, status: int) -> None:
+        assert (response.status_code, response.headers["content-type"]) == (status, JSON)
+        assert response.json()[TOLD[door]], response.text
+
+    told(client.post(path, **bad), statuses[0])
+    told(client.post(path, content=bytes(1_000_001)), statuses[1])
+    with server.client() as stranger:
+        told(stranger.post(path, **good), statuses[2])
+    told(client.post(f"{path}?timeout_ms=1", **good), statuses[3])
+    with ThreadPoolExecutor(16) as threads:
+        replies = list(threads.map(lambda _: client.post(path, **good), range(16)))
+    full = [reply for reply in replies if reply.status_code != 200]
+    assert 0 < len(full) < len(replies)
+    for reply in full:
+        told(reply, statuses[4])
+        assert int(reply.headers["retry-after"]) >= 1
+    assert client.post(path, **good).status_code == 200
+
+
+def test_a_late_text(client: httpx.Client) -> None:
+    """text-embeddings-inference has one status for whatever went wrong behind it."""
+    body = {"inputs": [["好" * 400]] * 32, "truncate": True}
+    response = client.post(f"{PREDICT}?timeout_ms=1", json=body)
+    assert (response.status_code, response.json()["error_type"]) == (424, "Backend")
+    assert client.post(PREDICT, json={"inputs": "好"}).status_code == 200
+
+
+def test_the_lines_of_the_page_run_as_they_stand(server: Server) -> None:
+    """docs/coming-from.md, but for the port and the key."""
+    page = (ROOT / "docs" / "coming-from.md").read_text("utf-8")
+    lines = re.findall(r"```sh\n(.+?)```", page, re.S)
+    assert len(lines) == 4
+    if shutil.which("curl") is None:
+        pytest.skip("SKIPPED THE PAGE'S LINES: there is no curl")
+    for line in lines:
+        command = line.replace("http://localhost:8000", server.url).replace("KEY", KEY)
+        command = re.sub(r"\bcurl\b", f"curl -f -H 'X-Api-Key: {KEY}'", command)
+        command = re.sub(r"-o \S+", "-o /dev/null", command)
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, timeout=120
+        )
+        assert done.returncode == 0, (command, done.stderr)
