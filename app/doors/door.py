@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Depends
 
@@ -38,6 +38,19 @@ class Door:
     """Its own reply headers: pages of PADDLEPOOL_CORS_ORIGINS may read them."""
     agents: tuple[bytes, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict)
+
+
+class Query(Protocol):
+    """What of it a door to texts needs, however it was read (app.api.direct)."""
+
+    @property
+    def model(self) -> str | None: ...
+
+    @property
+    def predictor(self) -> str | None: ...
+
+    @property
+    def timeout_ms(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,15 +16,16 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.api.direct import direct_route
 from app.api.forms import media_type
 from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
-from app.api.services import ServicesDep
+from app.api.services import Services, ServicesDep
 from app.api.uploads import RAW_TYPES
 from app.contracts.errors import FileMissing, UnsupportedMediaType
 from app.doors.bodies import json_object, picture_in_base64, refused
-from app.doors.door import TAG, Door, RoutingDep
+from app.doors.door import TAG, Door, Query, RoutingDep
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.pipelines.sentiment.router import classify
@@ -75,7 +76,7 @@ class HubError(BaseModel):
 
 
 def text_routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG])
+    router = APIRouter(tags=[TAG], route_class=direct_route(TextsRequest, _answer_texts))
     router.add_api_route(
         "/hf/sentiment",
         classify_texts,
@@ -121,15 +122,19 @@ async def classify_texts(
     body: TextsRequest, services: ServicesDep, routing: RoutingDep
 ) -> Response:
     """Classifies one text or several."""
+    return await _answer_texts(body, services, routing)
+
+
+async def _answer_texts(body: TextsRequest, services: Services, query: Query) -> Response:
     asked = body.parameters or TextParameters()
     if asked.function_to_apply not in (None, "softmax"):
         raise refused("parameters.function_to_apply", "only softmax is offered")
     answer = await classify(
         services,
         [body.inputs] if isinstance(body.inputs, str) else body.inputs,
-        model=routing.model,
-        predictor=routing.predictor,
-        timeout_ms=routing.timeout_ms,
+        model=query.model,
+        predictor=query.predictor,
+        timeout_ms=query.timeout_ms,
     )
     replies = [
         [

@@ -13,12 +13,13 @@ import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.api.direct import direct_route
 from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
-from app.api.services import ServicesDep
+from app.api.services import Services, ServicesDep
 from app.contracts.errors import InvalidParameter, TextEmpty
 from app.doors.bodies import refused
-from app.doors.door import TAG, Door, RoutingDep
+from app.doors.door import TAG, Door, Query, RoutingDep
 from app.pipelines.sentiment.router import classify
 from app.pipelines.sentiment.settings import SentimentSettings
 from app.pipelines.sentiment.texts import WholeTexts
@@ -72,7 +73,7 @@ class TeiError(BaseModel):
 
 
 def routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG])
+    router = APIRouter(tags=[TAG], route_class=direct_route(PredictRequest, _answer))
     router.add_api_route(
         "/predict",
         predict,
@@ -93,6 +94,10 @@ def routes(settings: Settings) -> APIRouter:
 
 async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingDep) -> Response:
     """Classifies a text, or each text of a batch."""
+    return await _answer(body, services, routing)
+
+
+async def _answer(body: PredictRequest, services: Services, query: Query) -> Response:
     if body.raw_scores:
         raise refused("raw_scores", "not offered; scores are probabilities")
     if body.truncate and body.truncation_direction.lower() == "left":
@@ -101,9 +106,9 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
     answer = await classify(
         services,
         texts if body.truncate else WholeTexts(texts),
-        model=routing.model,
-        predictor=routing.predictor,
-        timeout_ms=routing.timeout_ms,
+        model=query.model,
+        predictor=query.predictor,
+        timeout_ms=query.timeout_ms,
     )
     replies = [
         [{"score": round(score, 7), "label": label} for label, _, score in result.scores]
