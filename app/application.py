@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from fastapi import APIRouter, FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app import __version__
-from app.api import demo, docs, errors, info, metrics
+from app.api import demo, docs, errors, info, metrics, openapi
 from app.api.middleware.access import Access
 from app.api.middleware.agents import Agents
 from app.api.middleware.body_budget import BodyBudget
@@ -28,8 +27,6 @@ from app.api.problems import (
     ANY_STATUSES,
     TASK_STATUSES,
     ErrorForm,
-    Problem,
-    ProtocolError,
     documented,
 )
 from app.api.routes import RouteTable
@@ -44,7 +41,6 @@ DESCRIPTION = (
     "Protocol (v2) for tensors. Parameters and headers named `predictor` hold the name of an "
     "instance group: one configuration of a model and the processes that run it."
 )
-REFERENCE = "#/components/schemas/{model}"
 EXPOSED = (
     "X-Request-ID",
     "X-Model",
@@ -160,9 +156,11 @@ def build_application(
             *ANY_STATUSES, *mount.statuses, protocol=mount.protocol, form=mount.errors
         )
         app.include_router(mount.router, responses=answers)
-    models: list[type[BaseModel]] = [Problem, ProtocolError]
-    models += [door.errors.model for door in doors]
-    app.openapi = lambda: _openapi(app, models)  # type: ignore[method-assign]  # FastAPI's own way
+    models: list[type[BaseModel]] = [door.errors.model for door in doors]
+    # FastAPI's own way to have another document than its own.
+    app.openapi = lambda: openapi.document(  # type: ignore[method-assign]
+        app, models, needs_key=bool(keys)
+    )
     return app
 
 
@@ -233,40 +231,3 @@ def _quotas(settings: Settings) -> QuotaLimits:
         per_minute={what: limit for what, limit in limits.items() if limit},
         concurrent=settings.quota_concurrent_requests,
     )
-
-
-def _openapi(app: FastAPI, models: Iterable[type[BaseModel]]) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        schema = get_openapi(
-            title=app.title,
-            version=app.version,
-            description=app.description,
-            routes=app.routes,
-        )
-        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-        for model in models:
-            schemas[model.__name__] = model.model_json_schema(ref_template=REFERENCE)
-        _hoist(schema, schemas)
-        _drop_undeclared(schema["paths"])
-        app.openapi_schema = schema
-    return app.openapi_schema
-
-
-def _drop_undeclared(paths: dict[str, Any]) -> None:
-    """FastAPI's own 422, where a form of errors has no such status and declares none."""
-    for operations in paths.values():
-        for operation in operations.values():
-            if "HTTPValidationError" in str(operation["responses"].get("422", "")):
-                del operation["responses"]["422"]
-
-
-def _hoist(node: Any, schemas: dict[str, Any]) -> None:
-    """Move the definitions that a nested schema brought along to where references look."""
-    if isinstance(node, dict):
-        schemas |= node.pop("$defs", {})
-        reference = node.get("$ref", "")
-        if reference.startswith("#/$defs/"):
-            node["$ref"] = REFERENCE.format(model=reference.removeprefix("#/$defs/"))
-    for child in list(node.values() if isinstance(node, dict) else node):
-        if isinstance(child, dict | list):
-            _hoist(child, schemas)

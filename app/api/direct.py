@@ -14,6 +14,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from app.api.json_bodies import JsonRoute
 from app.api.services import Services
 
 JSON = "application/json"
@@ -38,7 +39,7 @@ def direct_route(
 ) -> type[APIRoute]:
     """A route class for `APIRouter`: plain requests are answered by `answer`."""
 
-    class DirectRoute(APIRoute):
+    class DirectRoute(JsonRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             documented = super().get_route_handler()
 

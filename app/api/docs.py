@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import gzip
 import html
-from http import HTTPStatus
+import re
 from pathlib import Path
+from string import Template
 
 from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from app.api.errors import HTTP_CODES, STATUS
+from app.api.error_codes import ErrorCode, error_codes
+from app.api.openapi import for_people
 from app.api.problems import documented
-from app.contracts.errors import OperatorError, PaddlepoolError
 
 STATIC = Path(__file__).parent / "static"
-# Swagger UI styles its elements and draws icons from data: addresses; nothing else may load.
+# Swagger UI styles its elements, draws icons from data: addresses and shows a reply that is a
+# picture by a blob: address of its own; nothing else may load.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
+    "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 
 
 ASSETS = {
     "docs.js": ("docs.js", "text/javascript"),
+    "docs.css": ("docs.css", "text/css"),
+    "icon.svg": ("demo/icon.svg", "image/svg+xml"),
     "swagger-ui.css": ("swagger-ui.css.gz", "text/css"),
     "swagger-ui-bundle.js": ("swagger-ui-bundle.js.gz", "text/javascript"),
 }
@@ -37,6 +41,7 @@ def router() -> APIRouter:
     routes.add_api_route("/openapi.json", openapi)
     routes.add_api_route("/docs", page)
     routes.add_api_route("/docs/errors", errors_page)
+    routes.add_api_route("/docs/openapi.json", openapi_for_people)
     routes.add_api_route("/docs/{asset}", asset, responses=documented(404))
     return routes
 
@@ -45,10 +50,13 @@ async def openapi(request: Request) -> Response:
     return JSONResponse(request.app.openapi())
 
 
+async def openapi_for_people(request: Request) -> Response:
+    """What the page shows; programs read /openapi.json."""
+    return JSONResponse(for_people(request.app.openapi()))
+
+
 async def page() -> Response:
-    return HTMLResponse(
-        (STATIC / "docs.html").read_bytes(), headers={"Content-Security-Policy": POLICY}
-    )
+    return _html((STATIC / "docs.html").read_text("utf-8"))
 
 
 async def asset(asset: str, request: Request) -> Response:
@@ -68,24 +76,17 @@ async def asset(asset: str, request: Request) -> Response:
 
 async def errors_page() -> Response:
     """What the `type` of a problem points to."""
-    rows = "".join(
-        f'<tr id="{code}"><td><code>{code}</code><td>{status}<td>{html.escape(title)}'
-        for code, status, title in error_codes()
-    )
-    return HTMLResponse(
-        "<!doctype html><meta charset=utf-8><title>Paddlepool errors</title><h1>Errors</h1>"
-        f"<table><tr><th>code<th>status<th>title{rows}</table>",
-        headers={"Content-Security-Policy": POLICY},
+    template = Template((STATIC / "errors.html").read_text("utf-8"))
+    return _html(template.substitute(rows="\n".join(map(_row, error_codes()))))
+
+
+def _row(row: ErrorCode) -> str:
+    when = re.sub("`(.+?)`", r"<code>\1</code>", html.escape(row.when))
+    return (
+        f'<tr id="{row.code}"><th scope="row"><a href="#{row.code}"><code>{row.code}</code></a>'
+        f"<td>{row.status}<td>{html.escape(row.title)}<td>{when}"
     )
 
 
-def error_codes() -> list[tuple[str, int, str]]:
-    """Every `code` a client can receive, with its status and title."""
-    domain = {
-        (error.code, status, error.title)
-        for error, status in STATUS.items()
-        if error is not PaddlepoolError and not issubclass(error, OperatorError)
-    }
-    return sorted(
-        domain | {(code, status, HTTPStatus(status).phrase) for status, code in HTTP_CODES.items()}
-    )
+def _html(text: str) -> Response:
+    return HTMLResponse(text, headers={"Content-Security-Policy": POLICY})

@@ -19,7 +19,8 @@ good, and has codecs that fail in ways of their own."""
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a form holds, in its order: the bytes of its files and the text of its other fields."""
+    """What a form holds, in its order: the bytes of its files and the text of its other fields. A
+    file without a name and without bytes, as browsers send where nobody chose one, is left out."""
 
     files: list[tuple[str, bytes]]
     fields: list[tuple[str, str]]
@@ -52,7 +53,11 @@ async def read_form(request: Request, *, max_files: int, max_fields: int, field_
     try:
         items = form.multi_items()
         return Form(
-            [(name, await value.read()) for name, value in items if isinstance(value, UploadFile)],
+            [
+                (name, await value.read())
+                for name, value in items
+                if isinstance(value, UploadFile) and (value.filename or value.size)
+            ],
             [(name, value) for name, value in items if isinstance(value, str)],
         )
     finally:

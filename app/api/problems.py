@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from starlette.types import Scope
 
@@ -25,6 +25,22 @@ class FieldFault(BaseModel):
 
 class Problem(BaseModel):
     """An error, as RFC 9457 defines it. `code` is stable; `detail` is for people."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "type": "/docs/errors#text_too_long",
+                "title": "The text is too long",
+                "status": 422,
+                "detail": "text 1 of 1 has 2001 characters; the limit is 2000",
+                "instance": "/sentiment",
+                "code": "text_too_long",
+                "request_id": "3057adea88f0e8c7",
+                "limit": 2000,
+                "received": 2001,
+            }
+        }
+    )
 
     type: str = Field(description="A page about this kind of error.")
     title: str = Field(description="What kind of error it is.")
@@ -114,6 +130,10 @@ def _json(fault: Fault, content: Mapping[str, Any], media_type: str) -> Response
 
 class ProtocolError(BaseModel):
     """An error as the Open Inference Protocol has it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"error": "no model of this name is served"}}
+    )
 
     error: str = Field(description="What was received and what was expected.")
 

@@ -52,7 +52,8 @@ async def read_upload(
             field_bytes=FIELD_BYTES,
         )
         pictures = _sorted_out(form, second)
-        fields = _once(form.fields, known, "form")
+        unchosen = [(name, "") for name in second]
+        fields = _once([each for each in form.fields if each not in unchosen], known, "form")
         for name in query.keys() & fields.keys():
             raise InvalidParameter(f"{name} is given both in the query and in the form")
         return Upload(pictures.first, query | fields, pictures.second)
@@ -74,7 +75,9 @@ class _Pictures:
 
 def _sorted_out(form: Form, second: Sequence[str]) -> _Pictures:
     """The pictures' bytes."""
-    for name, _ in form.fields:
+    for name, value in form.fields:
+        if name in second and not value:
+            continue  # pages send this where nobody chose a second picture
         if name in FILE_FIELDS:
             raise FileMissing(f"the form's file field holds text without a file name; {_HOW}")
         if name in second:

@@ -109,3 +109,67 @@ def test_the_page_of_errors_has_every_type(product: Client) -> None:
     problem = product.get("/nothing").json()
     path, _, anchor = problem["type"].partition("#")
     assert f'id="{anchor}"' in product.get(path).text
+
+
+def test_the_page_of_errors_says_when(product: Client) -> None:
+    """In words, with what is code marked as such."""
+    page = product.get("/docs/errors").text
+    assert "The request was not done within its <code>timeout_ms</code>." in page
+    assert product.get("/docs/errors").headers["content-security-policy"].startswith("default-src")
+
+
+def test_the_pages_document_has_one_row_for_all_errors(
+    product: Client, schema: dict[str, Any]
+) -> None:
+    """With the statuses in words and the table of codes at the schema; the rest is the same."""
+    folded = product.get("/docs/openapi.json").json()
+    for (_, path, whole), (_, _, shown) in zip(operations(schema), operations(folded), strict=True):
+        [error] = [reply for status, reply in shown["responses"].items() if status == "default"]
+        statuses = [status for status in whole["responses"] if status[0] in "45"]
+        assert ", ".join(sorted(statuses)) in error["description"], path
+        assert shown["responses"].keys() == whole["responses"].keys() - set(statuses) | {"default"}
+        assert {**shown, "responses": 0} == {**whole, "responses": 0}
+    problem = folded["components"]["schemas"]["Problem"]["description"]
+    assert "| `text_too_long` | 422 | More characters than the limit. |" in problem
+    assert "text_too_long" not in schema["components"]["schemas"]["Problem"]["description"]
+
+
+def test_no_parameter_is_offered_twice(schema: dict[str, Any]) -> None:
+    """In the query and in the body."""
+
+    def fields(node: Any) -> set[str]:
+        if isinstance(node, list):
+            return set().union(*map(fields, node))
+        if not isinstance(node, dict):
+            return set()
+        if "$ref" in node:
+            return fields(schema["components"]["schemas"][node["$ref"].rpartition("/")[2]])
+        return set(node.get("properties", {})).union(*map(fields, node.values()))
+
+    for _, path, operation in operations(schema):
+        query = [each["name"] for each in operation.get("parameters", ())]
+        assert len(query) == len(set(query)), path
+        assert not set(query) & fields(operation.get("requestBody", {})), path
+
+
+def test_what_needs_another_parameter_has_no_default_to_send(schema: dict[str, Any]) -> None:
+    """A page would send it without that other, and be refused."""
+    of_segment = schema["paths"]["/segment"]["post"]["parameters"]
+    sent = {each["name"] for each in of_segment if {"default", "example"} & each["schema"].keys()}
+    assert sent == {"output", "size", "crop", "colours", "scale", "shadow"}
+
+
+def test_a_server_with_keys_says_so(product: Client) -> None:
+    """So that the page has a place for one."""
+    assert "security" not in product.get("/openapi.json").json()
+    guarded = Client(
+        build_application(
+            make_services(make_settings()),
+            keys=[b"secret"],
+            tasks=load_tasks(PIPELINES).values(),
+            lifespan=no_lifespan,
+        )
+    )
+    document = guarded.get("/openapi.json").json()
+    [need] = document["security"]
+    assert document["components"]["securitySchemes"][next(iter(need))]["scheme"] == "bearer"

@@ -122,9 +122,12 @@ def test_the_options_are_those_of_the_server(served: Server) -> None:
         words = each["schema"].get("enum")
         if words and hints[each["name"]] is not bool:
             assert set(words) == set(get_args(hints[each["name"]])), each["name"]
-    sentiment = document["components"]["schemas"]["SentimentParameters"]["properties"]
+    sentiment = {
+        *document["components"]["schemas"]["SentimentParameters"]["properties"],
+        *(each["name"] for each in document["paths"]["/sentiment"]["post"]["parameters"]),
+    }
     # These two change the form of the reply.
-    assert set(sentiment) - {"tokens", "truncated"} == set(get_type_hints(SentimentOptions))
+    assert sentiment - {"tokens", "truncated"} == set(get_type_hints(SentimentOptions))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[f"{n}" for n in range(len(EXAMPLES))])

@@ -302,6 +302,24 @@ def test_a_form_has_one_file_and_sixteen_fields(server: Server) -> None:
 
 
 @pytest.mark.parametrize("field", ["bg_image", "bg_image_file"])
+@pytest.mark.parametrize("form", ["", '; filename=""'], ids=["text", "file without a name"])
+def test_a_second_picture_that_nobody_chose_is_none(server: Server, field: str, form: str) -> None:
+    """A page sends its empty field along; browsers do it as a file without a name."""
+    parts = [('name="file"; filename="a"', PICTURE), (f'name="{field}"{form}', b"")]
+    body = b"".join(
+        f"--edge\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode() + content + b"\r\n"
+        for head, content in parts
+    )
+    reply = server.client.post(
+        "/segment",
+        content=body + b"--edge--\r\n",
+        headers={"Content-Type": "multipart/form-data; boundary=edge"},
+    )
+    assert reply.status_code == 200, reply.text
+    assert server.plane.payload.background is None
+
+
+@pytest.mark.parametrize("field", ["bg_image", "bg_image_file"])
 def test_a_form_may_have_a_second_picture(server: Server, field: str) -> None:
     """It is handed on unopened; the order of the two does not matter."""
     files = [(field, ("b", b"second")), ("image_file", ("a", PICTURE))]
@@ -396,12 +414,14 @@ def test_errors_of_the_pipeline_reach_the_client(server: Server) -> None:
 
 
 def test_the_operation_is_documented(server: Server) -> None:
-    """Its id is stable, and every parameter is there in the query and in the form."""
+    """Its id is stable, every parameter is there once, and the form has the files."""
     operation = server.app.openapi()["paths"]["/segment"]["post"]
     assert operation["operationId"] == "segmentImage"
-    names = {parameter["name"] for parameter in operation["parameters"]}
-    form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
-    assert names == form.keys() - {"file", "bg_image"} == {*OPTIONS, *ROUTING}
-    assert form["bg_image"]["format"] == "binary"
+    names = [parameter["name"] for parameter in operation["parameters"]]
+    form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert sorted(names) == sorted((*OPTIONS, *ROUTING))
+    assert form["properties"].keys() == {"file", "bg_image"}
+    assert form["properties"]["bg_image"]["format"] == "binary"
+    assert form["additionalProperties"] == {"type": "string"}
     assert "matting" not in json.dumps(operation)
     assert "application/json" in operation["responses"]["200"]["content"]

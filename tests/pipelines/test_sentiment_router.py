@@ -266,8 +266,19 @@ def test_limits_come_from_the_settings(server: Server) -> None:
     assert_problem(server.post({"inputs": ["1", "2"]}), 422, "too_many_inputs", limit=1)
 
 
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded"])
+def test_a_body_that_does_not_say_what_it_is_is_json(server: Server, kind: str | None) -> None:
+    """As `curl -d` sends it, and with no type at all; what is no JSON is told so."""
+    headers = {} if kind is None else {"Content-Type": kind}
+    for content in ('{"text":"好"}', '{"inputs":["好"],"parameters":{"top_k":1}}'):
+        reply = server.client.post("/sentiment", content=content.encode(), headers=headers)
+        assert reply.status_code == 200, reply.text
+    form = server.client.post("/sentiment", content=b"text=x", headers=headers)
+    assert_problem(form, 422, "invalid_json", detail="The body is not JSON from character 0.")
+
+
 def test_broken_json_is_422_and_another_type_415(server: Server) -> None:
-    """The body is JSON and says so (H6)."""
+    """A body that says it is something else is not read (H6)."""
     assert_problem(server.post('{"text": '), 422, "invalid_json")
     text = server.client.post(
         "/sentiment", content='{"text":"好"}', headers={"Content-Type": "text/plain"}
@@ -311,3 +322,5 @@ def test_the_operation_is_described(server: Server) -> None:
     assert operation["operationId"] == "classifySentiment"
     assert "anyOf" in operation["responses"]["200"]["content"]["application/json"]["schema"]
     assert {p["name"] for p in operation["parameters"]} == {"model", "predictor", "timeout_ms"}
+    in_body = server.app.openapi()["components"]["schemas"]["SentimentParameters"]["properties"]
+    assert in_body.keys() == {"top_k", "tokens", "truncated"}

@@ -36,6 +36,18 @@ from app.pipelines.segment.scene.document import SCENE_SCHEMAS
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings
 
+EXAMPLE = {
+    "width": 512,
+    "height": 512,
+    "foreground_box": {"top": 2, "left": 25, "width": 429, "height": 510},
+    "confidence": 0.97,
+    "format": "png",
+    "image": "iVBORw0KGgo…",
+    "timings": {"decode": 3.1, "preprocess": 2.7, "infer": 93.0, "postprocess": 9.5, "encode": 8.8},
+    "model": "u2netp@2",
+    "predictor": "onednn",
+}
+
 
 class ForegroundBox(BaseModel):
     """Where the foreground lies in the upright, uncropped picture; all 0 when there is none."""
@@ -80,7 +92,10 @@ def build_router(settings: Settings) -> APIRouter:
                         kind: {"schema": {"type": "string", "format": "binary"}}
                         for kind in MEDIA_TYPES.values()
                     },
-                    "application/json": {"schema": SegmentReply.model_json_schema()},
+                    "application/json": {
+                        "schema": SegmentReply.model_json_schema(),
+                        "example": EXAMPLE,
+                    },
                 },
             }
         },
@@ -175,15 +190,15 @@ def _integer(text: str | None) -> int | None:
 
 _SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
     "output": (
-        {"enum": list(OUTPUTS), "default": DEFAULTS["output"]},
+        {"type": "string", "enum": list(OUTPUTS), "default": DEFAULTS["output"]},
         "What to make of the picture.",
     ),
     "format": (
-        {"enum": list(FORMATS)},
+        {"type": "string", "enum": list(FORMATS)},
         "Encoding; jpg for composite only. Left out: what Accept prefers, else png.",
     ),
     "size": (
-        {"enum": list(SIZES), "default": DEFAULTS["size"]},
+        {"type": "string", "enum": list(SIZES), "default": DEFAULTS["size"]},
         "The result's: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
     ),
     "bg_color": (
@@ -195,7 +210,7 @@ _SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
         "Crop to the foreground box.",
     ),
     "refine": (
-        {"enum": list(REFINES)},
+        {"type": "string", "enum": list(REFINES)},
         "`guided` makes the mask follow the picture's edges. Left out: "
         + ", ".join(f"{refine} for {output}" for output, refine in DEFAULT_REFINE.items())
         + ".",
@@ -205,7 +220,7 @@ _SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
         "Makes the mask binary: opaque from this value on.",
     ),
     "colours": (
-        {"enum": list(COLOURS), "default": DEFAULTS["colours"]},
+        {"type": "string", "enum": list(COLOURS), "default": DEFAULTS["colours"]},
         "`estimated` takes the old background's colour out of partial edges.",
     ),
     **SCENE_SCHEMAS,
@@ -223,7 +238,7 @@ def _parameters() -> list[dict[str, Any]]:
 
 
 def _request_body() -> dict[str, Any]:
-    fields = {name: schema | {"description": text} for name, (schema, text) in _SCHEMAS.items()}
+    """The files alone: a parameter that stood here, too, would be offered twice."""
     files = {
         "file": "The picture; or `image_file`.",
         "bg_image": "For composite: a second picture, the background; or `bg_image_file`.",
@@ -232,9 +247,17 @@ def _request_body() -> dict[str, Any]:
         name: {"type": "string", "format": "binary", "description": text}
         for name, text in files.items()
     }
-    form = {"type": "object", "required": ["file"], "properties": {**pictures, **fields}}
+    form = {
+        "type": "object",
+        "required": ["file"],
+        "properties": pictures,
+        # So that a generated client may still send the parameters as fields.
+        "additionalProperties": {"type": "string"},
+    }
     return {
         "required": True,
+        "description": "The picture, in a form or as the body. Each parameter may be a field of "
+        "the form instead.",
         "content": {
             "multipart/form-data": {"schema": form},
             "image/*": {"schema": {"type": "string", "format": "binary"}},

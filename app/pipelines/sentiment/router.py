@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 import orjson
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Body, Response
+from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.direct import PlainQuery, direct_route
@@ -27,14 +28,25 @@ from app.pipelines.sentiment.texts import TextLimits, check_texts
 from app.settings import Settings
 
 T = TypeVar("T")
+ROUTING = ("model", "predictor", "timeout_ms")
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+def _without_routing(schema: dict[str, Any]) -> None:
+    """What the document has among the query's parameters it does not name twice."""
+    del schema["additionalProperties"]
+    for name in ROUTING:
+        del schema["properties"][name]
+
+
 class SentimentParameters(_Strict):
-    """How to answer. The last three may stand in the query instead, not in both."""
+    """How to answer. `model`, `predictor` and `timeout_ms` of the query may stand here instead, not
+    in both."""
+
+    model_config = ConfigDict(json_schema_extra=_without_routing)
 
     top_k: int | None = Field(
         default=None, ge=1, le=1000, description="At most this many labels a text, best first."
@@ -49,7 +61,7 @@ class SentimentParameters(_Strict):
 class SentimentRequest(_Strict):
     """Either `text`, or `inputs` as Hugging Face's text-classification takes them."""
 
-    text: str | None = Field(default=None, examples=["今天收到了大学的录取通知书，太开心了！"])
+    text: str | None = None
     # fail_fast: a list of 100,000 numbers must not cost 100,000 error messages.
     inputs: str | Annotated[list[str], Field(fail_fast=True)] | None = None
     parameters: SentimentParameters = SentimentParameters()
@@ -69,6 +81,39 @@ class TextResult(BaseModel):
     truncated: bool | None = None
 
 
+EXAMPLES: dict[str, Example] = {
+    "one": {
+        "summary": "One text",
+        "value": {"text": "今天收到了大学的录取通知书，太开心了！"},
+    },
+    "several": {
+        "summary": "Several texts, the two best labels of each",
+        "value": {
+            "inputs": ["好难过，想哭", "什么？这也太突然了！"],
+            "parameters": {"top_k": 2},
+        },
+    },
+    "read": {
+        "summary": "How much of a text the model read",
+        "value": {
+            "inputs": "明天还要早起上班。",
+            "parameters": {"top_k": 1, "tokens": True, "truncated": True},
+        },
+    },
+}
+"""What a page offers to send; the words are ours."""
+
+HAPPY = {"label": "happy", "label_zh": "快乐", "score": 0.9902}
+SAD = {"label": "sad", "label_zh": "悲伤", "score": 0.9571}
+REPLIES = {
+    "one": {"summary": "Of one text", "value": [HAPPY]},
+    "several": {"summary": "Of several texts", "value": [[HAPPY], [SAD]]},
+    "read": {
+        "summary": "With `tokens` and `truncated`",
+        "value": {"scores": [SAD], "tokens": 9, "truncated": False},
+    },
+}
+
 Reply = list[LabelScore] | list[list[LabelScore]] | TextResult | list[TextResult]
 
 
@@ -86,6 +131,7 @@ def build_router(settings: Settings) -> APIRouter:
             200: {
                 "model": Reply,
                 "description": "Best label first: a list for a string, a list of them for a list.",
+                "content": {"application/json": {"examples": REPLIES}},
             }
         },
     )
@@ -93,7 +139,7 @@ def build_router(settings: Settings) -> APIRouter:
 
 
 async def classify_sentiment(
-    body: SentimentRequest,
+    body: Annotated[SentimentRequest, Body(openapi_examples=EXAMPLES)],
     services: ServicesDep,
     model: ModelParameter = None,
     predictor: PredictorParameter = None,

@@ -1,4 +1,8 @@
-"""The scene's parameters as the document of the endpoint shows them."""
+"""The scene's parameters as the document of the endpoint shows them.
+
+What needs another parameter has no `default` and no `example` here: pages that are made from the
+document send both, also without that other parameter, and the request is refused.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +21,33 @@ from app.pipelines.segment.scene.options import (
 
 SCENE_SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
     "bg_fit": (
-        {"enum": list(FITS), "default": FITS[0]},
+        {"type": "string", "enum": list(FITS)},
         "How `bg_image` fills the canvas: `cover` cuts what is over, `contain` shows it whole "
-        "on `bg_color`.",
+        f"on `bg_color`. Left out: {FITS[0]}.",
     ),
     "bg_blur": (
-        {"type": "string", "example": "2%"},
+        {"type": "string"},
         "For composite: the picture's own background, blurred; the blur's standard deviation "
-        f"in percent of the longer side, {BLUR_PERCENT[0]:g}% to {BLUR_PERCENT[1]:g}%.",
+        f"in percent of the longer side, {BLUR_PERCENT[0]:g}% to {BLUR_PERCENT[1]:g}%, as `2%`.",
     ),
     "crop_margin": (
-        {"type": "string", "default": "0px", "example": "10%"},
+        {"type": "string"},
         "With crop: room around the subject. One, two or four values (top, right, bottom, left), "
-        f"each up to {MARGIN_PIXELS}px, or up to {MARGIN_PERCENT}% of the subject's side.",
+        f"each up to {MARGIN_PIXELS}px or {MARGIN_PERCENT}% of the subject's side, as `10%`. "
+        "Left out: 0px.",
     ),
     "scale": (
-        {"type": "string", "default": "original", "example": "80%"},
+        {"type": "string", "default": "original"},
         "How much of the canvas the subject fills: `original`, or "
         f"{SCALE_PERCENT[0]:g}% to {SCALE_PERCENT[1]:g}%.",
     ),
     "position": (
-        {"type": "string", "example": "50% 100%"},
+        {"type": "string"},
         "Where the subject stands: `original`, `center`, or how much of the free room is left of "
-        "it and above it, 0% to 100%. Left out: center with `scale`, else original.",
+        "it and above it, 0% to 100%, as `50% 100%`. Left out: center with `scale`, else original.",
     ),
     "shadow": (
-        {"enum": list(SHADOWS), "default": SHADOWS[0]},
+        {"type": "string", "enum": list(SHADOWS), "default": SHADOWS[0]},
         "`drop`: a soft shadow behind the subject. Not for mask.",
     ),
     "shadow_opacity": (
@@ -50,8 +55,7 @@ SCENE_SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
             "type": "integer",
             "minimum": SHADOW_OPACITY[0],
             "maximum": SHADOW_OPACITY[1],
-            "default": DEFAULT_SHADOW_OPACITY,
         },
-        "How dark the shadow is, in percent.",
+        f"With shadow=drop: how dark it is, in percent. Left out: {DEFAULT_SHADOW_OPACITY}.",
     ),
 }

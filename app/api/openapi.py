@@ -1,0 +1,94 @@
+"""The OpenAPI document: one for programs, and the same with its errors folded for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from app.api.error_codes import error_codes
+from app.api.problems import Problem, ProtocolError
+
+REFERENCE = "#/components/schemas/{model}"
+KEY = "key"
+
+
+def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool) -> dict[str, Any]:
+    """Every operation with every status it can answer with; made once. `models` are the errors of
+    other forms than ours."""
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+        )
+        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+        forms: list[type[BaseModel]] = [Problem, ProtocolError, *models]
+        for model in forms:
+            schemas[model.__name__] = model.model_json_schema(ref_template=REFERENCE)
+        _hoist(schema, schemas)
+        _drop_undeclared(schema["paths"])
+        if needs_key:
+            schema["components"]["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer"}}
+            schema["security"] = [{KEY: []}]
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def for_people(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with one row for all errors of an operation, and the table of codes behind it.
+
+    Thirteen statuses with one schema and one example each would hide the reply that is looked for.
+    """
+    paths = {
+        path: {
+            method: {**operation, "responses": _folded(operation["responses"])}
+            for method, operation in methods.items()
+        }
+        for path, methods in schema["paths"].items()
+    }
+    schemas = schema["components"]["schemas"]
+    problem = schemas[Problem.__name__]
+    told = {**problem, "description": f"{problem['description']}\n\n{_table()}"}
+    components = {**schema["components"], "schemas": {**schemas, Problem.__name__: told}}
+    return {**schema, "paths": paths, "components": components}
+
+
+def _folded(responses: Mapping[str, Any]) -> dict[str, Any]:
+    errors = {status: reply for status, reply in responses.items() if status[0] in "45"}
+    kept = {status: reply for status, reply in responses.items() if status not in errors}
+    folded = {
+        "description": f"An error: {', '.join(sorted(errors))}. Its `code` says which one; "
+        "[all codes, and when each comes](/docs/errors).",
+        "content": next(iter(errors.values()))["content"],
+    }
+    return {**kept, "default": folded}
+
+
+def _table() -> str:
+    rows = [f"| `{row.code}` | {row.status} | {row.when} |" for row in error_codes()]
+    return "\n".join(["| code | status | when |", "|---|---|---|", *rows])
+
+
+def _drop_undeclared(paths: dict[str, Any]) -> None:
+    """FastAPI's own 422, where a form of errors has no such status and declares none."""
+    for operations in paths.values():
+        for operation in operations.values():
+            if "HTTPValidationError" in str(operation["responses"].get("422", "")):
+                del operation["responses"]["422"]
+
+
+def _hoist(node: Any, schemas: dict[str, Any]) -> None:
+    """Move the definitions that a nested schema brought along to where references look."""
+    if isinstance(node, dict):
+        schemas |= node.pop("$defs", {})
+        reference = node.get("$ref", "")
+        if reference.startswith("#/$defs/"):
+            node["$ref"] = REFERENCE.format(model=reference.removeprefix("#/$defs/"))
+    for child in list(node.values() if isinstance(node, dict) else node):
+        if isinstance(child, dict | list):
+            _hoist(child, schemas)

@@ -1,0 +1,171 @@
+"""/docs in a real browser: every choice it offers on the two tasks, sent as it stands."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
+
+from tests.codecs import pictures
+from tests.e2e.process import PATIENCE, ROOT, Server, running
+from tests.e2e.test_demo_page import ALONE, CHROMIUM
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
+
+PHOTO = ROOT / "docs" / "images" / "astronaut.jpg"
+SEGMENT, SENTIMENT = "#operations-segment-segmentImage", "#operations-sentiment-classifySentiment"
+KEY = "one-of-the-keys"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(ROOT / "model_repo", tmp_path_factory.mktemp("docs")) as server:
+        server.wait_loaded()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("NOT TESTED: /docs, for want of chromium on this machine")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ALONE))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, served: Server, complaints: list[str]) -> Iterator[Page]:
+    page = browser.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(f"{served.url}/docs")
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(pictures.encoded(pictures.photo(), "JPEG"))
+    return path
+
+
+def opened(page: Page, name: str) -> Locator:
+    """The operation, ready to be sent: nothing has to be pressed before."""
+    page.locator(f"{name} .opblock-summary-control").click()
+    operation = page.locator(name)
+    operation.locator("button.execute").wait_for()
+    return operation
+
+
+def executed(page: Page, operation: Locator) -> int:
+    """The status that Execute brings."""
+    with page.expect_response(lambda response: response.request.method == "POST") as reply:
+        operation.locator("button.execute").click()
+    return reply.value.status
+
+
+def options(select: Locator) -> list[str]:
+    return [str(value) for value in select.evaluate("e => [...e.options].map(o => o.value)")]
+
+
+def test_a_picture_is_picked_sent_and_seen(page: Page, complaints: list[str]) -> None:
+    """Three steps: no parameter is touched, and the reply is shown as the picture it is."""
+    operation = opened(page, SEGMENT)
+    operation.locator("input[type=file]").first.set_input_files(PHOTO)
+    assert executed(page, operation) == 200
+    shown = operation.locator(".live-responses-table img")
+    shown.wait_for()
+    shown.evaluate("e => e.decode()")
+    assert shown.evaluate("e => [e.naturalWidth, e.naturalHeight]") == [512, 512]
+    assert complaints == []
+
+
+def test_every_form_of_a_picture_and_of_its_reply_is_200(page: Page, small: Path) -> None:
+    """The body as a form or as the picture alone, the reply in each type that can be chosen."""
+    operation = opened(page, SEGMENT)
+    sent = operation.locator("select[aria-label='Request content type']")
+    reply = operation.locator("tr.response[data-code='200'] select.content-type")
+    forms, types = options(sent), options(reply)
+    assert forms == ["multipart/form-data", "image/*"]
+    assert types == ["image/png", "image/webp", "image/jpeg", "application/json"]
+    for form, kind in [*((form, types[0]) for form in forms), *((forms[0], k) for k in types[1:])]:
+        sent.select_option(form)
+        operation.locator("input[type=file]").first.set_input_files(small)
+        reply.select_option(kind)
+        assert executed(page, operation) == 200, (form, kind)
+
+
+@pytest.mark.slow
+def test_every_word_of_every_list_is_200_where_it_may_stand(page: Page, small: Path) -> None:
+    """Each choice beside the defaults; what needs another parameter says in words which."""
+    operation = opened(page, SEGMENT)
+    operation.locator("input[type=file]").first.set_input_files(small)
+    needs_composite = {"format": ["jpg"], "bg_fit": ["cover", "contain"]}
+    for row in operation.locator("tr[data-param-in=query]:has(select)").all():
+        name = str(row.get_attribute("data-param-name"))
+        select = row.locator("select")
+        for word in options(select):
+            if word in needs_composite.get(name, ()):
+                assert "composite" in row.inner_text() or "bg_image" in row.inner_text()
+                continue
+            if word == (before := select.input_value()):
+                continue  # sent with every other
+            select.select_option(word)
+            assert executed(page, operation) == 200, (name, word)
+            select.select_option(before)
+
+
+def test_every_example_of_a_text_is_200(page: Page, complaints: list[str]) -> None:
+    """As they stand; none is the word `string`."""
+    operation = opened(page, SENTIMENT)
+    examples = operation.locator(".opblock-section-request-body .examples-select select")
+    names = options(examples)
+    assert len(names) == 3
+    for name in names:
+        examples.select_option(name)
+        assert '"string"' not in operation.locator("textarea").first.input_value()
+        assert executed(page, operation) == 200, name
+    assert complaints == []
+
+
+def test_errors_are_one_row_with_a_way_to_their_table(page: Page, served: Server) -> None:
+    """And the table opens at the code that is looked for."""
+    operation = opened(page, SENTIMENT)
+    rows = operation.locator("tr.response[data-code]")
+    assert [row.get_attribute("data-code") for row in rows.all()] == ["200", "default"]
+    assert rows.last.locator("a[href='/docs/errors']").count() == 1
+    page.goto(f"{served.url}/docs/errors#text_empty")
+    row = page.locator("tr:target")
+    assert "No text, or one without a visible character." in row.inner_text()
+    assert row.evaluate("e => getComputedStyle(e).backgroundColor") != "rgba(0, 0, 0, 0)"
+
+
+def test_a_key_is_given_once(
+    browser: Browser, served: Server, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Where the server wants one: the page has a button for it, and then Execute works."""
+    directory = tmp_path_factory.mktemp("keys")
+    shutil.copytree(ROOT / "model_repo" / "emotion", directory / "models" / "emotion")
+    with running(directory / "models", directory, settings={"api_keys": KEY}) as server:
+        server.wait_loaded()
+        page = browser.new_page()
+        page.set_default_timeout(1000 * PATIENCE)
+        page.goto(f"{server.url}/docs")
+        page.locator("button.authorize").first.click()
+        page.locator(".auth-container input").fill(KEY)
+        page.locator(".auth-container button.authorize").click()
+        page.locator(".auth-container button.btn-done").click()
+        operation = opened(page, SENTIMENT)
+        assert executed(page, operation) == 200
+        page.close()
