@@ -12,8 +12,11 @@ from app.contracts.errors import PaddlepoolError
 
 COMMANDS = {
     "serve": ("app.commands.serve", "serve the models of a repository over HTTP"),
-    "segment": ("app.commands.segment", "cut out every picture of a directory"),
-    "sentiment": ("app.commands.sentiment", "classify every row of a CSV file"),
+    "segment": ("app.commands.segment", "cut out a picture, or every one of a directory"),
+    "sentiment": (
+        "app.commands.sentiment",
+        "the emotions of a text, or of every row of a CSV file",
+    ),
     "models": ("app.commands.models", "list, verify, describe and seal the models of a repository"),
     "pull": ("app.commands.pull", "fetch official weights and publish them as a new version"),
     "import": ("app.commands.import_", "publish weights from a local file as a new version"),

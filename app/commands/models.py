@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="every version, its size and where it came from")
+    listing = actions.add_parser(
+        "list", help="every version, whether it is served, and where it came from"
+    )
     verify = actions.add_parser("verify", help="compare every file with its manifest")
     verify.add_argument("names", nargs="*", metavar="MODEL", help="default: every model")
     verify.add_argument(
@@ -59,26 +62,46 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
     from app.engine.registry.load_history import UNSEALED
     from app.repository.manifest import read_manifest
 
-    rows = [("MODEL", "VERSION", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE")]
+    rows = [("MODEL", "VERSION", "SERVED", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE")]
     for name in repository.names():
-        unsealed = repository.unsealed(name)
+        unsealed, served = repository.unsealed(name), _served(repository, name)
         for version in sorted((*repository.versions(name), *unsealed), reverse=True):
             if version in unsealed:
-                rows.append((name, str(version), "-", "-", f"unsealed: {UNSEALED}", "-"))
+                rows.append((name, str(version), "no", "-", "-", f"unsealed: {UNSEALED}", "-"))
                 continue
             try:
                 manifest = read_manifest(repository.root / name / str(version))
                 pipeline = repository.config(name).pipeline or "-"
             except PaddlepoolError as error:
-                rows.append((name, str(version), "-", "-", error.message, "-"))
+                rows.append((name, str(version), "no", "-", "-", error.message, "-"))
                 continue
             size = sum(entry.bytes for entry in manifest.files.values())
             network = str((manifest.network or {}).get("name", "-"))
             origin = str(manifest.weights.get("origin", "-"))
             preview = " (preview)" if manifest.weights.get("preview") else ""
-            rows.append((name, str(version), _size(size), network, origin + preview, pipeline))
+            yes = "yes" if version in served else "no"
+            rows.append((name, str(version), yes, _size(size), network, origin + preview, pipeline))
     print_table(rows)
     return 0
+
+
+def _served(repository: ModelRepository, name: str) -> set[int]:
+    """The versions that a server of this repository answers with, going by their manifests: an
+    older one stands in where a newer one has none that can be read."""
+    from app.contracts.errors import PaddlepoolError
+    from app.repository.manifest import read_manifest
+
+    served: set[int] = set()
+    try:
+        candidates, count = repository.config(name).version_policy.choose(repository.versions(name))
+    except PaddlepoolError:
+        return served
+    for version in candidates:
+        if len(served) < count:
+            with contextlib.suppress(PaddlepoolError):
+                read_manifest(repository.root / name / str(version))
+                served.add(version)
+    return served
 
 
 def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:

@@ -1,109 +1,248 @@
-"""`paddlepool segment`: every picture of a directory through a running server, resumable."""
+"""`paddlepool segment`: a picture, several, or all of a directory, through a running server."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from app.commands.at_server import add_server_options, key_fits, routing, server_of
+from app.commands.cut_out import cut_out
 from app.contracts.errors import InvalidParameter
+from app.pipelines.segment.request import COLOURS, FORMATS, OUTPUTS, REFINES, SIZES, read_options
+from app.pipelines.segment.scene.options import FITS, SHADOWS
 from paddlepool_client import Client, RequestFailed
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic"}
 )
+TASK = "segment"
 NOTE = ".paddlepool.json"
-OPTIONAL = ("bg_color", "bg_blur", "crop_margin", "scale", "position", "shadow")
+FORMAT_OF = {".png": "png", ".webp": "webp", ".jpg": "jpg", ".jpeg": "jpg"}
+OPTIONAL = (
+    "size",
+    "refine",
+    "threshold",
+    "colours",
+    "bg_color",
+    "bg_fit",
+    "bg_blur",
+    "crop_margin",
+    "scale",
+    "position",
+    "shadow",
+    "shadow_opacity",
+)
+BACKGROUND = ("bg_color", "bg_image", "bg_blur")
+STANDARD = "-"
 MOST_JOBS = 64
 INTERRUPTED = 130
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", type=Path, help="where the pictures are, searched downwards")
-    parser.add_argument("-o", "--output-directory", type=Path, required=True)
+    parser.add_argument(
+        "pictures",
+        nargs="+",
+        metavar="PICTURE",
+        help="files, a directory, which is searched downwards, or - for standard input",
+    )
+    parser.add_argument(
+        "-o",
+        "--output-directory",
+        dest="target",
+        metavar="PATH",
+        help="a file, a directory, or - for standard output; for one file left out: beside it, as "
+        "photo.cutout.png",
+    )
     parser.add_argument(
         "--jobs", type=_jobs, default=4, help=f"requests at once, 1 to {MOST_JOBS} (default 4)"
     )
-    parser.add_argument("--url", default="http://127.0.0.1:8000")
-    parser.add_argument("--api-key")
-    parser.add_argument("--output", choices=["cutout", "mask", "composite"], default="cutout")
-    parser.add_argument("--format", choices=["png", "webp", "jpg"], default="png")
+    add_server_options(parser)
+    parser.add_argument(
+        "--output", choices=OUTPUTS, help="default: composite with a background, else cutout"
+    )
+    parser.add_argument("--format", choices=FORMATS, help="default: as PATH ends, else png")
+    parser.add_argument("--size", choices=SIZES, help="preview is at most 0.25 megapixels")
+    parser.add_argument("--refine", choices=REFINES, help="guided follows the picture's edges")
+    parser.add_argument("--threshold", help="0 to 1: opaque from there on, else transparent")
+    parser.add_argument("--colours", choices=COLOURS, help="of edges (default estimated)")
     parser.add_argument("--bg-color", help="for composites, for example white or #0080ff")
+    parser.add_argument("--bg-image", type=Path, metavar="FILE", help="for composites")
+    parser.add_argument("--bg-fit", choices=FITS, help="how it fills the canvas")
     parser.add_argument("--bg-blur", help="for composites: the own background blurred, as 2%%")
     parser.add_argument("--crop", action="store_true", help="to the foreground box")
     parser.add_argument("--crop-margin", help="room around it, for example 10%% or 20px")
     parser.add_argument("--scale", help="of the subject on the canvas, for example 80%%")
     parser.add_argument("--position", help="center, or two values as '50%% 100%%'")
-    parser.add_argument("--shadow", choices=["none", "drop"])
+    parser.add_argument("--shadow", choices=SHADOWS)
+    parser.add_argument("--shadow-opacity", help="1 to 100 percent")
 
 
 def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) -> int:
     """Returns 0 when every picture has its result, 1 when some failed, 2 when there is nothing,
     and 130 after Ctrl-C: what had begun is finished then, and the next run does the rest."""
-    pictures = _pictures(args.directory, results=args.output_directory)
+    options = _options(args)
+    background = _check(args, options)
+    asked = partial(connect, api_key=key_fits(args.api_key))
+    parameters = options | routing(args) | background
+    if STANDARD in args.pictures:
+        return _standard_input(args, parameters, asked)
+    sources = [Path(each) for each in args.pictures]
+    directories = [source for source in sources if source.is_dir()]
+    if directories and len(sources) > 1:
+        raise InvalidParameter(f"{directories[0]} is a directory; one is taken, and alone")
+    if directories:
+        return _directory(args, directories[0], options, parameters, asked)
+    if args.target == STANDARD:
+        if len(sources) > 1:
+            raise InvalidParameter("several pictures are not written to one standard output")
+        return _one(args, sources[0], STANDARD, parameters, asked)
+    results = _results(args, sources, options)
+    with server_of(args, task=TASK, connect=asked) as url:
+        done = cut_out(results, connect=asked, url=url, parameters=parameters, jobs=args.jobs)
+    if len(results) > 1:
+        print(f"{done.count} of {len(results)} pictures")
+    elif done.count:
+        print(*results.values())
+    return INTERRUPTED if done.interrupted else int(done.count < len(results))
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """The parameters that make a result what it is, as far as they are said."""
+    suffix = Path(args.target or "").suffix.lower()
+    image = args.format or FORMAT_OF.get(suffix, "png")
+    background = any(getattr(args, name) for name in BACKGROUND)
+    output = args.output or ("composite" if background else "cutout")
+    found: dict[str, Any] = {"output": output, "format": image, "crop": args.crop}
+    for name in OPTIONAL:
+        if value := getattr(args, name):
+            found[name] = value
+    if args.bg_image:
+        found["bg_image"] = str(args.bg_image)
+    return found
+
+
+def _check(args: argparse.Namespace, options: Mapping[str, Any]) -> dict[str, bytes]:
+    """What the server would refuse every picture for is said before the first; returns the second
+    picture, if there is one. Raises InvalidParameter."""
+    words = {name: str(value) for name, value in options.items() if name != "bg_image"}
+    words["crop"] = words["crop"].lower()
+    background = None
+    if args.bg_image:
+        try:
+            background = args.bg_image.read_bytes()
+        except OSError as error:
+            raise InvalidParameter(f"--bg-image {args.bg_image}: {error.strerror}") from error
+    try:
+        read_options(b"", words, background=background)
+    except InvalidParameter as error:
+        message = error.message.partition(" (in a query")[0]
+        value = words.get(message.partition(" ")[0])
+        if value is not None and "must be" in message and "received" not in message:
+            message += f", received {value!r}"
+        raise InvalidParameter(message) from error
+    return {} if background is None else {"bg_image": background}
+
+
+def _standard_input(
+    args: argparse.Namespace, parameters: Mapping[str, Any], connect: Callable[..., Client]
+) -> int:
+    if len(args.pictures) > 1:
+        raise InvalidParameter("- is standard input; it is taken alone")
+    target = args.target or STANDARD
+    if target == STANDARD and sys.stdout.isatty():
+        raise InvalidParameter("a picture is not written to a terminal; say -o FILE, or redirect")
+    content = sys.stdin.buffer.read()
+    if not content:
+        raise InvalidParameter("standard input has 0 bytes, expected a picture")
+    return _one(args, content, target, parameters, connect)
+
+
+def _one(
+    args: argparse.Namespace,
+    source: Path | bytes,
+    target: str,
+    parameters: Mapping[str, Any],
+    connect: Callable[..., Client],
+) -> int:
+    with server_of(args, task=TASK, connect=connect) as url, connect(url) as client:
+        try:
+            result = client.segment(source, **parameters).content
+        except (RequestFailed, OSError) as error:
+            print(f"paddlepool segment: {error}", file=sys.stderr)
+            return 1
+    if target == STANDARD:
+        sys.stdout.buffer.write(result)
+        sys.stdout.buffer.flush()
+        return 0
+    Path(target).write_bytes(result)
+    print(target)
+    return 0
+
+
+def _results(
+    args: argparse.Namespace, sources: list[Path], options: Mapping[str, Any]
+) -> dict[Path, Path]:
+    """Where the result of each picture goes. Raises InvalidParameter."""
+    for source in sources:
+        if not source.is_file():
+            raise InvalidParameter(f"{source} is no file and no directory")
+    image, target = options["format"], None if args.target is None else Path(args.target)
+    if target is None:
+        results = {each: each.with_suffix(f".{options['output']}.{image}") for each in sources}
+    elif len(sources) > 1 or target.is_dir() or args.target.endswith("/"):
+        results = {each: target / f"{each.name}.{image}" for each in sources}
+    else:
+        results = {sources[0]: target}
+    if len(set(results.values())) < len(sources):
+        raise InvalidParameter("two of the pictures have one name; their results would, too")
+    for source, result in results.items():
+        if result.exists() and result.samefile(source):
+            raise InvalidParameter(f"{result} is the picture; the result must be another file")
+    return results
+
+
+def _directory(
+    args: argparse.Namespace,
+    directory: Path,
+    options: dict[str, Any],
+    parameters: Mapping[str, Any],
+    connect: Callable[..., Client],
+) -> int:
+    if args.target is None or args.target == STANDARD:
+        raise InvalidParameter(f"{directory} is a directory; say -o DIR, where the results go")
+    output = Path(args.target)
+    pictures = _pictures(directory, results=output)
     if not pictures:
-        print(f"no pictures ({', '.join(sorted(SUFFIXES))}) in {args.directory}", file=sys.stderr)
+        print(f"no pictures ({', '.join(sorted(SUFFIXES))}) in {directory}", file=sys.stderr)
         return 2
     # The whole old name is kept so that cat.jpg and cat.png do not become one result.
     results = {
-        picture: args.output_directory
-        / picture.relative_to(args.directory).with_name(f"{picture.name}.{args.format}")
+        picture: output
+        / picture.relative_to(directory).with_name(f"{picture.name}.{options['format']}")
         for picture in pictures
     }
-    waiting = [picture for picture, result in results.items() if not result.exists()]
-    parameters = {"output": args.output, "format": args.format, "crop": args.crop}
-    for name in OPTIONAL:
-        if value := getattr(args, name):
-            parameters[name] = value
-    _note(parameters, args.output_directory)
-    done = len(pictures) - len(waiting)
-    stopping = threading.Event()
-
-    def pause(seconds: float) -> None:
-        if stopping.wait(seconds):
-            raise _Stopped  # trying again for a minute is not what Ctrl-C asks for
-
-    with (
-        connect(args.url, api_key=args.api_key, sleep=pause) as client,
-        tqdm(total=len(pictures), initial=done, unit="picture") as bar,
-    ):
-
-        def one(picture: Path) -> None:
-            result = results[picture]
-            result.parent.mkdir(parents=True, exist_ok=True)
-            partial = result.with_name(f".{result.name}.part")
-            partial.write_bytes(client.segment(picture, **parameters).content)
-            partial.replace(result)  # a result is there whole or not at all
-
-        pool = ThreadPoolExecutor(args.jobs)
-        running: dict[Future[None], Path] = {}
-        try:
-            for picture in waiting:
-                running[pool.submit(one, picture)] = picture
-            for each in as_completed(running):
-                try:
-                    each.result()
-                except (RequestFailed, OSError) as error:
-                    bar.write(f"{running[each]}: {error}", file=sys.stderr)
-                bar.update()
-        except KeyboardInterrupt:
-            stopping.set()
-            bar.write("stopping; what has begun is finished", file=sys.stderr)
-        finally:
-            pool.shutdown(cancel_futures=True)
-    done += sum(not each.cancelled() and each.exception() is None for each in running)
-    print(f"{done} of {len(pictures)} pictures in {args.output_directory}")
-    if stopping.is_set():
+    waiting = {picture: result for picture, result in results.items() if not result.exists()}
+    with server_of(args, task=TASK, connect=connect) as url:
+        _note(options | {k: v for k, v in routing(args).items() if k != "timeout_ms"}, output)
+        done = cut_out(
+            waiting,
+            connect=connect,
+            url=url,
+            parameters=parameters,
+            jobs=args.jobs,
+            before=len(pictures) - len(waiting),
+        )
+    count = len(pictures) - len(waiting) + done.count
+    print(f"{count} of {len(pictures)} pictures in {output}")
+    if done.interrupted:
         print("interrupted; the same command goes on with the rest", file=sys.stderr)
         return INTERRUPTED
-    return 1 if done < len(pictures) else 0
+    return 1 if count < len(pictures) else 0
 
 
 def _pictures(directory: Path, *, results: Path) -> list[Path]:
@@ -147,7 +286,3 @@ def _jobs(text: str) -> int:
     if not (text.isdecimal() and 1 <= int(text) <= MOST_JOBS):
         raise argparse.ArgumentTypeError(f"must be 1 to {MOST_JOBS}, received {text!r}")
     return int(text)
-
-
-class _Stopped(Exception):
-    """Ends a request that would have been tried again."""

@@ -1,22 +1,28 @@
-"""`paddlepool sentiment`: one column of a CSV file through a running server, resumable."""
+"""`paddlepool sentiment`: texts, or one column of a CSV file, through a running server."""
 
 from __future__ import annotations
 
 import argparse
 import codecs
+import contextlib
 import csv
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
+from app.commands.at_server import add_server_options, key_fits, routing, server_of
 from app.commands.csv_table import Table, take_up
+from app.commands.emotions import print_emotions
 from app.contracts.errors import InvalidParameter
 from paddlepool_client import ApiError, Client, Emotion, RequestFailed
 
 BATCH = 32
+STANDARD = "-"
 ADDED = ("label", "score", "error")
 UNFINISHED, INTERRUPTED = 2, 130
 
@@ -25,8 +31,19 @@ OF_THE_TEXTS = frozenset({413, 422})
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="CSV with a header line")
-    parser.add_argument("-o", "--output", type=Path, help="default: FILE with .emotion.csv")
+    parser.add_argument(
+        "texts",
+        nargs="+",
+        metavar="TEXT",
+        help="texts, - for one a line of standard input, or a CSV file with a header line",
+    )
+    parser.add_argument(
+        "--top-k", type=int, help="labels a text (default: all of one text, else 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="the labels as JSON, a list a text")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="of a CSV file (default: FILE with .emotion.csv)"
+    )
     parser.add_argument("--column", default="text", help="which column to read (default text)")
     parser.add_argument(
         "--prefix", default="", help=f"before the names of the new columns, {', '.join(ADDED)}"
@@ -37,11 +54,38 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="utf-8",
         help="of FILE (default utf-8); the output is always UTF-8",
     )
-    parser.add_argument("--url", default="http://127.0.0.1:8000")
-    parser.add_argument("--api-key")
+    add_server_options(parser)
 
 
 def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) -> int:
+    """Print the emotions of each text, or write those of a CSV file's rows.
+
+    Returns 0 when every text has a label and 1 when one is refused; of a file, as _file does.
+    """
+    connect = partial(connect, api_key=key_fits(args.api_key))
+    [first, *more] = args.texts
+    if more or not _is_file(first):
+        texts = _lines() if args.texts == [STANDARD] else args.texts
+        return print_emotions(texts, args, connect=connect)
+    args.file = Path(first)
+    return _file(args, connect=connect)
+
+
+def _is_file(text: str) -> bool:
+    """Whether it is a path: one that is there, or a missing one that no text would be."""
+    with contextlib.suppress(OSError, ValueError):  # too long for a name, or NUL in it
+        return text.endswith(".csv") or (text != STANDARD and Path(text).exists())
+    return False
+
+
+def _lines() -> list[str]:
+    lines = sys.stdin.buffer.read().decode("utf-8-sig", errors="replace").splitlines()
+    if not (texts := [line for line in lines if line.strip()]):
+        raise InvalidParameter("standard input has no text; expected one a line")
+    return texts
+
+
+def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
     """Write the same rows with three columns more: `label`, `score` and `error`.
 
     Returns 0 when every text has a label, 1 when a row has an error, 2 when the server could not
@@ -57,15 +101,17 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
         raise InvalidParameter(f"{output} is the input; the output must be another file")
     begun = take_up(part, header, table.rows())
     failed, stopped, code = begun.failed, "", 0
+    asked = routing(args)
     with (
-        connect(args.url, api_key=args.api_key) as client,
+        server_of(args, task="sentiment", connect=connect) as url,
+        connect(url) as client,
         part.open("a", encoding="utf-8", newline="") as target,
         tqdm(total=table.count, initial=begun.done, unit="text") as bar,
     ):
         writer = csv.writer(target)
         try:
             for batch in _batches(islice(table.rows(), begun.done, None)):
-                results = _classify(client, [row[column] for row in batch])
+                results = _classify(client, [row[column] for row in batch], asked)
                 for row, result in zip(batch, results, strict=True):
                     if isinstance(result, ApiError):
                         failed += 1
@@ -75,7 +121,7 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
                 target.flush()
                 bar.update(len(batch))
         except RequestFailed as error:
-            stopped, code = f"{args.url}: {error}", UNFINISHED
+            stopped, code = f"{url}: {error}", UNFINISHED
         except KeyboardInterrupt:
             stopped, code = "interrupted", INTERRUPTED
     if stopped:
@@ -114,17 +160,19 @@ def _batches(rows: Iterable[list[str]]) -> Iterator[list[list[str]]]:
         yield batch
 
 
-def _classify(client: Client, texts: list[str]) -> list[Emotion | ApiError]:
+def _classify(
+    client: Client, texts: list[str], asked: Mapping[str, Any]
+) -> list[Emotion | ApiError]:
     """The best emotion of each text, or why it has none."""
     try:
-        return [emotions[0] for emotions in client.sentiment(texts, top_k=1)]
+        return [emotions[0] for emotions in client.sentiment(texts, top_k=1, **asked)]
     except ApiError as error:
         if error.status not in OF_THE_TEXTS:
             raise
         if len(texts) == 1:
             return [error]
     # One bad text refuses its whole request: find it by asking for each alone.
-    return [result for text in texts for result in _classify(client, [text])]
+    return [result for text in texts for result in _classify(client, [text], asked)]
 
 
 def _encoding(name: str) -> str:

@@ -27,9 +27,24 @@ def test_list_shows_every_version_and_its_origin(
     write_double(tmp_path, 1, 2)
     assert main(["models", "list", "--repository", str(tmp_path)]) == 0
     head, first, second = lines(capsys)
-    assert head == ["MODEL", "VERSION", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE"]
-    assert [first[:2], second[:2]] == [["double", "2"], ["double", "1"]]
-    assert first[3:] == ["-", "random (preview)", "-"]
+    assert head == ["MODEL", "VERSION", "SERVED", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE"]
+    assert [first[:3], second[:3]] == [["double", "2", "yes"], ["double", "1", "no"]]
+    assert first[4:] == ["-", "random (preview)", "-"]
+
+
+def test_list_says_what_serves_where_the_newest_cannot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A manifest that is none: the version before it stands in. A policy names others."""
+    double = write_double(tmp_path, 1, 2, 3)
+    (double / "3" / "manifest.json").write_text("half a mani", "utf-8")
+    assert main(["models", "list", "--repository", str(tmp_path)]) == 0
+    assert [row[2] for row in lines(capsys)[1:]] == ["no", "yes", "no"]
+    config = double / "config.toml"
+    policy = '[version_policy]\nkind = "specific"\nversions = [1]\n'
+    config.write_text(f"{config.read_text('utf-8')}\n{policy}", "utf-8")
+    assert main(["models", "list", "--repository", str(tmp_path)]) == 0
+    assert [row[2] for row in lines(capsys)[1:]] == ["no", "no", "yes"]
 
 
 def test_list_shows_what_is_not_sealed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,7 +56,7 @@ def test_list_shows_what_is_not_sealed(tmp_path: Path, capsys: pytest.CaptureFix
     _, *rows = lines(capsys)
     assert [row[1] for row in rows] == ["3", "2", "1"]
     assert rows[1][2:] == [
-        "-", "-", "unsealed: it has no manifest.json: `paddlepool models seal` writes it", "-"
+        "no", "-", "-", "unsealed: it has no manifest.json: `paddlepool models seal` writes it", "-"
     ]  # fmt: skip
 
 

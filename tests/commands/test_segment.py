@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +17,7 @@ import pytest
 
 from app.cli import main
 from app.commands import segment
-from app.contracts.errors import InvalidParameter
+from app.contracts.errors import InvalidParameter, PaddlepoolError
 from paddlepool_client import Client
 
 HEADERS = {
@@ -31,6 +33,17 @@ HEADERS = {
 }
 
 
+MODEL = {
+    "name": "u2netp",
+    "version": 1,
+    "state": "READY",
+    "reason": None,
+    "task": "segment",
+    "labels": None,
+    "predictors": [{"name": "onednn"}, {"name": "native"}],
+}
+
+
 class Server:
     """Answers every picture with the same bytes; `before` is called with each request's number."""
 
@@ -40,10 +53,16 @@ class Server:
         self._before = before
         self._lock = threading.Lock()
         self.asked = 0
+        self.requests: list[httpx.Request] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/info":
+            return httpx.Response(200, json={"models": [MODEL]})
+        if request.method == "GET":  # whether anybody is there
+            return httpx.Response(200)
         with self._lock:
             self.asked += 1
+            self.requests.append(request)
             number = self.asked
         return self._before(number) or httpx.Response(200, headers=HEADERS, content=b"a cut-out")
 
@@ -99,6 +118,140 @@ def test_results_among_the_pictures_are_refused(
     photos(tmp_path, "a.jpg")
     assert main(["segment", str(tmp_path), "-o", f"{tmp_path}/."]) == 1
     assert "the results need another directory" in capsys.readouterr().err
+
+
+def test_a_picture_gets_its_result_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`segment photo.jpg`: named after the picture and what was made of it, and said."""
+    monkeypatch.chdir(photos(tmp_path, "photo.jpg", "other.jpg"))
+    server = Server()
+    assert server.segment("photo.jpg") == 0
+    assert capsys.readouterr().out == "photo.cutout.png\n"
+    assert (tmp_path / "photo.cutout.png").read_bytes() == b"a cut-out"
+    assert server.segment("photo.jpg", "-o", "there.webp", "--output", "mask") == 0
+    assert server.segment("photo.jpg", "other.jpg", "-o", "both", "--bg-color", "red") == 0
+    assert capsys.readouterr().out.splitlines() == ["there.webp", "2 of 2 pictures"]
+    assert {"there.webp", "both/photo.jpg.png", "both/other.jpg.png"} <= found(tmp_path)
+    asked = [dict(each.url.params) for each in server.requests]
+    assert [(each["output"], each["format"]) for each in asked] == [
+        ("cutout", "png"), ("mask", "webp"), *[("composite", "png")] * 2
+    ]  # fmt: skip
+
+
+def test_standard_input_becomes_standard_output(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """`segment - < photo.jpg > cutout.png`; nothing else is written there."""
+    server = Server()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a picture")))
+    assert server.segment("-") == 0
+    assert capfdbinary.readouterr().out == b"a cut-out"
+    assert server.requests[0].content == b"a picture"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(InvalidParameter, match="standard input has 0 bytes"):
+        server.segment("-")
+
+
+def test_a_picture_is_not_written_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be unreadable, and change how the terminal behaves."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with pytest.raises(InvalidParameter, match="say -o FILE"):
+        Server().segment("-")
+
+
+def test_every_parameter_goes_as_it_is_given(tmp_path: Path) -> None:
+    """Those of the result, those of who answers, and the second picture as a file."""
+    photos(tmp_path, "photo.jpg", "beach.jpg")
+    given = {
+        "--size": "preview",
+        "--refine": "none",
+        "--threshold": "0.5",
+        "--colours": "original",
+        "--bg-fit": "contain",
+        "--shadow": "drop",
+        "--shadow-opacity": "40",
+        "--model": "u2netp@1",
+        "--predictor": "native",
+        "--timeout-ms": "9000",
+    }
+    server = Server()
+    arguments = [part for pair in given.items() for part in pair]
+    background = ["--bg-image", tmp_path / "beach.jpg"]
+    assert server.segment(tmp_path / "photo.jpg", *arguments, *background) == 0
+    [request] = server.requests
+    wanted = {name[2:].replace("-", "_"): value for name, value in given.items()}
+    asked = dict(request.url.params)
+    assert asked == wanted | {"output": "composite", "format": "png", "crop": "false"}
+    assert b'name="bg_image"; filename="bg_image"' in request.content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--bg-color", "#12"], "bg_color must be #rgb.* CSS colour name, received '#12'$"),
+        (["--output", "mask", "--bg-color", "red"], "bg_color needs output=composite$"),
+        (["--threshold", "3"], "threshold must be from 0 to 1, received 3.0$"),
+        (["--bg-image", "absent.jpg"], "--bg-image absent.jpg: No such file"),
+        (["-o", "cutout.jpg"], "format must be one of png, webp for output=cutout, received 'jpg'"),
+        (["--url", "127.0.0.1:8000"], "no scheme; is it http://127.0.0.1:8000 ?"),
+        (["--url", "ftp://host"], "--url ftp://host is no address"),
+        (["--api-key", "schlüssel"], "no HTTP header carries"),
+        (["--model", "nobody"], "--model nobody: for this the server has u2netp$"),
+        (["--predictor", "nobody"], "--predictor nobody: there are native, onednn$"),
+        (
+            ["-o", "photos/a.jpg", "--format", "png"],
+            "a.jpg is the picture; the result must be another file",
+        ),
+        (["photos", "-o", "out"], "photos is a directory; one is taken, and alone"),
+        (["absent.jpg"], "absent.jpg is no file and no directory"),
+        (["photos/b.jpg", "-o", "-"], "several pictures"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_every_picture_would_be_refused_for_is_said_before_the_first(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, with what was received; no picture is sent."""
+    photos(tmp_path, "photos/a.jpg", "photos/b.jpg")
+    monkeypatch.chdir(tmp_path)
+    server = Server()
+    with pytest.raises(InvalidParameter, match=message.replace("?", r"\?")):
+        server.segment("photos/a.jpg", *arguments)
+    assert server.asked == 0
+
+
+@pytest.mark.parametrize("command", [["segment", "a.jpg"], ["sentiment", "好"]])
+def test_where_no_server_is_one_line_says_what_to_do(
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Start one, or do without."""
+    monkeypatch.chdir(photos(tmp_path, "a.jpg"))
+    with socket.socket() as taken:  # bound and not listening: nobody else's, and it refuses
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        assert main([*command, "--url", url]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"paddlepool {command[0]}: no server at {url} (")
+    assert "`paddlepool serve`" in line
+    assert "--local" in line
+
+
+def test_a_server_that_goes_away_ends_the_run_once(tmp_path: Path) -> None:
+    """Not with a line for each picture; what was done stays."""
+    photos(tmp_path / "in", *(f"{number}.jpg" for number in range(50)))
+
+    def leave(number: int) -> httpx.Response | None:
+        if number > 2:
+            raise httpx.ConnectError("refused")
+        return None
+
+    with pytest.raises(PaddlepoolError, match=r"no server at .*; 2 of 50 pictures are done"):
+        Server(leave).segment(tmp_path / "in", "-o", tmp_path / "out", "--jobs", 1)
+    assert len(found(tmp_path / "out")) == 2
 
 
 @pytest.mark.parametrize("jobs", ["0", "-1", "65", "many"])
@@ -157,6 +310,8 @@ def test_frame_and_background_are_asked_for_as_given(tmp_path: Path) -> None:
     asked: list[dict[str, str]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200)
         asked.append(dict(request.url.params))
         return httpx.Response(200, headers=HEADERS, content=b"a cut-out")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import signal
 from collections.abc import Callable
@@ -32,6 +33,8 @@ class Server:
         self.fails: dict[int, Callable[[], httpx.Response]] = {}
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":  # whether anybody is there
+            return httpx.Response(200)
         texts = json.loads(request.content)["inputs"]
         self.asked.append(texts)
         if fault := self.fails.pop(len(self.asked) - 1, None):
@@ -285,3 +288,41 @@ def test_another_column_is_not_gone_on_from(tmp_path: Path, server: Server) -> N
     assert server.classify(table, "--column", "id") == 0
     rows = read(tmp_path / "posts.emotion.csv")
     assert [row["label"] for row in rows] == [f"of {n}" for n in range(100)]
+
+
+def test_one_text_is_shown_with_all_its_labels(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bar each; nothing has to be written to a file before."""
+    assert server.classify(Path("今天真开心")) == 0
+    assert server.asked == [["今天真开心"]]
+    assert capsys.readouterr().out.split() == ["of", "今天真开心", "50.0%", "█" * 12]
+
+
+def test_several_texts_are_shown_a_line_each(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a terminal would obey is not printed; a long text is cut."""
+    assert server.classify(Path("一\x1b[31m"), "长" * 100) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("%  一 [31m")
+    assert second.endswith("长" * 60 + "…")
+
+
+def test_standard_input_is_a_text_a_line(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Empty lines are none; as JSON for another program."""
+    lines = "一\n\n  \n二\n" + "三\n" * 40
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    assert server.classify(Path("-"), "--json") == 0
+    assert [len(asked) for asked in server.asked] == [32, 10]
+    shown = json.loads(capsys.readouterr().out)
+    assert len(shown) == 42
+    assert shown[1] == [{"label": "of 二", "label_zh": None, "score": 0.5}]
+
+
+def test_a_refused_text_is_told(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, and the exit code tells, too."""
+    assert server.classify(Path(BAD)) == 1
+    assert capsys.readouterr().err == "paddlepool sentiment: 422 refused: Unprocessable Entity\n"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,10 +27,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+def command(
+    *arguments: object, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "app.cli", *map(str, arguments)],
         cwd=ROOT,
+        env=os.environ | (environment or {}),
         capture_output=True,
         text=True,
         timeout=120,
@@ -85,3 +91,43 @@ def test_a_missing_column_is_named(served: Server, tmp_path: Path) -> None:
     done = command("sentiment", table, "--url", served.url)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("has no column 'text', it has ['id', 'words']")
+
+
+def test_a_picture_and_a_sentence_as_they_are_typed(served: Server, tmp_path: Path) -> None:
+    """One file in, one file beside it; one sentence, the best label first."""
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(pictures.encoded(pictures.photo(), "JPEG"))
+    background = ("--bg-image", photo, "--scale", "50%", "--size", "preview")
+    done = command("segment", photo, *background, "--url", served.url)
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "photo.composite.png") as picture:
+        assert picture.mode == "RGB"
+    done = command("sentiment", "今天真开心！", "--url", served.url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("happy    快乐")
+
+
+@pytest.mark.slow
+def test_without_a_server_the_models_are_loaded_for_the_command(tmp_path: Path) -> None:
+    """And are gone when it ends, also where a setting of the shell is wrong for them."""
+    repository = tmp_path / "models"
+    shutil.copytree(ROOT / "model_repo" / "emotion", repository / "emotion")
+    environment = {"PADDLEPOOL_MODEL_REPOSITORY": str(repository), "PADDLEPOOL_API_KEYS": "k"}
+    done = command("sentiment", "今天真开心！", "--local", environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("happy    快乐")
+    left = [each for each in processes() if str(repository).encode() in each]
+    assert left == []
+    environment["PADDLEPOOL_MODEL_REPOSITORY"] = str(tmp_path / "absent")
+    done = command("sentiment", "今天真开心！", "--local", environment=environment)
+    assert done.returncode == 1
+    assert "the model repository cannot be read" in done.stderr.splitlines()[-1]
+
+
+def processes() -> list[bytes]:
+    """The environment of every process of ours."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            found.append(each.read_bytes())
+    return found

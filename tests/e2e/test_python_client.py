@@ -80,6 +80,21 @@ def test_the_same_awaited(served: Server) -> None:
     assert [[each.label for each in one] for one in emotions] == [["happy"], ["sad"]]
 
 
+def test_a_background_is_a_second_picture(served: Server) -> None:
+    """A path or bytes, like the first; the composite is opaque and has its colour."""
+    red = io.BytesIO()
+    Image.new("RGB", (64, 64), (255, 0, 0)).save(red, "png")
+    with Client(served.url, api_key=KEY) as client:
+        composite = client.segment(
+            PHOTO, output="composite", bg_image=red.getvalue(), bg_fit="cover", size="preview"
+        )
+        with pytest.raises(InvalidRequest, match="bg_image needs output=composite"):
+            client.segment(PHOTO.read_bytes(), bg_image=PHOTO)
+    with Image.open(io.BytesIO(composite.content)) as picture:
+        assert picture.mode == "RGB"
+        assert picture.getpixel((2, 2)) == (255, 0, 0)
+
+
 def test_what_the_server_serves(served: Server) -> None:
     """Every model as a value, and its predictors are those that an option may name."""
     with Client(served.url, api_key=KEY) as client:
@@ -116,8 +131,7 @@ def test_the_options_are_those_of_the_server(served: Server) -> None:
         document = client.get("/openapi.json", headers={"X-Api-Key": KEY}).json()
     segment = document["paths"]["/segment"]["post"]["parameters"]
     hints = get_type_hints(SegmentOptions)
-    segment = [each for each in segment if each["name"] != "bg_fit"]  # of a second picture
-    assert {each["name"] for each in segment} == set(hints)
+    assert {each["name"] for each in segment} == set(hints) - {"bg_image"}  # that is a file
     for each in segment:
         words = each["schema"].get("enum")
         if words and hints[each["name"]] is not bool:

@@ -73,6 +73,20 @@ def test_segment_returns_the_picture_and_what_the_headers_say(asking: Asking) ->
     assert request.content == b"\xff\xd8"
 
 
+def test_a_background_makes_it_a_form(asking: Asking, tmp_path: Path) -> None:
+    """Two files under the names that the server has for them; the parameters stay in the query."""
+    (tmp_path / "cat.jpg").write_bytes(b"a cat")
+    server = asking(httpx.Response(503, headers={"retry-after": "0"}), cutout())
+    server.segment(tmp_path / "cat.jpg", output="composite", bg_image=b"a beach", bg_fit="cover")
+    first, second = server.requests
+    assert dict(second.url.params) == {"output": "composite", "bg_fit": "cover"}
+    assert second.headers["content-type"].startswith("multipart/form-data; boundary=")
+    assert b'name="file"; filename="file"' in second.content
+    assert b'name="bg_image"; filename="bg_image"' in second.content
+    assert second.content.count(b"a cat") == second.content.count(b"a beach") == 1
+    assert first.content == second.content
+
+
 @pytest.mark.parametrize("kind", [str, Path])
 def test_a_path_is_read(asking: Asking, kind: type, tmp_path: Path) -> None:
     """What is sent is the file as it is."""

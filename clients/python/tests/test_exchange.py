@@ -81,7 +81,11 @@ def test_the_own_back_off_doubles_and_has_an_end(asking: Asking) -> None:
         assert least <= slept <= 1.25 * least
 
 
-@pytest.mark.parametrize("retry_after", ["31", "3600", "9" * 400, in_seconds(3600)])
+@pytest.mark.parametrize(
+    "retry_after",
+    ["31", "3600", "9" * 400, in_seconds(3600)],
+    ids=["seconds", "an hour", "for ever", "a date"],  # two processes read two clocks
+)
 def test_a_server_that_asks_for_long_is_not_waited_for(asking: Asking, retry_after: str) -> None:
     """Nor asked sooner than it wants: the caller hears of it at once, and of when to come back."""
     server = asking(busy(retry_after))

@@ -29,6 +29,8 @@ class SegmentOptions(TypedDict, total=False):
     size: Literal["full", "preview", "medium", "hd"]
     refine: Literal["guided", "none"]
     bg_color: str
+    bg_image: Source
+    bg_fit: Literal["cover", "contain"]
     bg_blur: str
     crop: bool
     crop_margin: str
@@ -54,9 +56,10 @@ class SentimentOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[T]):
-    """One request and what becomes of its reply. A `body` that is a path is read when it is sent.
+    """One request and what becomes of its reply. What is a path is read when it is sent.
 
-    Of the refusals, those with a status in `answers` are handed to `read` as well.
+    It carries a `body`, or the `files` of a form by their field, or `json`, or nothing. Of the
+    refusals, those with a status in `answers` are handed to `read` as well.
     """
 
     method: str
@@ -65,20 +68,35 @@ class Call(Generic[T]):
     params: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | Path | None = None
+    files: Mapping[str, bytes | Path] = field(default_factory=dict)
     json: Any = None
     answers: frozenset[int] = frozenset()
 
 
 def segment(source: Source, options: SegmentOptions) -> Call[Segmentation]:
+    params: dict[str, Any] = dict(options)
+    background: Source | None = params.pop("bg_image", None)
+    if background is not None:
+        return Call(
+            method="POST",
+            path="/segment",
+            read=Segmentation.of,
+            params=params,
+            files={"file": _content(source), "bg_image": _content(background)},
+        )
     return Call(
         method="POST",
         path="/segment",
         read=Segmentation.of,
-        params=dict(options),
+        params=params,
         # The server tells the format from the bytes; the declared type only says "a picture".
         headers={"content-type": "image/*"},
-        body=source if isinstance(source, bytes) else Path(source),
+        body=_content(source),
     )
+
+
+def _content(source: Source) -> bytes | Path:
+    return source if isinstance(source, bytes) else Path(source)
 
 
 def sentiment(texts: Sequence[str], options: SentimentOptions) -> Call[list[list[Emotion]]]:

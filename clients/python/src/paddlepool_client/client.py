@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -156,8 +156,10 @@ class _BlockingWire:
         self.http = http
         self._sleep = sleep
 
-    def build(self, call: Call[Any], body: bytes | None) -> httpx.Request:
-        return _build(self.http, call, body)
+    def build(
+        self, call: Call[Any], body: bytes | None, files: Mapping[str, bytes]
+    ) -> httpx.Request:
+        return _build(self.http, call, body, files)
 
     async def send(self, request: httpx.Request) -> httpx.Response:
         return self.http.send(request)
@@ -174,8 +176,10 @@ class _AwaitingWire:
         self.http = http
         self._sleep = sleep
 
-    def build(self, call: Call[Any], body: bytes | None) -> httpx.Request:
-        return _build(self.http, call, body)
+    def build(
+        self, call: Call[Any], body: bytes | None, files: Mapping[str, bytes]
+    ) -> httpx.Request:
+        return _build(self.http, call, body, files)
 
     async def send(self, request: httpx.Request) -> httpx.Response:
         return await self.http.send(request)
@@ -188,7 +192,10 @@ class _AwaitingWire:
 
 
 def _build(
-    http: httpx.Client | httpx.AsyncClient, call: Call[Any], body: bytes | None
+    http: httpx.Client | httpx.AsyncClient,
+    call: Call[Any],
+    body: bytes | None,
+    files: Mapping[str, bytes],
 ) -> httpx.Request:
     return http.build_request(
         call.method,
@@ -196,6 +203,8 @@ def _build(
         params=call.params,
         headers=call.headers,
         content=body,
+        # A name, which the server does not read, makes a form's part a file.
+        files={name: (name, content) for name, content in files.items()} or None,
         json=call.json,
     )
 

@@ -7,7 +7,7 @@ that its coroutine ends at the first step.
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -52,7 +52,9 @@ class Retries:
 class Wire(Protocol):
     """What moves bytes and passes time."""
 
-    def build(self, call: Call[Any], body: bytes | None) -> httpx.Request: ...
+    def build(
+        self, call: Call[Any], body: bytes | None, files: Mapping[str, bytes]
+    ) -> httpx.Request: ...
 
     async def send(self, request: httpx.Request) -> httpx.Response: ...
 
@@ -63,8 +65,9 @@ class Wire(Protocol):
 
 async def exchange(call: Call[T], wire: Wire, retries: Retries) -> T:
     """Send until there is an answer. Raises RequestFailed, and OSError for a file to be sent."""
-    body = await wire.read(call.body) if isinstance(call.body, Path) else call.body
-    request = wire.build(call, body)
+    body = None if call.body is None else await _loaded(call.body, wire)
+    files = {name: await _loaded(content, wire) for name, content in call.files.items()}
+    request = wire.build(call, body, files)
     for attempt in count(1):
         outcome = await _attempt(request, wire)
         if isinstance(outcome, httpx.Response):
@@ -87,6 +90,10 @@ def completed(exchange: Coroutine[Any, Any, T]) -> T:
         return result
     exchange.close()
     raise AssertionError("this is a bug: a blocking wire suspended")
+
+
+async def _loaded(content: bytes | Path, wire: Wire) -> bytes:
+    return await wire.read(content) if isinstance(content, Path) else content
 
 
 async def _attempt(request: httpx.Request, wire: Wire) -> httpx.Response | RequestFailed:

@@ -1,0 +1,146 @@
+"""The server that a command asks: one that runs, or one of its own for as long as it takes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from app.contracts.errors import InvalidParameter, PaddlepoolError
+from paddlepool_client import Client, RequestFailed, Retries, Unreachable
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+OURS, REPOSITORY = "PADDLEPOOL_", "PADDLEPOOL_MODEL_REPOSITORY"
+ONCE = Retries(attempts=1)
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"of the server (default {DEFAULT_URL})")
+    parser.add_argument("--api-key")
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="without a server: the models of ./model_repo, or PADDLEPOOL_MODEL_REPOSITORY, are "
+        "loaded for this command, which takes some seconds",
+    )
+    parser.add_argument("--model", help="`name` or `name@version`")
+    parser.add_argument("--predictor", metavar="GROUP", help="instance group of the model")
+    parser.add_argument("--timeout-ms", type=int, help="deadline of each request")
+
+
+def routing(args: argparse.Namespace) -> dict[str, str | int]:
+    """Which model is to answer, with what and by when, as far as that is said."""
+    names = ("model", "predictor", "timeout_ms")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+@contextlib.contextmanager
+def server_of(
+    args: argparse.Namespace, *, task: str, connect: Callable[..., Client]
+) -> Iterator[str]:
+    """The address of a server that answers and has what is asked for. Raises PaddlepoolError.
+
+    `connect` makes a client of an address and of its other settings.
+    """
+    if args.local:
+        with _own_server() as url:
+            _check(url, args, task=task, connect=connect)
+            yield url
+        return
+    url = checked(args.url)
+    _check(url, args, task=task, connect=connect)
+    yield url
+
+
+def _check(
+    url: str, args: argparse.Namespace, *, task: str, connect: Callable[..., Client]
+) -> None:
+    """Say now what would be said of each picture and text. Raises PaddlepoolError."""
+    with connect(url, retries=ONCE) as client:
+        try:
+            client.ready()
+            models = client.models() if args.model or args.predictor else []
+        except Unreachable as error:
+            raise unreachable(url, error) from error
+        except RequestFailed as error:
+            raise PaddlepoolError(f"{url}: {error}") from error
+    ours = [each for each in models if each.task == task]
+    if args.model:
+        names = sorted({each.name for each in ours})
+        ours = [each for each in ours if each.name == args.model.partition("@")[0]]
+        if not ours:
+            raise InvalidParameter(f"--model {args.model}: for this the server has {_words(names)}")
+    groups = sorted({group for each in ours for group in each.predictors or ()})
+    if args.predictor and groups and args.predictor not in groups:
+        raise InvalidParameter(f"--predictor {args.predictor}: there are {_words(groups)}")
+
+
+def _words(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def checked(url: str) -> str:
+    """The address. Raises InvalidParameter for one that no request can be sent to."""
+    scheme, separator, host = url.partition("://")
+    if not separator:
+        raise InvalidParameter(f"--url {url} has no scheme; is it http://{url} ?")
+    if scheme not in ("http", "https") or not host.strip("/"):
+        raise InvalidParameter(f"--url {url} is no address; expected for example {DEFAULT_URL}")
+    return url
+
+
+def key_fits(api_key: str | None) -> str | None:
+    """The key. Raises InvalidParameter for one that no header can carry."""
+    if api_key and not (api_key.isascii() and api_key.isprintable()):
+        raise InvalidParameter("--api-key has characters that no HTTP header carries")
+    return api_key
+
+
+def unreachable(url: str, error: Unreachable) -> PaddlepoolError:
+    """What to do where nobody answers."""
+    return PaddlepoolError(
+        f"no server at {url} ({error}); start one with `paddlepool serve`, or say --local to do "
+        "without"
+    )
+
+
+@contextlib.contextmanager
+def _own_server() -> Iterator[str]:
+    """The address of a server on a free port of this machine that has loaded its models.
+
+    A process of its own: what opens pictures and runs models is confined there as it always is.
+    """
+    environment = {k: v for k, v in os.environ.items() if k == REPOSITORY or not k.startswith(OURS)}
+    environment |= {"PADDLEPOOL_PROVE_GROUPS": "off", "PADDLEPOOL_STATE_FILE": "off"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "app.commands.serve_until_closed", "--port", "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        env=environment,
+        start_new_session=True,  # Ctrl-C is for the command, whose end ends it
+    ) as process:
+        try:
+            print("loading the models", file=sys.stderr)
+            yield _loaded(process.stderr or ())
+        finally:
+            process.kill()
+
+
+def _loaded(log: Iterable[str]) -> str:
+    """The address, as the log says it. Raises PaddlepoolError with a server's last words."""
+    url = last = ""
+    for line in log:
+        last = line.strip()
+        with contextlib.suppress(ValueError):
+            said = json.loads(line)
+            url = str(said.get("url", url))
+            if said["event"] == "loaded":
+                return url
+    raise PaddlepoolError(f"--local: {last.removeprefix('paddlepool serve: ')}")

@@ -1,0 +1,90 @@
+"""Pictures through a running server, several at once, each result whole or not there at all."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from app.commands.at_server import unreachable
+from app.contracts.errors import PaddlepoolError
+from paddlepool_client import Client, RequestFailed, Unauthorized, Unreachable
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How many results were written, and whether Ctrl-C came before all were."""
+
+    count: int
+    interrupted: bool
+
+
+def cut_out(
+    results: Mapping[Path, Path],
+    *,
+    connect: Callable[..., Client],
+    url: str,
+    parameters: Mapping[str, Any],
+    jobs: int,
+    before: int = 0,
+) -> Done:
+    """Write the result of each picture (the keys) to its path; `before` were there already.
+
+    A picture that is refused is named on stderr and stops no other. After Ctrl-C what has begun is
+    finished. Raises PaddlepoolError where the server is gone or refuses everybody.
+    """
+    stopping = threading.Event()
+
+    def pause(seconds: float) -> None:
+        if stopping.wait(seconds):
+            raise _Stopped  # trying again for a minute is not what Ctrl-C asks for
+
+    total = before + len(results)
+    with (
+        connect(url, sleep=pause) as client,
+        tqdm(total=total, initial=before, unit="picture", disable=total == 1) as bar,
+    ):
+
+        def one(picture: Path, result: Path) -> None:
+            content = client.segment(picture, **parameters).content
+            result.parent.mkdir(parents=True, exist_ok=True)
+            partial = result.with_name(f".{result.name}.part")
+            partial.write_bytes(content)
+            partial.replace(result)  # a result is there whole or not at all
+
+        pool = ThreadPoolExecutor(jobs)
+        running: dict[Future[None], Path] = {}
+        lost: RequestFailed | None = None
+        try:
+            for picture, result in results.items():
+                running[pool.submit(one, picture, result)] = picture
+            for each in as_completed(running):
+                try:
+                    each.result()
+                except (Unauthorized, Unreachable) as error:  # every other would end as this one
+                    lost = error
+                    stopping.set()
+                    break
+                except (RequestFailed, OSError) as error:
+                    bar.write(f"{running[each]}: {error}", file=sys.stderr)
+                bar.update()
+        except KeyboardInterrupt:
+            stopping.set()
+            bar.write("stopping; what has begun is finished", file=sys.stderr)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    done = sum(not each.cancelled() and each.exception() is None for each in running)
+    if lost is not None:
+        words = unreachable(url, lost) if isinstance(lost, Unreachable) else str(lost)
+        raise PaddlepoolError(f"{words}; {before + done} of {total} pictures are done")
+    return Done(done, stopping.is_set())
+
+
+class _Stopped(Exception):
+    """Ends a request that would have been tried again."""

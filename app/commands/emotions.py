@@ -1,0 +1,52 @@
+"""The emotions of texts on a terminal, or as JSON for another program."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from app.commands.at_server import routing, server_of
+from paddlepool_client import ApiError, Client, Emotion
+
+BATCH = 32
+BAR = 24
+SHOWN = 60
+"""Characters of a text that stand beside its emotion."""
+
+
+def print_emotions(
+    texts: Sequence[str], args: argparse.Namespace, *, connect: Callable[..., Client]
+) -> int:
+    """Of one text all labels with a bar each, of several the best label and the text.
+
+    Returns 0, or 1 when a request was refused: the words of the refusal go to stderr.
+    """
+    top_k = args.top_k or (None if len(texts) == 1 or args.json else 1)
+    asked = routing(args) | ({} if top_k is None else {"top_k": top_k})
+    found: list[list[Emotion]] = []
+    with server_of(args, task="sentiment", connect=connect) as url, connect(url) as client:
+        for begin in range(0, len(texts), BATCH):
+            try:
+                found += client.sentiment(list(texts[begin : begin + BATCH]), **asked)
+            except ApiError as error:
+                print(f"paddlepool sentiment: {error}", file=sys.stderr)
+                return 1
+    if args.json:
+        shown = [[asdict(emotion) for emotion in emotions] for emotions in found]
+        print(json.dumps(shown, ensure_ascii=False))
+        return 0
+    for text, emotions in zip(texts, found, strict=True):
+        for emotion in emotions:
+            behind = "█" * round(BAR * emotion.score) if len(texts) == 1 else _short(text)
+            name = f"{emotion.label:<9}{emotion.label_zh or ''}"
+            print(f"{name}  {emotion.score:6.1%}  {behind}".rstrip())
+    return 0
+
+
+def _short(text: str) -> str:
+    """On one line, and with nothing in it that a terminal would obey."""
+    plain = "".join(each if each.isprintable() else " " for each in text)
+    return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…"
