@@ -13,8 +13,8 @@ from typing import Any
 from app.commands.at_server import add_server_options, key_fits, routing, server_of
 from app.commands.cut_out import cut_out
 from app.contracts.errors import InvalidParameter
-from app.pipelines.segment.request import COLOURS, FORMATS, OUTPUTS, REFINES, SIZES, read_options
-from app.pipelines.segment.scene.options import FITS, SHADOWS
+from app.pipelines import PIPELINES
+from app.pipelines.task import load_tasks
 from paddlepool_client import Client, RequestFailed
 
 SUFFIXES = frozenset(
@@ -63,22 +63,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_server_options(parser)
     parser.add_argument(
-        "--output", choices=OUTPUTS, help="default: composite with a background, else cutout"
+        "--output",
+        choices=["cutout", "mask", "composite"],
+        help="default: composite with a background, else cutout",
     )
-    parser.add_argument("--format", choices=FORMATS, help="default: as PATH ends, else png")
-    parser.add_argument("--size", choices=SIZES, help="preview is at most 0.25 megapixels")
-    parser.add_argument("--refine", choices=REFINES, help="guided follows the picture's edges")
+    parser.add_argument(
+        "--format", choices=["png", "webp", "jpg"], help="default: as PATH ends, else png"
+    )
+    parser.add_argument(
+        "--size", choices=["full", "preview"], help="preview is at most 0.25 megapixels"
+    )
+    parser.add_argument(
+        "--refine", choices=["guided", "none"], help="guided follows the picture's edges"
+    )
     parser.add_argument("--threshold", help="0 to 1: opaque from there on, else transparent")
-    parser.add_argument("--colours", choices=COLOURS, help="of edges (default estimated)")
+    parser.add_argument(
+        "--colours", choices=["estimated", "original"], help="of edges (default estimated)"
+    )
     parser.add_argument("--bg-color", help="for composites, for example white or #0080ff")
     parser.add_argument("--bg-image", type=Path, metavar="FILE", help="for composites")
-    parser.add_argument("--bg-fit", choices=FITS, help="how it fills the canvas")
+    parser.add_argument("--bg-fit", choices=["cover", "contain"], help="how it fills the canvas")
     parser.add_argument("--bg-blur", help="for composites: the own background blurred, as 2%%")
     parser.add_argument("--crop", action="store_true", help="to the foreground box")
     parser.add_argument("--crop-margin", help="room around it, for example 10%% or 20px")
     parser.add_argument("--scale", help="of the subject on the canvas, for example 80%%")
     parser.add_argument("--position", help="center, or two values as '50%% 100%%'")
-    parser.add_argument("--shadow", choices=SHADOWS)
+    parser.add_argument("--shadow", choices=["none", "drop"])
     parser.add_argument("--shadow-opacity", help="1 to 100 percent")
 
 
@@ -138,7 +148,8 @@ def _check(args: argparse.Namespace, options: Mapping[str, Any]) -> dict[str, by
         except OSError as error:
             raise InvalidParameter(f"--bg-image {args.bg_image}: {error.strerror}") from error
     try:
-        read_options(b"", words, background=background)
+        if (check := load_tasks({TASK: PIPELINES[TASK]})[TASK].check_options) is not None:
+            check(b"", words, background=background)
     except InvalidParameter as error:
         message = error.message.partition(" (in a query")[0]
         value = words.get(message.partition(" ")[0])

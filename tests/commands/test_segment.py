@@ -18,6 +18,7 @@ import pytest
 from app.cli import main
 from app.commands import segment
 from app.contracts.errors import InvalidParameter, PaddlepoolError
+from app.pipelines.segment.router import _SCHEMAS
 from paddlepool_client import Client
 
 HEADERS = {
@@ -184,6 +185,19 @@ def test_every_parameter_goes_as_it_is_given(tmp_path: Path) -> None:
     asked = dict(request.url.params)
     assert asked == wanted | {"output": "composite", "format": "png", "crop": "false"}
     assert b'name="bg_image"; filename="bg_image"' in request.content
+
+
+def test_the_words_are_those_of_the_endpoint() -> None:
+    """Each list of choices, and every parameter that the endpoint has."""
+    parser = argparse.ArgumentParser()
+    segment.configure(parser)
+    options = {
+        name[2:].replace("-", "_"): set(action.choices or ())
+        for action in parser._actions
+        for name in action.option_strings
+    }
+    for name, (schema, _) in _SCHEMAS.items():
+        assert options[name] == set(schema.get("enum", ())), name
 
 
 @pytest.mark.parametrize(

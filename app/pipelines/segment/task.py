@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.pipelines.segment.agreement import MaskAgreement
 from app.pipelines.segment.pipeline import open_pipeline
+from app.pipelines.segment.request import read_options
 from app.pipelines.segment.router import build_router
 from app.pipelines.segment.settings import SegmentSettings
 from app.pipelines.task import Task, offline
@@ -22,6 +23,7 @@ TASK = Task(
         "Content-Disposition",
     ),
     comparison=offline("app.pipelines.segment.comparing:MaskComparison"),
+    check_options=read_options,
     agreement=MaskAgreement,
     quality=offline("app.pipelines.segment.quality:SegmentQuality"),
 )
