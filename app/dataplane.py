@@ -34,7 +34,7 @@ from app.contracts.errors import (
     RunRefused,
 )
 from app.contracts.ports import Clock, InferResult, Pipeline
-from app.contracts.reasons import STAGES
+from app.contracts.reasons import STAGES, START_UP
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
@@ -216,6 +216,8 @@ class DataPlane:
             "queue": max(result.queue_seconds for result in results),
             "infer": max(result.infer_seconds for result in results),
         }
+        if starting := max(result.start_up_seconds for result in results):
+            measured[START_UP] = starting
         order = dict.fromkeys((*STAGES, *measured))  # a task may have stages of its own
         stages = {stage: measured[stage] for stage in order if stage in measured}
         self._observer.stages_done(model=served.name, group=group, stages=stages)

@@ -24,6 +24,7 @@ from app.codecs.service import Codecs
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.dataplane import DataPlane
 from app.doors.opened import open_doors
+from app.engine.registry.model import ServedModel
 from app.engine.registry.opening import BuildPipeline
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
@@ -184,12 +185,34 @@ def _load(
         registry.load_all()
     except Exception:
         log.exception("the models could not be loaded")
+    for served in registry.served():
+        _say_what_answers(served)
     seconds = round(time.monotonic() - started, 2)
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
     if background is not None:  # only now: it must not delay the start
         background.start()
     if poll:
         watcher.run(every=poll, until=stopping, refresh=refresh)
+
+
+def _say_what_answers(served: ServedModel) -> None:
+    """For whom: the task's clients; by which program; from which weights."""
+    [group] = [each for each in served.groups() if each.name == served.config.default_group]
+    weights = served.manifest.weights
+    preview = ", preview" if weights.get("preview") else ""
+    log.info(
+        "%s@%d answers",
+        served.name,
+        served.version,
+        extra={
+            "at": f"/{served.config.pipeline}"
+            if served.config.pipeline
+            else f"/v2/models/{served.name}",
+            "predictor": group.name,
+            "program": group.program or "reference",
+            "weights": f"{weights.get('origin', '-')}{preview}",
+        },
+    )
 
 
 def model_source(settings: Settings) -> Callable[[threading.Event], bool] | None:

@@ -63,6 +63,9 @@ class Settings(BaseSettings, DoorSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log lines that are written."
     )
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto", description="`auto`: lines for people on a terminal, JSON anywhere else."
+    )
 
     infer_max_bytes: Bytes = Field(
         64 * MIB, description="Largest request body of /v2/models/…/infer, in bytes."

@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import logging
 
 EXIT_BAD_CONFIGURATION = 3
 
@@ -49,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         settings = all_settings(**given)
     except ValidationError as error:
         return _refuse(explain(error))
-    json_log.configure(settings.log_level)
+    json_log.configure(settings.log_level, form=_form(settings.log_format))
     for name in unknown_variables(os.environ, all_settings):
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
     lifecycle = Lifecycle()
@@ -73,6 +77,16 @@ def run(args: argparse.Namespace) -> int:
     gc.freeze()
     sys.setswitchinterval(SWITCH_SECONDS)
     server.run(app, settings, listener=listener, connections=connections, on_drain=lifecycle.drain)
+
+
+def _form(wanted: str) -> logging.Formatter:
+    """Lines for people where somebody looks at them, else for programs."""
+    from app.observability.json_log import JsonLines
+    from app.observability.terminal_log import TerminalLines, coloured
+
+    if wanted == "json" or (wanted == "auto" and not sys.stderr.isatty()):
+        return JsonLines()
+    return TerminalLines(colour=coloured(sys.stderr))
 
 
 def _refuse(reason: str) -> int:

@@ -150,14 +150,16 @@ class PredictorFactory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferResult:
-    """What one job gets back. `infer_seconds` is the run in the predictor's process, and
-    `queue_seconds` what came before it; `batch_rows` is the batch it shared."""
+    """What one job gets back. `infer_seconds` is the run in the predictor's process; before it came
+    `start_up_seconds`, in which its group was being started for it, and `queue_seconds`.
+    `batch_rows` is the batch it shared."""
 
     outputs: Tensors
     model: str
     version: int
     group: str
     queue_seconds: float
+    start_up_seconds: float = 0.0
     infer_seconds: float
     batch_rows: int
 

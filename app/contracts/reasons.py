@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-STAGES = ("decode", "preprocess", "queue", "infer", "postprocess", "encode")
-"""The parts of a request, in the order they run."""
+START_UP = "start-up"
+STAGES = ("decode", "preprocess", START_UP, "queue", "infer", "postprocess", "encode")
+"""The parts of a request, in the order they run; the start-up of a group is a part of few."""
 
 
 class Rejection(StrEnum):

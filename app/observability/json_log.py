@@ -14,6 +14,11 @@ from typing import Any, TextIO
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
+def extras(record: logging.LogRecord) -> dict[str, Any]:
+    """What the caller gave as `extra`."""
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
 class JsonLines(logging.Formatter):
     """Time, level, event, and whatever the caller gave as `extra`. ASCII only, one line always."""
 
@@ -24,7 +29,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "event": record.getMessage(),
         }
-        line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        line |= extras(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=True, default=str)
@@ -99,10 +104,12 @@ class _PacedListener(logging.handlers.QueueListener):
         self._written.wait(FAREWELL_SECONDS)
 
 
-def configure(level: str, stream: TextIO | None = None) -> None:
-    """Send every log of the process to `stream`, standard error by default."""
+def configure(
+    level: str, stream: TextIO | None = None, *, form: logging.Formatter | None = None
+) -> None:
+    """Send every log of the process to `stream`, standard error by default, as JSON by default."""
     writer = logging.StreamHandler(stream or sys.stderr)
-    writer.setFormatter(JsonLines())
+    writer.setFormatter(form or JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [BackgroundHandler(writer)]
     root.setLevel(level.upper())

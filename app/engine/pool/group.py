@@ -169,6 +169,7 @@ class Group:
                 return
             batcher, self._batcher = self._batcher, self._new_batcher()
             instances, self._instances = self._instances, []
+            self.opening.forget()
         log.info("%s: stopped to make room for another", self._name)
         for instance in instances:
             instance.ask_to_close()
@@ -282,6 +283,7 @@ class Group:
             if not job.claim():
                 continue  # its deadline was first, and counts as a failure
             queued = received - infer - run.joining - job.enqueued
+            starting = self.opening.start_up_seconds(job.enqueued, job.enqueued + queued)
             self._statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
             job.finish(
                 InferResult(
@@ -289,7 +291,8 @@ class Group:
                     model=self._model,
                     version=self._version,
                     group=self.config.name,
-                    queue_seconds=queued,
+                    start_up_seconds=starting,
+                    queue_seconds=queued - starting,
                     infer_seconds=infer,
                     batch_rows=batch.rows,
                 )

@@ -37,6 +37,16 @@ class Opening:
         self._yielding = yielding
         self._clock = clock
         self._turn = threading.Lock()
+        self._first_opened: float | None = None
+
+    def start_up_seconds(self, since: float, until: float) -> float:
+        """How much of that time no predictor had been opened yet; both are values of the clock."""
+        opened = until if self._first_opened is None else min(self._first_opened, until)
+        return max(0.0, opened - since)
+
+    def forget(self) -> None:
+        """All were closed; the next one is the first again."""
+        self._first_opened = None
 
     def open(self, observed: Callable[[ShapeKey, float], None] | None) -> Predictor:
         """`observed` hears how many seconds a run of each shape usually takes."""
@@ -75,6 +85,8 @@ class Opening:
         except BaseException:
             predictor.close()
             raise
+        if self._first_opened is None:
+            self._first_opened = self._clock()
         return predictor
 
     def _warm_up(

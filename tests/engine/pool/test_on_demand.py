@@ -138,6 +138,18 @@ def test_a_stopped_group_starts_again(two: Two) -> None:
     assert not third.closed.is_set()
 
 
+def test_the_first_requests_wait_is_the_groups_start(two: Two) -> None:
+    """And no queue's; the next finds it running, until it was stopped and starts again."""
+    waited = []
+    for number in (0, 0, 1, 0):
+        wait_until(lambda: all(group.idle() for group in spares(two)))
+        deadline = time.monotonic() + PATIENCE
+        future = two.models[number].submit(row(1), group="spare", deadline=deadline)
+        waited.append(future.result(timeout=PATIENCE))
+    assert [result.start_up_seconds > 0 for result in waited] == [True, False, True, True]
+    assert all(result.queue_seconds >= 0 for result in waited)
+
+
 def test_a_group_at_work_keeps_its_processes(two: Two) -> None:
     """The other's request is refused before anything of it is done."""
     two.factory.behaviour = gate = Gate()

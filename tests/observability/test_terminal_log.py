@@ -1,0 +1,114 @@
+"""The log as a person at a terminal sees it."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from app.commands.serve import _form
+from app.observability.json_log import JsonLines
+from app.observability.terminal_log import TerminalLines, coloured
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def said(
+    form: TerminalLines,
+    event: str,
+    *,
+    name: str = "paddlepool.server",
+    level: int = logging.INFO,
+    **extra: Any,
+) -> str:
+    record = logging.LogRecord(name, level, "", 0, event, None, None)
+    vars(record).update(extra)
+    return re.sub(r"^(\x1b\[2m)?\d\d:\d\d:\d\d(\x1b\[0m)?  ", "", form.format(record))
+
+
+REQUEST: dict[str, Any] = {
+    "request_id": "3057adea88f0e8c7",
+    "method": "POST",
+    "route": "/segment",
+    "status": 200,
+    "milliseconds": 132.45,
+    "x_model": "u2netp@2",
+    "x_predictor": "onednn",
+}
+
+
+def test_the_start_ends_with_where_to_go() -> None:
+    """An address that a browser opens, whatever is listened on."""
+    form = TerminalLines(colour=False)
+    listening = said(form, "listening", url="http://0.0.0.0:8000", pid=7)
+    assert listening == "listening on http://0.0.0.0:8000; the models are being loaded"
+    ready = said(form, "loaded", ready=True, seconds=8.9)
+    assert ready == "ready after 8.9 s.  Open http://127.0.0.1:8000"
+    assert "/info says why" in said(form, "loaded", ready=False, seconds=8.9)
+
+
+def test_a_request_is_one_line() -> None:
+    """What was asked, what came of it, who answered, and the id to look for."""
+    form = TerminalLines(colour=False)
+    line = said(form, "request", name="paddlepool.access", **REQUEST)
+    assert line == "200  POST /segment  132.45 ms  u2netp@2 onednn  3057adea88f0e8c7"
+    refused = {name: REQUEST[name] for name in list(REQUEST)[:5]} | {"status": 422}
+    line = said(form, "request", name="paddlepool.access", **refused)
+    assert line == "422  POST /segment  132.45 ms  3057adea88f0e8c7"
+
+
+@pytest.mark.parametrize(("status", "colour"), [(200, "32"), (404, "33"), (503, "31")])
+def test_colours_say_how_it_went(status: int, colour: str) -> None:
+    """Green, yellow, red; warnings and errors are marked, too, for who sees no colour."""
+    form = TerminalLines(colour=True)
+    line = said(form, "request", name="paddlepool.access", **REQUEST | {"status": status})
+    assert line.startswith(f"\x1b[{colour}m{status}\x1b[0m  ")
+    assert said(form, "odd", level=logging.WARNING) == "\x1b[33mwarning: odd\x1b[0m"
+    assert said(form, "bad", level=logging.ERROR, where="x") == "\x1b[31merror: bad  where=x\x1b[0m"
+
+
+def test_nothing_in_a_line_is_obeyed_by_the_terminal() -> None:
+    """No second line, no colour, no title: they are shown as they are written in Python."""
+    form = TerminalLines(colour=False)
+    hostile = "a\r\n200  GET /forged\x1b]0;title\x07\u202e"
+    line = said(form, "%s", name="x", level=logging.INFO, path=hostile)
+    assert line == r"%s  path=a\r\n200  GET /forged\x1b]0;title\x07\u202e"
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "failed", None, sys.exc_info())
+    assert "\x1b" not in form.format(record)
+    assert form.format(record).count("Traceback") == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "stream", "kind"),
+    [
+        ("auto", Terminal(), TerminalLines),
+        ("auto", io.StringIO(), JsonLines),
+        ("json", Terminal(), JsonLines),
+        ("text", io.StringIO(), TerminalLines),
+    ],
+    ids=["terminal", "pipe", "json asked for", "text asked for"],
+)
+def test_who_looks_decides_the_form(
+    wanted: str, stream: io.StringIO, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs that read the log today read the same."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert type(_form(wanted)) is kind
+
+
+def test_colours_are_for_terminals_that_want_them() -> None:
+    """NO_COLOR and a dumb terminal do not."""
+    assert coloured(Terminal(), {"TERM": "xterm"})
+    assert not coloured(Terminal(), {"TERM": "dumb"})
+    assert not coloured(Terminal(), {"TERM": "xterm", "NO_COLOR": "1"})
+    assert not coloured(io.StringIO(), {"TERM": "xterm"})
