@@ -2,17 +2,24 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+SERVING := $(VENV)/.serving
 INSTALLED := $(VENV)/.installed
+# Whoever has everything needs nothing more to serve.
+READY := $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(SERVING))
+# The complete lock is installed after what serving needs, where neither is there yet.
+FIRST := $(if $(wildcard $(INSTALLED)),,$(SERVING))
+# pip's own progress for people; a log gets the words below alone.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
 
 .PHONY: help run test test-fast check lint load chart install lock comparison weights
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-run: weights  ## serve all models on http://127.0.0.1:8000
+run: weights  ## serve all models on http://127.0.0.1:8000; installs what serving needs
 	$(BIN)/paddlepool serve
 
-test: weights  ## run every test, in two processes
+test: $(INSTALLED) weights  ## run every test, in two processes; installs what tests need
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(INSTALLED)  ## run the tests without Paddle, servers and long waits (two minutes on two cores)
@@ -25,20 +32,29 @@ lint: $(INSTALLED)  ## format, lint and types, changing nothing
 
 check: lint test  ## everything a commit must pass
 
-install: $(INSTALLED)  ## make .venv from the lock, and nothing else
+install: $(INSTALLED)  ## make .venv from the complete lock, and nothing else
 
 # Bounded: a network that swallows packets must not keep the server from starting.
-weights: $(INSTALLED)  ## the official U²-Netp weights, where they can be had
+weights: $(READY)  ## the official U²-Netp weights, where they can be had
 	@$(BIN)/paddlepool pull u2netp --if-possible --timeout 15
 
-# The lock is complete and carries every package's hashes. --no-deps, because one package's own pins
-# are overridden (requirements.overrides.txt) and pip would hold to them.
-$(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml
+# Both locks carry every package's hashes; the second one is a part of the first. --no-deps, because
+# one package's own pins are overridden (requirements.overrides.txt) and pip would hold to them.
+$(SERVING): requirements.serve.lock pyproject.toml clients/python/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
 	$(BIN)/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Paddlepool needs Python 3.11 to 3.13, $(VENV) has " + sys.version.split()[0] + ": remove it, then make PYTHON=python3.13 run")'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable . --editable ./clients/python
-	touch $(INSTALLED)
+	@echo "Installing what serving needs into $(VENV): 1.4 GB, half of it PaddlePaddle. Once; some minutes."
+	$(PIP) --no-deps --require-hashes --requirement requirements.serve.lock
+	$(PIP) --quiet --no-deps --editable . --editable ./clients/python
+	@touch $(SERVING)
+	@echo "Installed. $(BIN)/paddlepool --help lists the commands; make run serves the models."
+
+$(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml $(FIRST)
+	@echo "Installing the tools of tests and checks: 0.5 GB more."
+	$(PIP) --no-deps --require-hashes --requirement requirements.lock
+	$(PIP) --quiet --no-deps --editable . --editable ./clients/python
+	@touch $(SERVING) $(INSTALLED)
+	@echo "Installed. make test runs every test, make lists the rest."
 
 # locust registers a pytest plugin and brings gevent: it lives in an environment of its own.
 LOAD_INSTALLED := .venv-load/.installed
@@ -76,6 +92,9 @@ lock:  ## resolve the dependencies again (needs uv on the path)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
 		--override requirements.overrides.txt \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file requirements.lock
+	uv pip compile pyproject.toml --extra onnx --extra heic --universal --python-version 3.11 \
+		--override requirements.overrides.txt --constraint requirements.lock \
+		--generate-hashes --no-header --no-annotate --output-file requirements.serve.lock
 	uv pip compile loadtest/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file loadtest/requirements.lock
 	uv pip compile deploy/requirements.in --universal --python-version 3.11 \

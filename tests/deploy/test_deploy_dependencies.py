@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ast
+import re
+import shutil
+import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from types import ModuleType
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
+
 OURS = {"app", "paddlepool_client"}  # the second is installed from clients/python, by its path
 # Imported only when an instance group or a command asks for it.
 EXTRAS = ("onnx", "compare", "sources", "heic", "quantize")
@@ -69,3 +75,55 @@ def test_the_python_versions_are_those_that_pip_takes() -> None:
     assert makefile.count(f"3.{first} to 3.{last}") == 2
     assert f"Python 3.{first} to 3.{last} " in (ROOT / "README.md").read_text("utf-8")
     assert f"3.{first} to 3.{last}," in (ROOT / "docs" / "deployment.md").read_text("utf-8")
+
+
+def locked(name: str) -> dict[str, str]:
+    """Each entry of a lock by its first line, the package with its version and marker."""
+    text = (ROOT / name).read_text("utf-8")
+    assert "://" not in text  # a lock names no host
+    found = {}
+    for entry in re.split(r"^(?=[a-z])", text, flags=re.M):
+        if entry:
+            found[entry.splitlines()[0]] = entry
+    return found
+
+
+def test_what_serves_is_a_part_of_the_complete_lock(
+    script: Callable[[str], ModuleType],
+) -> None:
+    """The same versions and hashes, enough for what the server declares, and no tool of tests."""
+    serving, complete = locked("requirements.serve.lock"), locked("requirements.lock")
+    assert serving.items() < complete.items()
+    names = {re.split("[=@ ]", line)[0] for line in serving}
+    needed = script("deploy/container/keep.py").needed
+    assert needed(["paddlepool[onnx,heic]", "paddlepool-client"]) - names == {
+        "paddlepool",
+        "paddlepool-client",
+    }
+    assert not names & {"pytest", "playwright", "mypy", "ruff", "hypothesis", "matplotlib"}
+
+
+def test_a_first_run_installs_what_serving_needs_and_a_first_test_the_rest(tmp_path: Path) -> None:
+    """Whoever has everything installs nothing more to serve."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("requirements.lock", "requirements.serve.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "clients" / "python").mkdir(parents=True)
+    shutil.copy(ROOT / "clients/python/pyproject.toml", tmp_path / "clients/python")
+
+    def steps(target: str) -> list[str]:
+        command = ["make", "-n", target]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        words = r"requirement (\S+)|(paddlepool serve|pytest)"
+        return [one or two for one, two in re.findall(words, done.stdout)]
+
+    assert steps("run") == ["requirements.serve.lock", "paddlepool serve"]
+    assert steps("test") == ["requirements.serve.lock", "requirements.lock", "pytest"]
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".serving").touch()
+    assert steps("run") == ["paddlepool serve"]
+    assert steps("test") == ["requirements.lock", "pytest"]
+    (tmp_path / ".venv" / ".serving").unlink()
+    (tmp_path / ".venv" / ".installed").touch()
+    assert steps("run") == ["paddlepool serve"]
+    assert steps("test") == ["pytest"]
