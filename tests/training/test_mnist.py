@@ -1,4 +1,4 @@
-"""docs/first-model.md is true: every block runs, in order, and makes the model it describes."""
+"""training/mnist/README.md is true: every block runs, in order, and makes the model it tells of."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ from training.mnist.data import load_mnist
 
 pytestmark = [pytest.mark.paddle, pytest.mark.e2e]
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "first-model.md"
+PAGE = ROOT / "training" / "mnist" / "README.md"
 DATA = ROOT.parent / "shared" / "data" / "mnist"
 
 
@@ -40,7 +40,7 @@ def commands(word: str) -> str:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A working directory with the project's code, the shared data and an empty repository."""
     if not DATA.exists():
-        pytest.skip(f"no digits at {DATA}: docs/first-model.md NOT checked")
+        pytest.skip(f"no digits at {DATA}: training/mnist/README.md NOT checked")
     place = tmp_path_factory.mktemp("place")
     (place / "shared").symlink_to(ROOT.parent / "shared")
     (place / "project").mkdir()

@@ -1,0 +1,217 @@
+"""What README.md and docs/ tell people to type, typed: every block that can run offline does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.process import PATIENCE, ROOT, Server, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle, pytest.mark.slow]
+
+LANGUAGES = ("sh", "console", "python", "javascript")
+HERE = ("README.md", "docs/client.md", "docs/segment.md", "docs/sentiment.md")
+TUTORIAL = "docs/first-model.md"
+ELSEWHERE = {
+    "docs/protocol.md": "tests/e2e/test_protocol_page.py",
+    "docs/new-task.md": "tests/test_new_task.py has what they are parts of",
+}
+NOT_RUN = {
+    "make run": "it is how these tests came here, and serves until it is stopped",
+    "pip install ./clients/python": "installs",
+    "source .venv/bin/activate": "the tests have an environment",
+    "paddlepool serve --model-repository": "serves until it is stopped; the tests do it themselves",
+    "docker compose": "needs Docker",
+    "helm install": "needs a cluster",
+    ".venv/bin/python loadtest/replicas.py": "needs HAProxy and minutes",
+    "python deploy/check_dashboard.py": "needs Prometheus; tests/deploy runs it",
+    "make load": "takes minutes",
+    "paddlepool derive": "changes the repository; tests/programs does it to a copy",
+    'pip install "paddlepool[quantize]"': "installs",
+    "paddlepool pull u2netp": "fetches; tests/export does it from a server of its own",
+    "paddlepool import u2net ": "needs a file of other people's",
+    "python -c 'import sys, torch": "needs a file of other people's",
+    "pip install 'paddlepool[sources]'": "installs",
+    "mkdir -p model_repo/resnet18/1": "needs a file of other people's; the tutorial does the same",
+    "mkdir -p model_repo/isnet/1": "needs a file of other people's",
+    "paddlepool models verify --quality": "needs the data sets, and minutes",
+}
+"""How a block begins that is not run, and why."""
+
+FAST_SHELL = "set -eo pipefail\n"
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Language and text of each block that people may run; of a console what follows a prompt."""
+    text = (ROOT / page).read_text("utf-8")
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S)
+    return [
+        (language, typed(language, block)) for language, block in found if language in LANGUAGES
+    ]
+
+
+def typed(language: str, block: str) -> str:
+    if language != "console":
+        return block
+    return "\n".join(re.findall(r"^\$ ((?:.*\\\n)*.*)", block, re.M))
+
+
+def reason(text: str) -> str | None:
+    return next((why for start, why in NOT_RUN.items() if text.startswith(start)), None)
+
+
+def runnable(page: str) -> list[tuple[str, str]]:
+    return [(language, text) for language, text in blocks(page) if reason(text) is None]
+
+
+def test_every_block_is_run_or_has_a_reason() -> None:
+    """A new one in whatever page is found here; a reason without a block is out of date."""
+    pages = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+    starts = [text for page in pages if page not in ELSEWHERE for _, text in blocks(page)]
+    for page in pages:
+        if page not in (*HERE, TUTORIAL, *ELSEWHERE):
+            assert not runnable(page), page
+    for start in NOT_RUN:
+        assert any(text.startswith(start) for text in starts), start
+
+
+class Desk:
+    """A directory as a reader has it: the documents, some pictures, a table, and the commands."""
+
+    def __init__(self, root: Path, url: str = "") -> None:
+        self.root = root
+        self._url = url
+        (root / "bin").mkdir()
+        command = root / "bin" / "paddlepool"
+        ours = f'"{sys.executable}" -W ignore -m app.cli "$@"'
+        asking = f'case "$1" in segment|sentiment) {ours} --url {url} ;; *) {ours} ;; esac'
+        command.write_text(f"#!/bin/sh\n{asking}\n", "utf-8")
+        command.chmod(0o755)
+        (root / "docs").symlink_to(ROOT / "docs")
+        for name in ("photo.jpg", "beach.jpg", "photos/cat.jpg"):
+            (root / name).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / "docs" / "images" / "astronaut.jpg", root / name)
+        (root / "comments.csv").write_text("text\n今天真开心\n", "utf-8")
+
+    def at(self, url: str) -> None:
+        self._url = url
+
+    def run(self, language: str, text: str) -> str:
+        text = text.replace("http://127.0.0.1:8000", self._url)
+        programs = {
+            "python": [sys.executable, "-W", "ignore", "-c", text],
+            "javascript": ["node", "--input-type=module", "-e", text],
+        }
+        done = subprocess.run(
+            programs.get(language, ["bash", "-c", FAST_SHELL + text]),
+            cwd=self.root,
+            env=os.environ
+            | {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        assert "Assertion failed" not in done.stderr, text
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    root = tmp_path_factory.mktemp("desk")
+    with running(ROOT / "model_repo", tmp_path_factory.mktemp("served")) as server:
+        server.wait_loaded()
+        yield Desk(root, server.url)
+
+
+@pytest.mark.parametrize("page", HERE)
+def test_the_commands_of_a_page_do_what_they_say(desk: Desk, page: str) -> None:
+    """In order; none fails, none is refused, and the pictures that they name are there."""
+    if shutil.which("curl") is None:
+        pytest.skip(f"NOT TESTED: the commands of {page}, for want of curl on this machine")
+    if page != "README.md":
+        assert len(runnable(page)) >= 1
+    for language, text in runnable(page):
+        if language == "javascript" and shutil.which("node") is None:
+            continue
+        said = desk.run(language, text)
+        assert "/docs/errors#" not in said, text
+        for name in re.findall(r"(?:-o |> )([\w-]+\.(?:png|jpg))\b", text):
+            assert (desk.root / name).read_bytes()[:4] in (b"\x89PNG", b"\xff\xd8\xff\xe0"), text
+    if page == "docs/client.md":
+        assert (desk.root / "photo.cutout.png").exists()
+        assert "happy" in (desk.root / "comments.emotion.csv").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, str]:
+    """The tutorial up to its server: the desk with the repository, and what verify said."""
+    desk, said = Desk(tmp_path_factory.mktemp("tutorial")), ""
+    for language, text in runnable(TUTORIAL):
+        if "127.0.0.1:8000" in text or ("torch" in text and not torch_is_here()):
+            continue
+        said = desk.run(language, text)
+    return desk, said
+
+
+def torch_is_here() -> bool:
+    return all(importlib.util.find_spec(name) for name in ("torch", "onnxscript"))
+
+
+@pytest.fixture(scope="module")
+def served(
+    made: tuple[Desk, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Desk, Server]]:
+    desk, _ = made
+    with running(desk.root / "runs" / "models", tmp_path_factory.mktemp("circle")) as server:
+        server.wait_loaded()
+        desk.at(server.url)
+        yield desk, server
+
+
+def test_the_tutorial_makes_models_that_are_served(served: tuple[Desk, Server]) -> None:
+    """From Paddle and from ONNX: each tells inside from outside; so do shell and Python."""
+    desk, server = served
+    for language, text in runnable(TUTORIAL):
+        if "127.0.0.1:8000" in text and language != "javascript":
+            desk.run(language, text)
+    assert json.loads((desk.root / "circle.json").read_text("utf-8"))["name"] == "circle"
+    names = ["circle", "circle_onnx", *(["circle_torch"] if torch_is_here() else [])]
+    body = next(re.findall(r"-d '(.*?)'", t, re.S) for _, t in runnable(TUTORIAL) if "-d '" in t)
+    with server.client() as client:
+        for name in names:
+            reply = client.post(f"/v2/models/{name}/infer", content=body[0].encode())
+            inside, outside = reply.json()["outputs"][0]["data"]
+            assert inside > 0.5 > outside, name
+
+
+def test_every_model_of_the_tutorial_passes_its_self_test(made: tuple[Desk, str]) -> None:
+    """As its last command before the server says."""
+    _, said = made
+    assert re.search(r"circle +1 +ok, self-test passed", said)
+    assert re.search(r"circle_onnx +1 +ok, self-test passed", said)
+
+
+def test_the_tutorial_from_pytorch(made: tuple[Desk, str]) -> None:
+    """Its block ran with the others and its model was sealed."""
+    if not torch_is_here():
+        pytest.skip("NOT TESTED: docs/first-model.md from PyTorch, for want of torch or onnxscript")
+    assert re.search(r"circle_torch +1 +ok, self-test passed", made[1])
+
+
+def test_the_tutorial_in_javascript(served: tuple[Desk, Server]) -> None:
+    """Its assertion holds."""
+    if shutil.which("node") is None:
+        pytest.skip("NOT TESTED: docs/first-model.md in JavaScript, for want of node")
+    [program] = [text for language, text in runnable(TUTORIAL) if language == "javascript"]
+    served[0].run("javascript", program)
