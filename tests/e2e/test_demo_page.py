@@ -26,7 +26,7 @@ ALONE = (
 )
 
 KEY = "schlüssel-钥匙"
-READY = "#status:text-is('0 of 0 models ready')"
+READY = "#server-state:text-is('no models')"
 
 
 @pytest.fixture(scope="module")

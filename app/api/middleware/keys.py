@@ -10,13 +10,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.errors import fault_of
+from app.api.pages import FOLDERS, PAGES
 from app.api.problems import reply
 from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import Forbidden, Unauthorized
 
 ADMIN_PREFIX = "/v2/repository"
-OPEN = ("/", "/docs", "/openapi.json")
-OPEN_BELOW = ("/demo/", "/docs/")
+OPEN = (*PAGES.values(), "/docs", "/openapi.json")
+OPEN_BELOW = (*(f"/{folder}/" for folder in FOLDERS), "/docs/")
 """The same on every installation; pages that a browser opens before it can send a key."""
 
 

@@ -172,7 +172,7 @@ def test_nothing_else_opens(headers: dict[str, str]) -> None:
 def test_health_and_metrics_are_open_unless_set() -> None:
     """A probe has no key; what is the same everywhere needs none."""
     client = Client(make_app(settings=KEYED))
-    always = ["/", "/demo/demo.js", "/demo/demo.css", "/demo/icon.svg"]
+    always = ["/", "/demo/demo.js", "/demo/demo.css", "/console/icon.svg"]
     always += ["/docs", "/docs/docs.js", "/openapi.json"]
     health = ["/v2/health/live", "/v2/health/ready", "/v2/models/m1/ready"]
     for path in (*always, *health, "/metrics"):

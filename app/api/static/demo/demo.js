@@ -1,7 +1,11 @@
 // The demo page: sends a picture to /segment and a sentence to /sentiment, and shows the reply with
 // the stage times the server itself measured (Server-Timing). Text only ever enters the page as text.
 
-const $ = (id) => document.getElementById(id);
+import { ask, keyEvents } from "/console/api.js";
+import { $, element } from "/console/dom.js";
+import { onServer } from "/console/server.js";
+import { startPage } from "/console/shell.js";
+
 const addressOf = new Map(); // image element -> object URL it shows, so that it can be freed
 
 function show(image, blob) {
@@ -9,48 +13,6 @@ function show(image, blob) {
   addressOf.set(image, URL.createObjectURL(blob));
   image.src = addressOf.get(image);
   image.hidden = false;
-}
-
-// The server's API key, where it wants one: asked for after a 401, kept until this tab is closed.
-let key = "";
-try {
-  key = sessionStorage.getItem("paddlepool-key") ?? "";
-} catch {
-  // Storage is switched off: the key lasts until the page is left.
-}
-
-async function ask(address, options = {}) {
-  const headers = new Headers(options.headers);
-  // A header carries bytes; the server reads a key's as UTF-8.
-  if (key) headers.set("X-Api-Key", String.fromCharCode(...new TextEncoder().encode(key)));
-  const response = await fetch(address, { ...options, headers });
-  if (response.status === 401) $("key-form").hidden = false;
-  return response;
-}
-
-$("key-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  key = $("key").value.trim();
-  try {
-    sessionStorage.setItem("paddlepool-key", key);
-  } catch {
-    // As above.
-  }
-  $("key").value = $("segment-error").textContent = $("sentiment-error").textContent = "";
-  $("key-form").hidden = true;
-  describeServer();
-  segment();
-});
-
-async function problemOf(response) {
-  const problem = await response.json().catch(() => ({}));
-  return problem.detail ?? problem.title ?? `the server answered ${response.status}`;
-}
-
-function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
 }
 
 function showTiming(target, response) {
@@ -87,7 +49,6 @@ async function segment() {
     body.set("file", picture);
     const response = await ask(`/segment?${parameters}`, { method: "POST", body });
     if (question !== asked) return;
-    if (!response.ok) throw new Error(await problemOf(response));
     show($("after"), await response.blob());
     Object.assign($("save"), { href: addressOf.get($("after")), hidden: false });
     showTiming($("segment-timing"), response);
@@ -134,7 +95,6 @@ $("sentiment").addEventListener("submit", async (event) => {
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify({ text: $("text").value }),
     });
-    if (!response.ok) throw new Error(await problemOf(response));
     const scores = await response.json();
     $("scores").replaceChildren(
       ...scores.map(({ label, label_zh, score }) =>
@@ -149,31 +109,19 @@ $("sentiment").addEventListener("submit", async (event) => {
   }
 });
 
-async function describeServer() {
-  try {
-    const response = await ask("/info");
-    if (response.status === 401) {
-      $("status").textContent = key ? "the server does not know this key" : "the server asks for a key";
-      return;
+onServer(({ info }) => {
+  if (!info) return;
+  const ready = info.models.filter((model) => model.state === "READY");
+  for (const [task, select] of [["segment", $("segment-predictor")], ["sentiment", $("sentiment-predictor")]]) {
+    const model = ready.find((each) => each.name === info.default_models[task]);
+    select.replaceChildren();
+    for (const group of model?.predictors ?? []) {
+      // The default one is not named: the server may choose another while the page is open.
+      const selected = group.default;
+      const [value, text] = selected ? ["", `${group.name} (default)`] : [group.name, group.name];
+      select.append(element("option", { value, selected, defaultSelected: selected }, text));
     }
-    const info = await response.json();
-    const ready = info.models.filter((model) => model.state === "READY");
-    $("status").textContent = `${ready.length} of ${info.models.length} models ready`;
-    for (const [task, select] of [["segment", $("segment-predictor")], ["sentiment", $("sentiment-predictor")]]) {
-      const model = ready.find((each) => each.name === info.default_models[task]);
-      select.replaceChildren();
-      for (const group of model?.predictors ?? []) {
-        // The default one is not named: the server may choose another while the page is open.
-        const selected = group.default;
-        const [value, text] = selected ? ["", `${group.name} (default)`] : [group.name, group.name];
-        select.append(element("option", { value, selected, defaultSelected: selected }, text));
-      }
-    }
-    $("provenance").replaceChildren(
-      ...ready.map((model) => element("div", {}, `${model.name}@${model.version}: weights ${model.weights?.origin ?? "unknown"}${model.weights?.preview ? " (preview)" : ""}; ${model.choice?.group} answers: ${model.choice?.reason}`)),
-    );
-  } catch {
-    $("status").textContent = "the server does not answer";
   }
-}
-describeServer();
+});
+keyEvents.addEventListener("changed", segment);
+startPage();

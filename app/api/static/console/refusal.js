@@ -1,0 +1,52 @@
+// A refusal shown where it happened: what kind it is, the server's own words, its limit.
+
+import { Refusal } from "./api.js";
+import { element } from "./dom.js";
+import { knows, numberText, onLanguage, t } from "./i18n.js";
+
+const shown = new Map(); // box -> what it shows, so that it can be said in the other language
+
+function figure(value) {
+  return typeof value === "number" ? numberText(value) : String(value);
+}
+
+export function titleOf(problem) {
+  const name = `error.${problem.code}`;
+  return knows(name) ? t(name) : (problem.title ?? problem.code);
+}
+
+function facts({ limit, received }) {
+  const told = { limit, received };
+  return Object.entries(told)
+    .filter(([, value]) => value !== undefined && value !== null)
+    .map(([name, value]) => element("div", {}, element("dt", {}, t(`refusal.${name}`)), element("dd", {}, figure(value))));
+}
+
+function render(box, { problem, more }) {
+  const rows = facts(problem);
+  box.replaceChildren(
+    element("strong", {}, titleOf(problem)),
+    element("p", { lang: problem.language ?? "en" }, problem.detail ?? ""),
+    ...(more ? [element("p", {}, more)] : []),
+    ...(rows.length ? [element("dl", {}, ...rows)] : []),
+    ...(problem.type ? [element("a", { href: problem.type, target: "_blank" }, t("refusal.about"))] : []),
+  );
+  box.hidden = false;
+}
+
+// `box` is an element of class refusal with role=alert. `more` is a further sentence.
+export function showRefusal(box, error, more = "") {
+  if (!(error instanceof Refusal)) throw error;
+  shown.set(box, { problem: error.problem, more });
+  render(box, shown.get(box));
+}
+
+export function hideRefusal(box) {
+  shown.delete(box);
+  box.replaceChildren();
+  box.hidden = true;
+}
+
+onLanguage(() => {
+  for (const [box, what] of shown) render(box, what);
+});
