@@ -1,0 +1,73 @@
+// A request that waits for a model that is still loading, and says what is being waited for.
+
+import { ask, Refusal } from "/console/api.js";
+import { refresh, server } from "/console/server.js";
+
+const QUIET = 600; // milliseconds before anything is said
+const AGAIN = 2; // seconds, where the server does not say when to ask again
+
+function groupOf(info, task, model, group) {
+  if (!info) return undefined;
+  const name = (model || info.default_models[task] || "").split("@")[0];
+  const served = info.models.find((each) => each.name === name && each.state === "READY");
+  return served?.predictors?.find((each) => (group ? each.name === group : each.default));
+}
+
+// What is to be said of a refusal besides the server's words: why the group cannot start.
+function reasonFor(error, { task, model, group }) {
+  if (error.code !== "model_not_ready") return "";
+  const found = groupOf(server().info, task, model, group);
+  return found && !found.ready && found.reason ? `${found.name}: ${found.reason}` : "";
+}
+
+const sleep = (seconds, signal) =>
+  new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, 1000 * seconds);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(new DOMException("", "AbortError"));
+    });
+  });
+
+// As ask(). `wanted` is {task, model, group}, empty words for the defaults; `waiting(what, seconds)`
+// is called each second with "working", "slow", "group" or "loading", and at the end with null.
+// A Refusal that is thrown has `reason`, what /info knows more about it.
+export async function askPatiently(address, options, wanted, waiting) {
+  const began = performance.now();
+  let loading = false;
+  let chances = 2;
+  const say = () => {
+    const seconds = Math.round((performance.now() - began) / 1000);
+    const found = groupOf(server().info, wanted.task, wanted.model, wanted.group);
+    const starting = found && !found.started;
+    waiting(loading ? "loading" : starting ? "group" : seconds > 1 ? "slow" : "working", seconds, found?.name);
+  };
+  let ticking = setTimeout(() => {
+    say();
+    ticking = setInterval(say, 1000);
+  }, QUIET);
+  try {
+    for (;;) {
+      try {
+        return await ask(address, options);
+      } catch (error) {
+        if (!(error instanceof Refusal)) throw error;
+        if (error.code === "model_not_ready") await refresh();
+        const models = server().info?.models ?? [];
+        const comes = ["model_not_ready", "model_not_found"].includes(error.code);
+        loading = comes && models.some((model) => model.state === "LOADING");
+        // It may have become ready just after it was asked; a server that says both has to stop us.
+        const ready = comes && groupOf(server().info, wanted.task, wanted.model, wanted.group)?.ready;
+        if (!loading && !(ready && chances-- > 0)) {
+          error.reason = reasonFor(error, wanted);
+          throw error;
+        }
+        await sleep(error.problem.retry_after ?? AGAIN, options.signal);
+      }
+    }
+  } finally {
+    clearTimeout(ticking);
+    clearInterval(ticking);
+    waiting(null);
+  }
+}

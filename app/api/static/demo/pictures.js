@@ -1,0 +1,110 @@
+// The part of the page that cuts pictures out: what is shown of the one that is looked at.
+
+import { keyEvents } from "/console/api.js";
+import { $, element } from "/console/dom.js";
+import { numberText, onLanguage, t } from "/console/i18n.js";
+import { hideRefusal, showRefusal } from "/console/refusal.js";
+import { onServer } from "/console/server.js";
+import { startCamera } from "./camera.js";
+import { codeBox } from "./codebox.js";
+import { offerGroups } from "./groups.js";
+import { startIntake } from "./intake.js";
+import { startOptions } from "./options.js";
+import { Item, segmentQueue } from "./segment.js";
+import { startStrip } from "./strip.js";
+import { showTiming } from "./timing.js";
+import { showPictures, startViewer } from "./viewer.js";
+
+let items = [];
+let current = null;
+let showing = null; // the addresses {before, after} that the viewer shows
+
+const kilobytes = (bytes) => `${numberText(Math.ceil(bytes / 1000))} kB`;
+
+function showWaiting() {
+  const waits = current?.waits;
+  $("waiting").hidden = !waits;
+  if (waits) $("waiting-for").textContent = t(`waiting.${waits.what}`, waits);
+  $("viewer").setAttribute("aria-busy", String(current?.state === "asking"));
+}
+
+function showRefused(again) {
+  if (current?.state !== "refused") {
+    hideRefusal($("segment-refusal"));
+    return;
+  }
+  showRefusal($("segment-refusal"), current.error, current.error.reason);
+  const button = element("button", { type: "button" }, t("again"));
+  button.addEventListener("click", again);
+  $("segment-refusal").append(button);
+}
+
+function showResult(showCode) {
+  const done = current?.state === "done";
+  $("segment-result").hidden = !done;
+  if (!done) return;
+  const { response, blob, save, after, request } = current;
+  $("result-name").textContent = save;
+  const sides = ["X-Width", "X-Height"].map((name) => response.headers.get(name)).join(" × ");
+  $("result-facts").textContent = `${sides} · ${kilobytes(blob.size)}`;
+  Object.assign($("save"), { href: after, download: save });
+  showTiming($("segment-timing"), response);
+  showCode(request);
+}
+
+export function startPictures() {
+  startViewer();
+  const showCode = codeBox($("segment-code"));
+
+  function show() {
+    showWaiting();
+    showRefused(() => reask([current]));
+    showResult(showCode);
+    // While a result is asked for anew, the one before stays until there is another.
+    const comes = current?.state === "waiting" || current?.state === "asking";
+    if (comes && showing?.before === current.before) return;
+    if (showing?.before === current?.before && showing?.after === current?.after) return;
+    showing = { before: current?.before, after: current?.after };
+    showPictures({ name: current?.name ?? "", ...showing, cropped: current?.asked?.cropped, plain: current?.asked?.plain });
+  }
+
+  const more = segmentQueue(() => items, (item) => {
+    strip.update(item);
+    if (item === current) show();
+  });
+  const pick = (item) => {
+    current = item;
+    strip.render(items, current);
+    show();
+    more(item);
+  };
+  const clear = () => {
+    for (const item of items) item.drop();
+    items = [];
+    pick(null);
+  };
+  const strip = startStrip(pick, clear);
+
+  function take(files, { sample } = {}) {
+    if (sample || items.every((item) => item.sample)) clear(); // a sample is not part of one's own
+    const taken = files.map((file) => new Item(file, sample));
+    items = [...items, ...taken];
+    pick(taken[0]);
+  }
+
+  function reask(which) {
+    for (const item of which) item.clear();
+    strip.render(items, current);
+    show();
+    more(current);
+  }
+
+  const takeFirstSample = startIntake(take);
+  startCamera(take);
+  startOptions(() => reask(items));
+  offerGroups("segment");
+  onLanguage(show);
+  onServer(() => more(current));
+  keyEvents.addEventListener("changed", () => reask(items.filter((item) => item.state === "refused")));
+  takeFirstSample();
+}

@@ -1,0 +1,59 @@
+// Several pictures at once: a strip of them with how far each is, one of them shown.
+
+import { $, element } from "/console/dom.js";
+import { onLanguage, t } from "/console/i18n.js";
+
+const rows = new Map(); // item -> its <li>
+
+function describe(item, current) {
+  const button = rows.get(item).firstChild;
+  const [image, name, state] = button.children;
+  if (image.dataset.of !== item.after) {
+    image.dataset.of = item.after;
+    image.src = item.after || item.before;
+  }
+  image.classList.toggle("checker", Boolean(item.after));
+  name.textContent = item.name;
+  state.textContent = t(`strip.${item.state}`);
+  button.className = `thumb ${item.state}`;
+  button.setAttribute("aria-pressed", String(item === current));
+}
+
+function makeRow(item, pick) {
+  const image = element("img", { alt: "", width: 72, height: 72 });
+  image.addEventListener("error", () => image.removeAttribute("src"));
+  const words = ["name", "state"].map((className) => element("span", { className }));
+  const button = element("button", { type: "button" }, image, ...words);
+  button.addEventListener("click", () => pick(item));
+  return element("li", {}, button);
+}
+
+// `pick(item)` and `clear()` are called when somebody does. Returns {render(items, current), which
+// takes what is in the strip, and update(item), which says anew how one of them is}.
+export function startStrip(pick, clear) {
+  const remove = element("button", { type: "button", className: "quiet", "data-t": "strip.clear" });
+  remove.addEventListener("click", clear);
+  const end = element("li", { className: "end" }, remove);
+  $("strip").append(end);
+  let last = [[], null];
+
+  function render(items, current) {
+    last = [items, current];
+    $("strip").hidden = items.length < 2;
+    for (const [item, row] of rows) {
+      if (items.includes(item)) continue;
+      row.remove();
+      rows.delete(item);
+    }
+    for (const item of items) {
+      if (!rows.has(item)) {
+        rows.set(item, makeRow(item, pick));
+        end.before(rows.get(item));
+      }
+      describe(item, current);
+    }
+  }
+
+  onLanguage(() => render(...last));
+  return { render, update: (item) => rows.has(item) && describe(item, last[1]) };
+}

@@ -1,0 +1,27 @@
+// Where a request's time went, as the server measured it: the stages of Server-Timing.
+
+import { element } from "/console/dom.js";
+import { knows, numberText, t } from "/console/i18n.js";
+
+function stagesOf(response) {
+  return (response.headers.get("Server-Timing") ?? "")
+    .split(",")
+    .map((part) => part.trim().match(/^([\w-]+);dur=([\d.]+)$/))
+    .filter((match) => match && match[1] !== "total")
+    .map(([, stage, duration]) => [stage, Number(duration)]);
+}
+
+export function showTiming(target, response) {
+  const stages = stagesOf(response);
+  const bar = element("div", { className: "bar", "aria-hidden": "true" });
+  const keys = stages.map(([stage, duration]) => {
+    const piece = element("span", { className: `stage ${stage}` });
+    piece.style.flexGrow = String(duration);
+    bar.append(piece);
+    const name = knows(`stage.${stage}`) ? t(`stage.${stage}`) : stage;
+    const text = `${name} ${numberText(duration, { maximumFractionDigits: 1 })} ms`;
+    return element("span", { className: "key" }, element("i", { className: `stage ${stage}` }), text);
+  });
+  const by = [response.headers.get("X-Model"), response.headers.get("X-Predictor")].join(" · ");
+  target.replaceChildren(bar, element("div", { className: "keys" }, element("span", { className: "key by" }, by), ...keys));
+}
