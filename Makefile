@@ -11,7 +11,7 @@ FIRST := $(if $(wildcard $(INSTALLED)),,$(SERVING))
 # pip's own progress for people; a log gets the words below alone.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
 
-.PHONY: help run test test-fast check lint load chart install lock comparison weights
+.PHONY: help run test test-fast check lint load chart install lock comparison screenshots weights
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -87,6 +87,9 @@ $(DOORS_INSTALLED): tests/e2e/requirements.lock
 
 comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (45 minutes)
 	$(BIN)/python loadtest/claims.py --docs docs
+
+screenshots: weights  ## pictures of the demo page into docs/images, and what its first load costs
+	$(BIN)/python loadtest/screenshots.py
 
 lock:  ## resolve the dependencies again (needs uv on the path)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
