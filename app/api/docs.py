@@ -28,7 +28,7 @@ POLICY = (
 ASSETS = {
     "docs.js": ("docs.js", "text/javascript"),
     "docs.css": ("docs.css", "text/css"),
-    "icon.svg": ("demo/icon.svg", "image/svg+xml"),
+    "icon.svg": ("console/icon.svg", "image/svg+xml"),
     "swagger-ui.css": ("swagger-ui.css.gz", "text/css"),
     "swagger-ui-bundle.js": ("swagger-ui-bundle.js.gz", "text/javascript"),
 }
