@@ -15,6 +15,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app import __version__
 from app.api import docs, errors, info, metrics, openapi, pages
+from app.api.compare import data
 from app.api.middleware.access import Access
 from app.api.middleware.agents import Agents
 from app.api.middleware.body_budget import BodyBudget
@@ -118,7 +119,7 @@ def build_application(
     mounts = [
         *(_Mount(task.endpoints(settings), TASK_STATUSES) for task in tasks),
         _Mount(info.router(card=[name for task in tasks for name in task.card])),
-        *(_Mount(module.router()) for module in (metrics, docs, pages)),
+        *(_Mount(module.router()) for module in (data, metrics, docs, pages)),
         *(_Mount(router, protocol=True) for router in (*protocol, infer.router(settings))),
         *(_Mount(door.routes(settings), TASK_STATUSES, errors=door.errors) for door in doors),
     ]

@@ -30,6 +30,7 @@ from tests.api.fakes import GROUP, Client, make_services, make_settings, no_life
 PATHS = """
 POST /segment
 POST /sentiment
+GET /compare/data
 GET /info
 GET /metrics
 GET /v2

@@ -102,6 +102,9 @@ class ChoiceInfo(BaseModel):
     )
     reason: str
     candidates: list[CandidateInfo]
+    at: float | None = Field(
+        None, description="When it was measured, in seconds since 1970; null: nothing was."
+    )
 
 
 class ModelInfo(BaseModel):
@@ -166,7 +169,7 @@ def _info(services: Services, card: Sequence[str]) -> Info:
         version=__version__,
         ready=services.registry.ready() and not services.lifecycle.draining,
         default_models=dict(services.default_models),
-        models=[_model(services, status, card) for status in _shown(services.registry.index())],
+        models=[_model(services, status, card) for status in shown(services.registry.index())],
         limits=limits(services.settings),
         thread_budget=ThreadBudgetInfo.model_validate(
             services.registry.budget(), from_attributes=True
@@ -175,7 +178,7 @@ def _info(services: Services, card: Sequence[str]) -> Info:
     )
 
 
-def _shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
+def shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
     """Without the versions that a newer one has taken the place of: nothing is missing there."""
     ready: dict[str, int] = {}
     for status in index:  # newest version first
@@ -212,17 +215,22 @@ def _served(served: ServedModel) -> dict[str, Any]:
         "files": {name: entry.sha256 for name, entry in served.manifest.files.items()},
         "weights": dict(served.manifest.weights),
         "choice": asdict(served.choice),
-        "predictors": [
-            asdict(group)
-            | {
-                "default": group.name == served.config.default_group,
-                "effective": group.effect.effective,
-                "proof": group.effect.reason,
-                "reason": _reason(group),
-            }
-            for group in served.groups()
-        ],
+        "predictors": group_members(served),
     }
+
+
+def group_members(served: ServedModel) -> list[dict[str, Any]]:
+    """What there is to tell of each instance group; GroupInfo has most of it."""
+    return [
+        asdict(group)
+        | {
+            "default": group.name == served.config.default_group,
+            "effective": group.effect.effective,
+            "proof": group.effect.reason,
+            "reason": _reason(group),
+        }
+        for group in served.groups()
+    ]
 
 
 def _reason(group: GroupStatus) -> str | None:

@@ -48,12 +48,16 @@ measured; they were measured; that was before this start."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The default group of a model version and why it is that."""
+    """The default group of a model version and why it is that.
+
+    `at` is when it was measured, in seconds since 1970; None where nothing was.
+    """
 
     group: str
     by: ChosenBy
     reason: str
     candidates: tuple[Candidate, ...] = ()
+    at: float | None = None
 
 
 UNKNOWN_EFFECT = Effect(None, "not measured yet")

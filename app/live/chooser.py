@@ -60,8 +60,10 @@ class Chooser:
         precision: Choosing,
         keep: Callable[[ModelFiles, Choice], None],
         clock: Clock = time.monotonic,
+        wall_clock: Clock = time.time,
     ) -> None:
         self._registry = registry
+        self._wall_clock = wall_clock
         self._shadow_predictors = shadow_predictors
         self._precision = precision
         self._keep = keep
@@ -152,7 +154,9 @@ class Chooser:
             search.waiting, search.undecided = search.undecided, []
             search.not_before = self._clock() + RETRY_SECONDS
             return
-        choice = Choice(group=chosen, by="measured", reason=reason, candidates=found)
+        choice = Choice(
+            group=chosen, by="measured", reason=reason, candidates=found, at=self._wall_clock()
+        )
         if best is None:
             served.record_choice(choice)
         else:

@@ -40,6 +40,7 @@ class _Kept(BaseModel):
     group: str
     reason: str
     candidates: tuple[Candidate, ...]
+    at: float | None = None
 
     def same_version(self, other: _Kept) -> bool:
         return (self.model, self.version, self.sha256) == (
@@ -92,13 +93,17 @@ class KeptChoices:
 
     def get(self, files: ModelFiles) -> Choice | None:
         """What was chosen for this version, configuration, precision and machine; else None."""
-        wanted = self._entry(files, "", "", ())
+        wanted = self._entry(files, Choice(group="", by="kept", reason=""))
         with self._lock:
             of_version = [each for each in self._choices if each.same_version(wanted)]
         for each in reversed(of_version):
             if not each.differences(wanted) and _is_group(files, each.group):
                 return Choice(
-                    group=each.group, by="kept", reason=each.reason, candidates=each.candidates
+                    group=each.group,
+                    by="kept",
+                    reason=each.reason,
+                    candidates=each.candidates,
+                    at=each.at,
                 )
         if of_version:
             log.info(
@@ -110,7 +115,7 @@ class KeptChoices:
         return None
 
     def keep(self, files: ModelFiles, choice: Choice) -> None:
-        entry = self._entry(files, choice.group, choice.reason, choice.candidates)
+        entry = self._entry(files, choice)
         with self._lock:
             others = self._read()  # servers may share a file
             known = [*(each for each in others if each not in self._choices), *self._choices]
@@ -118,9 +123,7 @@ class KeptChoices:
             self._choices = [*kept[1 - MAX_CHOICES :], entry]
             self._write()
 
-    def _entry(
-        self, files: ModelFiles, group: str, reason: str, candidates: tuple[Candidate, ...]
-    ) -> _Kept:
+    def _entry(self, files: ModelFiles, choice: Choice) -> _Kept:
         groups = files.config.model_dump_json(
             include={"default_group", "instance_group", "warmup", "dynamic_batching"}
         )
@@ -131,9 +134,10 @@ class KeptChoices:
             config=hashlib.sha256(groups.encode()).hexdigest()[:16],
             precision=self._precision,
             machine=self._machine,
-            group=group,
-            reason=reason,
-            candidates=candidates,
+            group=choice.group,
+            reason=choice.reason,
+            candidates=choice.candidates,
+            at=choice.at,
         )
 
     def _read(self) -> list[_Kept]:

@@ -15,6 +15,7 @@ from prometheus_client import (
 
 from app.contracts.reasons import CODEC_RESTARTS, STAGES, Rejection, Restart, ShadowOutcome
 from app.observability.gauges import Gauges, ModelGauges
+from app.observability.history import History, Series
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 UNMATCHED, UNKNOWN, OTHER = "unmatched", "unknown", "OTHER"
@@ -102,6 +103,7 @@ class Metrics:
             "Processes that open and write pictures that were replaced.",
             ("reason",),
         )
+        self.history = History(seconds=SECONDS, drift=DRIFT, agreement=AGREEMENT)
         self._gauges = Gauges(build)
         self.registry.register(self._gauges)
         ProcessCollector(registry=self.registry)
@@ -167,6 +169,7 @@ class Metrics:
     ) -> None:
         self._infer.labels(self._model(model), str(version), group, str(rows)).observe(seconds)
         self._rows.labels(self._model(model), group).observe(rows)
+        self.history.ran(Series(self._model(model), version, group), seconds)
 
     def restarted(self, *, model: str, group: str, reason: Restart) -> None:
         self._restarts.labels(self._model(model), group, reason).inc()
@@ -182,9 +185,19 @@ class Metrics:
         self._drift.labels(self._model(model), group).observe(drift)
         if agreement is not None:
             self._agreement.labels(self._model(model), group).observe(agreement)
+        self.history.drifted(self._model(model), group, drift, agreement)
 
     def shadowed(self, *, model: str, outcome: ShadowOutcome) -> None:
         self._shadowed.labels(self._model(model), outcome).inc()
+
+    def shadow_outcomes(self, model: str) -> dict[str, int]:
+        """Sampled requests of a model since the start, by what became of them."""
+        samples = next(iter(self._shadowed.collect())).samples
+        return {
+            sample.labels["outcome"]: int(sample.value)
+            for sample in samples
+            if sample.labels["model"] == model
+        }
 
     def padded(self, *, model: str, group: str, tokens: int) -> None:
         """Tokens of padding a request's texts were given to fill their buckets."""

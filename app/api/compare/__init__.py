@@ -1,0 +1,1 @@
+"""/compare: instance groups side by side, as a page and as the data that it draws."""

@@ -1,0 +1,207 @@
+"""The last hour of each instance group in the buckets of /metrics: history without a database."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+INTERVAL_SECONDS = 10.0
+INTERVALS = 360
+"""An hour of them. What is older is dropped."""
+
+
+class Series(NamedTuple):
+    """One instance group of one model version."""
+
+    model: str
+    version: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Observations in each bucket, the last being those above every bound, and their sum."""
+
+    buckets: Sequence[int]
+    total: float
+
+    @property
+    def count(self) -> int:
+        return sum(self.buckets)
+
+    def mean(self) -> float | None:
+        count = self.count
+        return self.total / count if count else None
+
+
+def quantiles(
+    bounds: Sequence[float], buckets: Sequence[int], shares: Sequence[float]
+) -> list[float] | None:
+    """Estimated as PromQL's `histogram_quantile` does: linearly inside the bucket that holds the
+    rank, from 0 in the first; the largest bound where it lies above that. None of no observations.
+
+    `buckets` are plain counts (not cumulative), one more than `bounds`.
+    """
+    below = list(accumulate(buckets))
+    return (
+        [_at(bounds, buckets, below, share * below[-1]) for share in shares] if below[-1] else None
+    )
+
+
+def _at(
+    bounds: Sequence[float], buckets: Sequence[int], below: Sequence[int], rank: float
+) -> float:
+    place = bisect_left(below, rank)
+    while not buckets[place]:  # the lowest rank of all lies in the first bucket that has any
+        place += 1
+    if place == len(bounds):
+        return bounds[-1]
+    upper = bounds[place]
+    if place == 0 and upper <= 0:
+        return upper
+    lower = bounds[place - 1] if place else 0.0
+    return lower + (upper - lower) * (rank - below[place] + buckets[place]) / buckets[place]
+
+
+class WindowedHistogram:
+    """A histogram that can tell what came into it since when; not thread-safe.
+
+    Kept are the cumulative counts at the end of each interval in which something came in: a window
+    is one subtraction, however many observations it holds. At most `intervals` + 2 of them are
+    kept, 34 counts each here.
+    """
+
+    def __init__(self, bounds: Sequence[float], *, intervals: int = INTERVALS) -> None:
+        self._bounds = bounds
+        self._kept: deque[tuple[int, array[int], float]] = deque(maxlen=intervals + 2)
+        self._kept.append((-1, array("Q", [0] * (len(bounds) + 1)), 0.0))
+
+    def observe(self, interval: int, value: float) -> None:
+        """In a bucket as Prometheus has it: with those that are at most its bound."""
+        last, buckets, total = self._kept[-1]
+        if last != interval:
+            buckets = buckets[:]
+        else:
+            self._kept.pop()
+        buckets[bisect_left(self._bounds, value)] += 1
+        # What is no number adds to no mean; it is in the last bucket.
+        self._kept.append((interval, buckets, total + value if math.isfinite(value) else total))
+
+    @property
+    def last(self) -> int:
+        """The newest interval with an observation; -1 where there is none."""
+        return self._kept[-1][0]
+
+    def after(self, interval: int) -> Counts:
+        """What came in after that interval's end."""
+        _, now, total = self._kept[-1]
+        earlier = (kept for kept in reversed(self._kept) if kept[0] <= interval)
+        _, before, total_before = next(earlier, self._kept[0])
+        return Counts([a - b for a, b in zip(now, before, strict=True)], total - total_before)
+
+    def each_after(self, interval: int) -> Iterator[tuple[int, Counts]]:
+        """The intervals after that one in which something came in, the oldest first."""
+        for (_, before, total_before), (found, now, total) in zip(
+            self._kept, list(self._kept)[1:], strict=False
+        ):
+            if found > interval:
+                difference = [a - b for a, b in zip(now, before, strict=True)]
+                yield found, Counts(difference, total - total_before)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One group in a window: times of its runs in seconds, drift and agreement of its replays."""
+
+    runs: Counts
+    drift: Counts
+    agreement: Counts
+
+
+class History:
+    """Thread-safe; fed by Metrics with what its histograms are fed with.
+
+    **Invariant**: memory is bounded by the series that ran in the last hour, which come from closed
+    sets: three histograms of at most 362 intervals each, about 0.1 MB for the runs of one group.
+    """
+
+    def __init__(
+        self,
+        *,
+        seconds: Sequence[float],
+        drift: Sequence[float],
+        agreement: Sequence[float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The bounds of the buckets of each."""
+        self.seconds, self.drift, self.agreement = seconds, drift, agreement
+        self._clock = clock
+        self._began = clock()
+        self._lock = threading.Lock()
+        self._runs: dict[Series, WindowedHistogram] = {}
+        self._drift: dict[tuple[str, str], WindowedHistogram] = {}
+        self._agreement: dict[tuple[str, str], WindowedHistogram] = {}
+
+    def uptime(self) -> float:
+        return self._clock() - self._began
+
+    def interval(self) -> int:
+        """The number of the interval that is not over yet; 0 is the server's first."""
+        return int(self.uptime() / INTERVAL_SECONDS)
+
+    def ran(self, series: Series, seconds: float) -> None:
+        with self._lock:
+            now = self.interval()
+            found = self._runs.get(series)
+            if found is None:
+                self._forget(now)
+                found = self._runs[series] = WindowedHistogram(self.seconds)
+            found.observe(now, seconds)
+
+    def drifted(self, model: str, group: str, drift: float, agreement: float | None) -> None:
+        with self._lock:
+            now, key = self.interval(), (model, group)
+            if key not in self._drift:
+                self._drift[key] = WindowedHistogram(self.drift)
+                self._agreement[key] = WindowedHistogram(self.agreement)
+            self._drift[key].observe(now, drift)
+            if agreement is not None:
+                self._agreement[key].observe(now, agreement)
+
+    def window(self, series: Series, intervals: int) -> Window:
+        """What came in during the last `intervals`, of which the newest is not over yet."""
+        with self._lock:
+            since, key = self.interval() - intervals, (series.model, series.group)
+            found = (self._runs.get(series), self._drift.get(key), self._agreement.get(key))
+            nothing = (self.seconds, self.drift, self.agreement)
+            return Window(
+                *(
+                    Counts([0] * (len(bounds) + 1), 0.0) if each is None else each.after(since)
+                    for each, bounds in zip(found, nothing, strict=True)
+                )
+            )
+
+    def runs(self, after: int) -> dict[Series, list[tuple[int, Counts]]]:
+        """Of each series the intervals after that one which are over and in which it ran."""
+        with self._lock:
+            now = self.interval()
+            after = max(after, now - INTERVALS - 1)
+            found = {
+                series: [each for each in histogram.each_after(after) if each[0] < now]
+                for series, histogram in self._runs.items()
+            }
+        return {series: intervals for series, intervals in found.items() if intervals}
+
+    def _forget(self, now: int) -> None:
+        """Versions that have not run for an hour."""
+        old = [series for series, each in self._runs.items() if each.last < now - INTERVALS]
+        for series in old:
+            del self._runs[series]

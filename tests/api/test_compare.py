@@ -1,0 +1,166 @@
+"""/compare/data: the figures of each instance group, cheap, bounded and behind the API keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.contracts.reasons import ShadowOutcome
+from app.contracts.status import Effect, GroupStatus, ModelStatus
+from app.observability.metrics import SECONDS, Metrics
+from app.repository.config import InstanceGroup, ModelConfig
+from app.settings import Settings
+from tests.api.fakes import (
+    GROUP,
+    Client,
+    FakeModel,
+    FakeRegistry,
+    assert_problem,
+    make_app,
+    make_services,
+)
+
+REFUSED = replace(
+    GROUP,
+    name="two",
+    started=False,
+    ready=False,
+    live=0,
+    resident_bytes=0,
+    reason="not started yet",
+    effect=Effect(None, "cannot start: this processor has no bfloat16"),
+)
+
+
+class CountingModel(FakeModel):
+    """Counts how often the engine is asked."""
+
+    asked = 0
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        CountingModel.asked += 1
+        return (replace(GROUP, effect=Effect(True, "other outputs than two")), REFUSED)
+
+
+CONFIG = ModelConfig(
+    default_group="one",
+    instance_group=(
+        InstanceGroup(name="one", backend="fake", base="two"),
+        InstanceGroup(name="two", backend="fake", start="on_demand", options={"bfloat16": True}),
+    ),
+)
+
+
+@pytest.fixture
+def metrics_and_client() -> tuple[Metrics, Client]:
+    services = make_services(registry=FakeRegistry(models=[CountingModel(config=CONFIG)]))
+    services.metrics.expect_model("m1", ["one", "two"])
+    return services.metrics, Client(make_app(services=services))
+
+
+def groups(client: Client, **query: object) -> dict[str, dict[str, Any]]:
+    response = client.get("/compare/data", params={k: str(v) for k, v in query.items()})
+    assert response.status_code == 200, response.text
+    [model] = response.json()["models"]
+    return {group["name"]: group for group in model["groups"]}
+
+
+def run(metrics: Metrics, group: str, *seconds: float, rows: int = 1) -> None:
+    for each in seconds:
+        metrics.batch_done(model="m1", version=1, group=group, rows=rows, seconds=each)
+
+
+def test_buckets_are_those_of_metrics(metrics_and_client: tuple[Metrics, Client]) -> None:
+    """Bucket by bucket, over all batch sizes."""
+    metrics, client = metrics_and_client
+    run(metrics, "one", 0.0011, 0.02, 0.02, 11.0)
+    run(metrics, "one", 0.05, rows=8)
+    exposed: dict[str, float] = {}
+    for family in text_string_to_metric_families(client.get("/metrics").text):
+        for sample in family.samples:
+            if sample.name == "paddlepool_predictor_infer_seconds_bucket":
+                bound = sample.labels["le"]
+                exposed[bound] = exposed.get(bound, 0) + sample.value
+    told = groups(client)["one"]
+    cumulative = [sum(told["buckets"][: place + 1]) for place in range(len(told["buckets"]))]
+    assert cumulative == list(exposed.values())
+    assert told["runs"] == 5
+    assert client.get("/compare/data").json()["bounds"] == list(SECONDS)
+
+
+def test_times_and_their_ratio_to_the_default(metrics_and_client: tuple[Metrics, Client]) -> None:
+    """Half the time is a ratio of one half, to the bucket; what has not run has none."""
+    metrics, client = metrics_and_client
+    assert groups(client)["two"]["ratio"]["p50"] is None
+    run(metrics, "one", *[0.04] * 20)
+    run(metrics, "two", *[0.02] * 20)
+    told = groups(client, window="1m")
+    assert told["one"]["times"]["p50"] == pytest.approx(0.04, rel=0.15)
+    assert told["one"]["ratio"] == {"p50": 1.0, "p95": 1.0, "p99": 1.0}
+    assert told["two"]["ratio"]["p50"] == pytest.approx(0.5, rel=0.15)
+    assert told["two"]["rate"] > 0
+
+
+def test_a_refused_group_says_why(metrics_and_client: tuple[Metrics, Client]) -> None:
+    """With its configuration; an effective one has its proof in words."""
+    _, client = metrics_and_client
+    told = groups(client)
+    assert told["one"]["effective"] is True
+    assert told["one"]["proof"] == "other outputs than two"
+    assert told["one"]["base"] == "two"
+    assert told["two"]["reason"] == "cannot start: this processor has no bfloat16"
+    assert (told["two"]["start"], told["two"]["options"]) == ("on_demand", {"bfloat16": True})
+
+
+def test_the_choice_and_shadowing_are_told(metrics_and_client: tuple[Metrics, Client]) -> None:
+    """What was chosen, of which candidates, and what became of the sampled requests."""
+    metrics, client = metrics_and_client
+    metrics.drifted(model="m1", group="two", drift=0.0, agreement=1.0)
+    metrics.drifted(model="m1", group="two", drift=0.01, agreement=0.9)
+    metrics.shadowed(model="m1", outcome=ShadowOutcome.REPLAYED)
+    [model] = client.get("/compare/data").json()["models"]
+    assert model["choice"]["by"] == "measured"
+    assert [each["group"] for each in model["choice"]["candidates"]] == ["two"]
+    assert model["shadowing"]["outcomes"]["replayed"] == 1
+    replays = model["groups"][1]["replays"]
+    assert (replays["count"], replays["same_bits"], replays["agreement"]) == (2, 1, 0.95)
+    assert replays["p99"] == pytest.approx(0.01, rel=0.5)
+
+
+def test_a_model_that_is_not_served_says_why() -> None:
+    """It has no groups to compare."""
+    broken = ModelStatus(name="m2", version=4, state="UNAVAILABLE", reason="its file is damaged")
+    client = Client(make_app(registry=FakeRegistry(failed=[broken])))
+    [_, model] = client.get("/compare/data").json()["models"]
+    assert (model["name"], model["reason"], model["groups"]) == ("m2", "its file is damaged", [])
+
+
+def test_many_pages_cost_the_engine_as_much_as_one(
+    metrics_and_client: tuple[Metrics, Client],
+) -> None:
+    """Its state, for which /proc is read, is asked for at most once a second."""
+    _, client = metrics_and_client
+    CountingModel.asked = 0
+    for _ in range(20):
+        groups(client)
+    assert CountingModel.asked < 20
+
+
+@pytest.mark.parametrize(
+    "query", [{"window": "2m"}, {"after": "-2"}, {"after": "now"}], ids=["window", "low", "word"]
+)
+def test_a_wrong_question_is_answered_with_what_it_may_be(
+    client: Client, query: dict[str, str]
+) -> None:
+    """As everywhere: 422 with the limit."""
+    assert_problem(client.get("/compare/data", params=query), 422, "invalid_parameter")
+
+
+def test_the_data_asks_for_a_key() -> None:
+    """As /info does: it names models, options and reasons."""
+    client = Client(make_app(settings=Settings(api_keys=("k",))))  # type: ignore[arg-type]
+    assert_problem(client.get("/compare/data"), 401, "unauthorized")
+    assert client.get("/compare/data", headers={"X-Api-Key": "k"}).status_code == 200
