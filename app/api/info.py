@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from fastapi import APIRouter
@@ -221,8 +221,10 @@ def _served(served: ServedModel) -> dict[str, Any]:
 
 def group_members(served: ServedModel) -> list[dict[str, Any]]:
     """What there is to tell of each instance group; GroupInfo has most of it."""
+    # Not asdict(): that copies every value, and there are many groups.
+    names = [field.name for field in fields(GroupStatus)]
     return [
-        asdict(group)
+        {name: getattr(group, name) for name in names}
         | {
             "default": group.name == served.config.default_group,
             "effective": group.effect.effective,
