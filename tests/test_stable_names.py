@@ -61,7 +61,7 @@ POST /hf/sentiment
 POST /hf/segment
 POST /semantic-segmentation
 """
-PAGES = ("/", "/demo/demo.js", "/docs", "/docs/errors", "/openapi.json")
+PAGES = ("/", "/compare", "/demo/demo.js", "/docs", "/docs/errors", "/openapi.json")
 SEGMENT = (
     "bg_blur bg_color bg_fit crop crop_margin format model output position predictor refine scale "
     "shadow shadow_opacity size threshold timeout_ms"

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from app.api.problems import documented
 
 STATIC = Path(__file__).parent / "static"
-PAGES: Mapping[str, str] = {"demo": "/"}
+PAGES: Mapping[str, str] = {"demo": "/", "comparison": "/compare"}
 """The folder of a page below static/: the address of its index.html. Its other files are served
 under the folder's own name."""
 SHARED = ("console", "samples")
@@ -28,6 +28,8 @@ MEDIA_TYPES = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
+PACKED = ".gz"
+"""What others wrote lies here packed, as `uplot.iife.min.js.gz`, with its licence beside it."""
 HEADER = "<!-- header -->"
 """Where a page has the header of console/header.html."""
 # A page shows pictures it made itself (blob:) and samples, and talks to this server alone.
@@ -50,6 +52,8 @@ class Asset:
 def read_asset(file: Path) -> Asset:
     """The file, read once: what is installed does not change under a running server."""
     content = file.read_bytes()
+    if file.suffix == PACKED:
+        content, file = gzip.decompress(content), file.with_suffix("")
     if file.name == "index.html":
         header = (STATIC / "console" / "header.html").read_text("utf-8")
         content = content.decode("utf-8").replace(HEADER, header).encode("utf-8")
@@ -66,9 +70,9 @@ def router() -> APIRouter:
     routes = APIRouter(include_in_schema=False)
     for folder in FOLDERS:
         files = {
-            file.name: read_asset(file)
+            file.name.removesuffix(PACKED): read_asset(file)
             for file in (STATIC / folder).iterdir()
-            if file.suffix in MEDIA_TYPES
+            if file.suffix in (*MEDIA_TYPES, PACKED)
         }
         if folder in PAGES:
             _add(routes, PAGES[folder], files.pop("index.html"))

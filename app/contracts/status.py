@@ -60,6 +60,9 @@ class Choice:
     at: float | None = None
 
 
+CANNOT_START = "cannot start: "
+"""How the reason begins of a group that this machine has refused."""
+
 UNKNOWN_EFFECT = Effect(None, "not measured yet")
 
 

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 from app.contracts.errors import ModelNotReady, PaddlepoolError
 from app.contracts.ports import Clock
-from app.contracts.status import Candidate, Choice, Effect
+from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
 from app.engine.pool.group import CRASH_LOOP
 from app.engine.registry.model import ServedModel, first_choice
 from app.evidence.choice import EXACT_DIFFERENCE, best_of, in_one_line
@@ -130,7 +130,7 @@ class Chooser:
             with Race(self._shadow_predictors, served, name, count=count) as race:
                 lap = race.run(most_difference=self._most_difference())
         except PaddlepoolError as error:
-            return replace(unfit, reason=f"cannot start: {error.message}"), True
+            return replace(unfit, reason=f"{CANNOT_START}{error.message}"), True
         if served.config.base_of(name) == first and lap.verdict is not None:
             served.record_effect(name, Effect(lap.verdict.effective, lap.verdict.reason))
         return _candidate(name, lap), lap.decided

@@ -12,7 +12,7 @@ from typing import Literal
 
 from app.contracts.errors import PaddlepoolError
 from app.contracts.ports import Clock
-from app.contracts.status import Effect
+from app.contracts.status import CANNOT_START, Effect
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.evidence.proof import MIN_PAIRS, Evidence, Verdict, bitwise_equal, judge
@@ -108,7 +108,7 @@ class Prover:
                     )
                 except PaddlepoolError as error:
                     who = "" if name == group else f"its base {name} "
-                    return Effect(None, f"{who}cannot start: {error.message}"), False
+                    return Effect(None, f"{who}{CANNOT_START}{error.message}"), False
             try:
                 verdict = self._compare(
                     served.selftest.inputs, shadow_predictors[group], shadow_predictors[base], base

@@ -112,6 +112,8 @@ def test_a_refused_group_says_why(metrics_and_client: tuple[Metrics, Client]) ->
     assert told["one"]["proof"] == "other outputs than two"
     assert told["one"]["base"] == "two"
     assert told["two"]["reason"] == "cannot start: this processor has no bfloat16"
+    assert told["two"]["refused"] == told["two"]["reason"]
+    assert told["one"]["refused"] is None
     assert (told["two"]["start"], told["two"]["options"]) == ("on_demand", {"bfloat16": True})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 
 import pytest
@@ -32,6 +33,10 @@ def test_every_file_is_served_as_what_it_is(client: Client) -> None:
             response = client.get(address, headers={"Accept-Encoding": "identity"})
             assert response.headers["Content-Type"].startswith(MEDIA_TYPES[file.suffix]), address
             assert response.content == file.read_bytes(), address
+    response = client.get("/comparison/uplot.iife.min.js", headers={"Accept-Encoding": "identity"})
+    packed = (STATIC / "comparison" / "uplot.iife.min.js.gz").read_bytes()
+    assert response.content == gzip.decompress(packed)
+    assert response.headers["Content-Type"].startswith("text/javascript")
     response = client.get("/console/console.css")
     assert response.headers["Content-Encoding"] == "gzip"
     assert response.content == (STATIC / "console" / "console.css").read_bytes()

@@ -40,6 +40,7 @@ class ComparedGroup(GroupInfo):
     base: str | None = Field(description="The group it is proven against; null: it has none.")
     candidate: bool = Field(description="Whether it may be chosen as the default group.")
     options: dict[str, Any] = Field(description="What config.toml sets for its backend.")
+    refused: str | None = Field(description="Why this machine cannot start it; null: not known.")
     queue_depth: int
     inflight: int
     resident_bytes: int = Field(description="Memory of its processes; 0: none runs.")
@@ -70,6 +71,9 @@ class ComparedModel(BaseModel):
     state: str
     reason: str | None = None
     choice: ChoiceInfo | None = None
+    first: str | None = Field(
+        None, description="The group that `auto` begins with; null: config.toml names the default."
+    )
     precision: str = Field("auto", description="`exact`: no lower precision is chosen.")
     shadowing: Shadowing | None = None
     groups: list[ComparedGroup] = []

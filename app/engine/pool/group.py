@@ -19,7 +19,7 @@ from app.contracts.errors import (
 )
 from app.contracts.ports import InferResult, Predictor, PredictorSpec, Ran
 from app.contracts.reasons import Rejection, Restart
-from app.contracts.status import UNKNOWN_EFFECT, Effect, GroupStatus
+from app.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
 from app.contracts.tensors import Tensors
 from app.engine.pool.context import EngineContext
 from app.engine.pool.instance import Instance, Run, close_all
@@ -218,7 +218,7 @@ class Group:
     def _reason(self, started: bool) -> str:
         """Why it is not ready, for operators; clients hear less."""
         if self._failure is not None:
-            return f"cannot start: {self._failure}"
+            return f"{CANNOT_START}{self._failure}"
         return self._unfit() or ("restarting" if started else "not started")
 
     def close(self) -> None:

@@ -1,0 +1,150 @@
+// The page /compare: ties together the data, what is shown of it, and what people press.
+
+import { $, element } from "/console/dom.js";
+import { addWords, onLanguage, t } from "/console/i18n.js";
+import { hideRefusal, showRefusal } from "/console/refusal.js";
+import { server } from "/console/server.js";
+import { startPage } from "/console/shell.js";
+import { showCards } from "./cards.js";
+import { showCharts, startCharts } from "./charts.js";
+import { exportAs } from "./exports.js";
+import { data, EVERY_SECONDS, modelsOf, onData, shownModel, startFeed } from "./feed.js";
+import { scheme } from "./figures.js";
+import { holdsOwnFile, showInputs, startInputs, takesInput } from "./inputs.js";
+import { askFor, forgetAnswers, runAll, showAnswers, startedMeanwhile, stop } from "./runs.js";
+import { change, FIGURES, link, onState, state, VIEWS, WINDOWS } from "./state.js";
+import { showTable } from "./table.js";
+import { showShadow, showVerdict } from "./verdict.js";
+import { WORDS } from "./words.js";
+
+const LONGEST_MS = 30_000; // where /info does not say otherwise
+let answeredModel = "";
+
+addWords(WORDS);
+startCharts();
+startInputs(() => forgetAnswers());
+choices("windows", WINDOWS, "window");
+choices("views", VIEWS, "view");
+for (const name of FIGURES) $("figure").append(element("option", { value: name }));
+$("figure").value = state.figure;
+$("figure").addEventListener("change", () => change({ figure: $("figure").value }));
+$("run").addEventListener("click", () => runAll(shownModel(), Number($("rounds").value)));
+$("stop").addEventListener("click", stop);
+$("link").addEventListener("click", copyLink);
+for (const button of $("export").querySelectorAll("button")) {
+  button.addEventListener("click", () => {
+    $("export").open = false;
+    $("export").querySelector("summary").focus();
+    if (shownModel()) exportAs(button.dataset.export, data(), shownModel());
+  });
+}
+document.addEventListener("click", (event) => {
+  if (!$("export").contains(event.target)) $("export").open = false;
+});
+$("export").addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  $("export").open = false;
+  $("export").querySelector("summary").focus();
+});
+
+function choices(id, values, name) {
+  for (const value of values) {
+    const button = element("button", { type: "button" });
+    button.dataset.value = value;
+    button.dataset.t = `${name}.${value}`;
+    button.addEventListener("click", () => change({ [name]: value }));
+    $(id).append(button);
+  }
+}
+
+function press(id, value) {
+  for (const button of $(id).children) button.setAttribute("aria-pressed", String(button.dataset.value === value));
+}
+
+async function copyLink() {
+  change({}); // the address, too, says what is shown
+  $("link-text").value = link();
+  try {
+    await navigator.clipboard.writeText(link());
+    $("link-box").hidden = true;
+    $("said").textContent = t(holdsOwnFile() ? "link.file" : "link.copied");
+  } catch {
+    $("link-box").hidden = false; // a page that is not secure may not write there: to be copied by hand
+    $("link-text").select();
+  }
+}
+
+function showModels(model) {
+  const models = modelsOf(data());
+  const names = JSON.stringify(models.map(({ key }) => key));
+  if ($("models").dataset.names !== names) {
+    $("models").dataset.names = names;
+    $("models").replaceChildren(
+      ...models.map(({ key }) => {
+        const button = element("button", { type: "button" }, key);
+        button.dataset.value = key;
+        button.addEventListener("click", () => change({ model: key }));
+        return button;
+      }),
+    );
+  }
+  press("models", model?.key);
+}
+
+function showFeed(answer, refusal) {
+  const dot = $("live").querySelector(".dot");
+  dot.className = `dot ${refusal ? "bad" : answer ? "good" : ""}`;
+  $("live-text").textContent = refusal ? t("live.off") : answer ? t("live.on", { seconds: EVERY_SECONDS }) : t("live.asking");
+  if (refusal) showRefusal($("feed-refusal"), refusal);
+  else hideRefusal($("feed-refusal"));
+}
+
+function show() {
+  const answer = data();
+  press("windows", state.window);
+  press("views", state.view);
+  for (const option of $("figure").options) option.textContent = t(`figure.${option.value}`);
+  if (!answer) return;
+  const model = shownModel();
+  showModels(model);
+  for (const id of ["verdict", "input", "plots", "groups", "shadow"]) $(id).hidden = !model?.groups.length;
+  $("nothing").hidden = Boolean(model?.groups.length);
+  if (!model?.groups.length) {
+    $("nothing").textContent = model ? `${model.name}: ${model.reason ?? t(`state.${model.state}`)}` : t("no-models");
+    return;
+  }
+  if (answeredModel && answeredModel !== model.key) forgetAnswers();
+  showInputs(model.task);
+  showVerdict(answer, model);
+  showCharts(answer, model);
+  showCards(answer, model, { onAsk: ask, canAsk: takesInput(model.task) });
+  showAnswers();
+  $("both").hidden = state.view !== "cards";
+  $("idle-title").hidden = !$("idle").childElementCount;
+  $("table").hidden = state.view !== "table";
+  if (state.view === "table") showTable(model);
+  showShadow(model);
+  startedMeanwhile(model);
+  if (answeredModel !== model.key) {
+    // At first sight there is something to see: the input once through what runs already.
+    answeredModel = model.key;
+    if (takesInput(model.task)) runAll(model, 1);
+  }
+}
+
+function ask(group) {
+  askFor(shownModel(), group, server().info?.limits.timeout_max_ms ?? LONGEST_MS);
+}
+
+onData((answer, refusal) => {
+  showFeed(answer, refusal);
+  show();
+});
+onState(show);
+onLanguage(() => {
+  showFeed(data(), null);
+  show();
+});
+scheme.addEventListener("change", show);
+startPage();
+startFeed();

@@ -1,0 +1,277 @@
+"""/compare in a real browser: every group side by side, links, exports, and nothing but text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Page, Route
+
+from tests.e2e.browser import DESKTOP, PHONE, chromium, opened, small_targets, violations
+from tests.e2e.process import ROOT, Server, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
+
+BLNS = ROOT.parent / "shared" / "data" / "blns.json"
+OURS = [
+    "<script>document.title='pwned'</script>",
+    "<img src=x onerror=document.title='pwned'>",
+    "\"><svg onload=document.title='pwned'>",
+    "javascript:document.title='pwned'",
+    '=HYPERLINK("http://x")',
+    "{{constructor.constructor('document.title=1')()}}",
+]
+KEY = "schlüssel-钥匙"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(ROOT / "model_repo", tmp_path_factory.mktemp("compare")) as server:
+        server.wait_loaded()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium("the page of comparison") as browser:
+        yield browser
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """What the browser's console and network had to say against the page."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
+    with opened(browser, complaints) as page:
+        yield page
+
+
+def card(group: str) -> str:
+    return f"article[aria-labelledby='group-{group}']"
+
+
+def test_at_first_sight_a_picture_runs_through_what_runs(
+    page: Page, served: Server, complaints: list[str]
+) -> None:
+    """The default group's cut-out, histogram, figures and badge, without a press; others wait."""
+    page.goto(f"{served.url}/compare")
+    page.wait_for_selector(f"{card('onednn')} .answer img")
+    answer = page.locator(f"{card('onednn')} .answer")
+    assert "X-Predictor: onednn" in answer.inner_text()
+    assert "infer" in str(answer.locator(".stages").get_attribute("aria-label"))
+    page.wait_for_selector(f"{card('onednn')} .plot canvas")
+    page.wait_for_selector("#overlay canvas")
+    assert "p99" in page.inner_text(f"{card('onednn')} .figures")
+    assert page.inner_text(f"{card('onednn')} .badge.accent") == "default"
+    assert page.inner_text("#verdict-text strong") == "onednn"
+    assert page.inner_text(f"#idle {card('native')} .badge.soft") == "not running"
+    assert page.locator("#idle .answer img").count() == 0
+    assert complaints == []
+
+
+def test_a_group_is_started_on_a_press_and_compared(
+    page: Page, served: Server, complaints: list[str]
+) -> None:
+    """Then it has an answer, a histogram, and a ratio to the default in cards and table."""
+    page.goto(f"{served.url}/compare?model=emotion&text={quote('今天真开心')}")
+    page.click(f"{card('native')} .asking button")
+    page.wait_for_selector(f"#cards {card('native')} .answer li")
+    assert "X-Predictor: native" in page.inner_text(f"{card('native')} .answer")
+    page.select_option("#rounds", "5")
+    page.click("#run")
+    page.wait_for_selector("#run-said:text-is('answers: 10')")
+    page.click("#views button[data-value=table]")
+    row = page.locator("#table tbody tr", has=page.locator("th", has_text="native"))
+    row.locator("td", has_text="×").first.wait_for()
+    assert page.locator("#legend button").all_inner_texts() == ["onednn", "native"]
+    page.click("#legend button[data-group=native]")
+    page.wait_for_selector("#legend button[data-group=native][aria-pressed=false]")
+    assert complaints == []
+
+
+def test_a_refusal_is_shown_in_its_groups_card(page: Page, served: Server) -> None:
+    """In the server's words; once it is known it stands there unasked."""
+    page.goto(f"{served.url}/compare?model=emotion")
+    page.click(f"{card('gpu')} .asking button")
+    page.wait_for_selector(f"{card('gpu')} .refusal")
+    page.wait_for_selector(f"{card('gpu')} .words:has-text('CUDA')")
+    assert page.inner_text(f"{card('gpu')} .badge.warn") == "refused here"
+
+
+def test_a_link_restores_what_was_shown(page: Page, served: Server) -> None:
+    """Model, window, view, figure, hidden groups and text; nonsense is dropped."""
+    page.goto(f"{served.url}/compare")
+    page.click("#models button[data-value=emotion]")
+    page.click("#windows button[data-value='1h']")
+    page.click("#views button[data-value=table]")
+    page.select_option("#figure", "p99")
+    page.fill("#text", "气死我了 & <b>")
+    page.goto(page.url)
+    page.wait_for_selector("#models button[data-value=emotion][aria-pressed=true]")
+    page.wait_for_selector("#windows button[data-value='1h'][aria-pressed=true]")
+    page.wait_for_selector("#table table")
+    assert page.input_value("#figure") == "p99"
+    assert page.input_value("#text") == "气死我了 & <b>"
+    page.goto(f"{served.url}/compare?model=none&window=2y&view=x&figure=p1&sample=../x&hide=,,")
+    page.wait_for_selector("#windows button[data-value='10m'][aria-pressed=true]")
+    page.wait_for_selector("#models button[data-value=u2netp][aria-pressed=true]")
+
+
+def test_exports_hold_what_is_shown(page: Page, served: Server) -> None:
+    """JSON as the server tells it, CSV with a row for each group, PNG with both charts."""
+    page.goto(f"{served.url}/compare?model=emotion")
+    page.wait_for_selector(f"{card('onednn')} .answer li")
+    page.wait_for_selector("#overlay canvas")
+    files: dict[str, bytes] = {}
+    for kind in ("json", "csv", "history", "png"):
+        page.click("#export summary")
+        with page.expect_download() as download:
+            page.click(f"[data-export={kind}]")
+        assert download.value.suggested_filename.startswith("paddlepool-emotion-")
+        files[kind] = Path(download.value.path()).read_bytes()
+    told = json.loads(files["json"])
+    assert [model["name"] for model in told["models"]] == ["emotion"]
+    rows = list(csv.DictReader(io.StringIO(files["csv"].decode("utf-8-sig"))))
+    assert [row["group"] for row in rows] == [g["name"] for g in told["models"][0]["groups"]]
+    assert float(rows[0]["p50_seconds"]) > 0
+    assert files["history"].decode("utf-8-sig").startswith("interval_ended,model,version,group,")
+    assert files["png"].startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("language", ["en-US", "zh-CN"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_use_it(
+    browser: Browser, served: Server, language: str, scheme: Any, complaints: list[str]
+) -> None:
+    """axe-core finds nothing, targets of 24 px included, in cards and table, wide and on a phone,
+    where nothing sticks out."""
+    with opened(browser, complaints, locale=language, color_scheme=scheme) as page:
+        page.goto(f"{served.url}/compare?model=emotion")
+        page.wait_for_selector("#overlay canvas")
+        for size in (PHONE, DESKTOP):
+            page.set_viewport_size(size)  # type: ignore[arg-type]
+            for view in ("table", "cards"):
+                page.click(f"#views button[data-value={view}]")
+                page.wait_for_selector("#table table" if view == "table" else card("onednn"))
+                assert violations(page) == [], (size, view)
+                assert small_targets(page) == [], (size, view)
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= size["width"]
+        assert page.evaluate("document.documentElement.lang") == language.removesuffix("-US")
+    assert complaints == []
+
+
+def test_the_keyboard_is_enough(page: Page, served: Server) -> None:
+    """Every control is reached by Tab and pressed by Enter; focus stays while figures change."""
+    page.goto(f"{served.url}/compare?model=emotion")
+    page.wait_for_selector(f"{card('onednn')} .answer li")
+    wanted = {"emotion", "1 hour", "Table", "Copy link", "Run through the running groups"}
+    seen: set[str] = set()
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.textContent.trim()"))
+        if wanted <= seen:
+            break
+    assert wanted <= seen
+    page.focus("#views button[data-value=table]")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#table table")
+    page.focus("#export summary")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.parentElement.id") == "export"
+    page.focus("#table")
+    with page.expect_response("**/compare/data*"):
+        pass
+    assert page.evaluate("document.activeElement.id") == "table"
+
+
+def test_whatever_is_written_anywhere_is_text(
+    page: Page, served: Server, complaints: list[str]
+) -> None:
+    """Names, reasons and options of hostile strings, and each of them as the text to classify."""
+    known = json.loads(BLNS.read_text("utf-8")) if BLNS.exists() else []
+    strings = list(dict.fromkeys(OURS + known))
+
+    def hostile(route: Route) -> None:
+        answer = route.fetch()
+        told = answer.json()
+        model = next(each for each in told["models"] if each["name"] == "emotion")
+        [pattern, *_] = model["groups"]
+        model["groups"] = [
+            pattern
+            | {"name": text, "proof": text, "reason": text, "refused": text, "default": False}
+            | {"options": {text: text}, "backend": text, "ready": False}
+            for text in strings
+        ]
+        numbers = {"gain": 0.6, "gain_low": None, "gain_high": None, "resident_bytes": None}
+        quality = {"largest_difference": None, "mean_difference": None, "agreement": None}
+        found = [
+            {"group": text, "fit": False, "reason": text} | numbers | quality for text in strings
+        ]
+        model["choice"] |= {"group": strings[0], "reason": strings[1], "candidates": found}
+        told["models"] = [model | {"name": strings[1], "reason": strings[2]}]
+        told["history"] = []
+        route.fulfill(response=answer, json=told)
+
+    page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
+    page.route("**/compare/data*", hostile)
+    page.goto(f"{served.url}/compare")
+    page.wait_for_selector("#cards article")
+    reasons = "[...document.querySelectorAll('#candidates td.words')].map(h => h.textContent)"
+    assert set(page.evaluate(reasons)) == set(strings)
+    shown = page.evaluate("[...document.querySelectorAll('#cards h3')].map(h => h.textContent)")
+    assert set(shown) == set(strings)
+    page.click("#views button[data-value=table]")
+    page.wait_for_selector("#table table")
+    page.click("#language")
+    page.wait_for_selector("html[lang=zh-CN]")
+    inside = "main script, main [onerror], main [onload], main iframe, main svg, main img[src=x]"
+    assert page.locator(inside).count() == 0
+    assert page.title() == "Paddlepool: live comparison"
+    assert complaints == []
+
+
+def test_a_hostile_text_and_file_name_stay_text(page: Page, served: Server) -> None:
+    """What people type or choose is shown as it is."""
+    page.goto(f"{served.url}/compare?model=emotion")
+    for text in OURS:
+        page.fill("#text", text)
+        page.click("#run")
+        page.wait_for_selector("#run-said:text-matches('answers: [12]')")
+    page.click("#models button[data-value=u2netp]")
+    page.wait_for_selector("#samples button")
+    name = "<img src=x onerror=document.title='pwned'>.png"
+    page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": b"no picture"})
+    assert page.inner_text("#file-name") == name
+    page.click("#run")
+    page.wait_for_selector(f"{card('onednn')} .refusal")
+    assert page.title() == "Paddlepool: live comparison"
+
+
+def test_a_key_is_asked_for_and_an_absent_server_is_said(
+    page: Page, tmp_path: Path, complaints: list[str]
+) -> None:
+    """The data need the key, the page does not; when the server goes the page says so."""
+    empty = tmp_path / "models"
+    empty.mkdir()
+    with running(empty, tmp_path, settings={"api_keys": KEY}) as server:
+        server.wait_loaded()
+        page.goto(f"{server.url}/compare")
+        page.wait_for_selector("#key-form:not([hidden])")
+        page.wait_for_selector("#feed-refusal:not([hidden])")
+        page.fill("#key", KEY)
+        page.press("#key", "Enter")
+        page.wait_for_selector("#nothing:text-is('No model is served.')")
+        assert page.is_hidden("#feed-refusal")
+    page.wait_for_selector("#feed-refusal:not([hidden])")
+    assert page.inner_text("#live-text") == "no answer"
