@@ -26,6 +26,8 @@ from tests.engine.fakes import PATIENCE, Crash, ManualClock, doubled, open_regis
 from tests.live.fakes import PacedFactory
 from tests.model_files import write_config, write_version
 
+NOW = 1_795_000_000.0
+
 AUTO = """
 default_group = "auto"
 [[instance_group]]
@@ -86,6 +88,7 @@ class Bench:
             precision=precision,
             keep=keep or remember,
             clock=self.clock,
+            wall_clock=lambda: NOW,
         )
 
     def choose(self, precision: Choosing = "auto") -> Choice:
@@ -128,7 +131,7 @@ def test_the_fastest_candidate_takes_the_place_of_the_first(
     assert bench.ask() == "first"
     with caplog.at_level(logging.INFO):
         choice = bench.choose()
-    assert (choice.group, choice.by) == ("fast", "measured")
+    assert (choice.group, choice.by, choice.at) == ("fast", "measured", NOW)
     assert "2.00 times the throughput of first (2.00 to 2.00" in choice.reason
     assert "30 MB a process" in choice.reason
     assert bench.kept == [choice]

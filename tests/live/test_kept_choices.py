@@ -24,6 +24,7 @@ CHOICE = Choice(
     by="measured",
     reason="1.7 times the throughput of main",
     candidates=(Candidate(group="spare", fit=True, reason="fast", gain=1.7),),
+    at=1_795_000_000.0,
 )
 
 
