@@ -32,7 +32,7 @@ from app.api.problems import (
 )
 from app.api.routes import RouteTable
 from app.api.services import Services
-from app.api.v2 import config, health, infer, metadata, repository, stats
+from app.api.v2 import config, health, infer, metadata, repository, shared_memory, stats
 from app.api.v2.tensors import BINARY_HEADER
 from app.resources import memory_limit
 from app.settings import Settings
@@ -114,7 +114,9 @@ def build_application(
 ) -> FastAPI:
     """Everything HTTP around `services`. Where there are `keys`, requests must carry one."""
     settings, tasks = services.settings, tuple(tasks)
-    protocol = [module.router() for module in (health, stats, metadata, config, repository)]
+    protocol = [
+        module.router() for module in (health, stats, metadata, config, repository, shared_memory)
+    ]
     # Tasks first: routes are tried in order, and these are the ones whose time counts.
     mounts = [
         *(_Mount(task.endpoints(settings), TASK_STATUSES) for task in tasks),

@@ -116,6 +116,9 @@ def create_app(
         metrics=metrics,
         lifecycle=lifecycle or Lifecycle(),
         default_models=default_models,
+        task_tensors={
+            name: task.tensors(settings) for name, task in tasks.items() if task.tensors is not None
+        },
         operations=operations,
         confinement=lambda: {
             "codecs": workers.codec.pool.held if workers else (),

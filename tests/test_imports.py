@@ -92,6 +92,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.comparison*", (*ENGINE, "app.evidence", "app.observability", "app.comparison")),
     ("app.pipelines.*.router", (*EDGE, *PORTS, "app.codecs", "{here}")),
     ("app.pipelines.*.settings", ("app.settings",)),
+    ("app.pipelines.*.tensors", (*PORTS, "app.settings", "{here}")),
     ("app.pipelines.*.task", (*PORTS, "app.pipelines.task", "app.quality.ports", "{here}")),
     ("app.pipelines.*.quality", (*PORTS, "app.codecs", "app.quality", "{here}")),
     ("app.pipelines.*.*", (*PORTS, "app.awaiting", "app.codecs", "{here}")),

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.uploads import FILE_FIELDS
-from app.api.v2.bodies import PARAMETERS as INFER_PARAMETERS
+from app.api.v2.documents import PARAMETERS as INFER_PARAMETERS
 from app.application import ACCEPTED, build_application
 from app.contracts.status import Effect
 from app.doors.opened import DOORS as DOORS_OPEN

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from app.contracts.task_tensors import TaskTensors
 from app.dataplane import DataPlane
 from app.engine.registry.registry import ModelRegistry
 from app.observability.metrics import Metrics
@@ -35,6 +36,8 @@ class Services:
     metrics: Metrics
     lifecycle: Lifecycle
     default_models: Mapping[str, str]
+    task_tensors: Mapping[str, TaskTensors] = field(default_factory=dict)
+    """Tasks that answer under /v2 as models, by their names there."""
     confinement: Callable[[], Mapping[str, Sequence[str]]] = dict
     """What keeps codec and predictor processes from the rest of the system."""
     operations: Executor

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from app.comparison.tasks import TaskComparison
     from app.contracts.ports import Pipeline, ServedModelInfo
+    from app.contracts.task_tensors import TaskTensors
     from app.contracts.tensors import Tensors
     from app.quality.ports import Source, TaskQuality
     from app.workers import Workers
@@ -39,6 +40,8 @@ class Task:
     """Its own reply headers: pages of PADDLEPOOL_CORS_ORIGINS may read them."""
     card: tuple[str, ...] = ()
     """Names of `[parameters]` in config.toml that /info shows of a model."""
+    tensors: Callable[[Settings], TaskTensors] | None = None
+    """The task as a model of tensors, under its own name below /v2."""
     comparison: Callable[[ServedModelInfo], TaskComparison] | None = None
     """Inputs for `paddlepool compare` and a measure of agreement."""
     agreement: Callable[[ServedModelInfo], Callable[[Tensors, Tensors], float]] | None = None

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
 
 from app.api.offload import LARGE_BYTES
-from app.api.v2.tensors import BINARY_HEADER, NAMES, as_object, read_inputs
+from app.api.v2.documents import Expected, ReplyForm, read_document
+from app.api.v2.strings import classified, write_strings
+from app.api.v2.tensors import BINARY_HEADER, NAMES, as_object
 from app.contracts.errors import InvalidTensor
-from app.contracts.tensors import Array, Tensors, TensorSpec
+from app.contracts.tensors import Array, Tensors
 from app.dataplane import TensorRequest
 from app.settings import Settings
 
-PARAMETERS = ("predictor", "priority", "timeout", "binary_data_output")
-MAX_ID_CHARACTERS = 256
 MAX_LISTS = 2**18
 """Lists and objects in one request's JSON. Each takes thirty times the memory of its two brackets
 and more time than many numbers, and all are made before the first can be looked at."""
@@ -30,21 +28,11 @@ PART_NUMBERS = 16_384
 event loop while the reply is written in a thread."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyForm:
-    """What a client wants of the reply: its outputs by name, and which of them raw."""
-
-    outputs: tuple[str, ...]
-    binary: frozenset[str]
-    id: str | None = None
-
-
 def parse_request(
     body: bytes,
     *,
     header_length: int | None,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
+    expected: Expected,
     settings: Settings,
 ) -> TensorRequest:
     """Read one body; `header_length` bytes of JSON, then raw tensors (None: all JSON).
@@ -59,21 +47,11 @@ def parse_request(
             received=header_length,
         )
     split = len(body) if header_length is None else header_length
-    document = as_object(_json(body[:split]), "the request")
-    parameters = as_object(document.get("parameters", {}), "parameters")
-    if unknown := set(parameters) - set(PARAMETERS):
-        raise InvalidTensor(f"{len(unknown)} unknown parameters; there are {', '.join(PARAMETERS)}")
-    group = parameters.get("predictor")
-    if group is not None and not isinstance(group, str):
-        raise InvalidTensor("parameter predictor must be the name of an instance group")
-    timeout = _whole(parameters, "timeout", settings.timeout_max_ms * 1000)
-    wanted, binary = _outputs(document.get("outputs"), parameters, outputs)
-    return TensorRequest(
-        inputs=read_inputs(document.get("inputs"), memoryview(body)[split:], inputs),
-        group=group,
-        priority=_whole(parameters, "priority", 1_000),
-        timeout=_seconds(timeout, settings),
-        state=ReplyForm(outputs=wanted, binary=binary, id=_id(document.get("id"))),
+    return read_document(
+        as_object(_json(body[:split]), "the request"),
+        memoryview(body)[split:],
+        expected=expected,
+        settings=settings,
     )
 
 
@@ -102,71 +80,6 @@ def _json(text: bytes) -> Any:
         raise InvalidTensor(f"the request is not JSON from character {error.pos}") from None
 
 
-def _id(value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or len(value) > MAX_ID_CHARACTERS:
-        raise InvalidTensor(
-            f"id must be a string of at most {MAX_ID_CHARACTERS} characters",
-            limit=MAX_ID_CHARACTERS,
-        )
-    return value
-
-
-def _outputs(
-    listed: Any, parameters: Mapping[str, Any], specs: Sequence[TensorSpec]
-) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The names of the outputs that are asked for, and which of them raw."""
-    known = [spec.name for spec in specs]
-    all_binary = _flag(parameters, "binary_data_output")
-    if listed is None or listed == []:
-        return tuple(known), frozenset(known if all_binary else ())
-    if not isinstance(listed, list):
-        raise InvalidTensor("outputs must be a list")
-    wanted: list[str] = []
-    binary: set[str] = set()
-    for number, item in enumerate(listed):
-        entry = as_object(item, f"outputs[{number}]")
-        name = entry.get("name")
-        if name not in known or name in wanted:
-            raise InvalidTensor(
-                f"outputs[{number}]: the model has no such output, or it is there twice; "
-                f"it has {', '.join(known)}"
-            )
-        own = as_object(entry.get("parameters", {}), f"outputs[{number}].parameters")
-        if unknown := set(own) - {"binary_data"}:
-            raise InvalidTensor(
-                f"outputs[{number}]: {len(unknown)} unknown parameters, binary_data is the only one"
-            )
-        wanted.append(name)
-        if _flag(own, "binary_data", all_binary):
-            binary.add(name)
-    return tuple(wanted), frozenset(binary)
-
-
-def _flag(parameters: Mapping[str, Any], name: str, default: bool = False) -> bool:
-    value = parameters.get(name, default)
-    if not isinstance(value, bool):
-        raise InvalidTensor(f"parameter {name} must be true or false")
-    return value
-
-
-def _whole(parameters: Mapping[str, Any], name: str, limit: int) -> int:
-    value = parameters.get(name, 0)
-    if type(value) is not int or not 0 <= value <= limit:
-        raise InvalidTensor(
-            f"parameter {name} must be an integer from 0 to {limit}",
-            limit=limit,
-            received=value if type(value) is int and abs(value) < 2**53 else None,
-        )
-    return value
-
-
-def _seconds(microseconds: int, settings: Settings) -> float:
-    """A timeout as the protocol's other servers have it, too; 0 is the default."""
-    return microseconds / 1e6 if microseconds else settings.timeout_default_ms / 1000
-
-
 def json_size(outputs: Tensors, form: ReplyForm) -> int:
     """About how many bytes of JSON the reply will have."""
     return NUMBER_BYTES * sum(
@@ -179,26 +92,43 @@ def write_reply(
 ) -> tuple[bytes, int | None]:
     """The reply's body, and the length of its JSON part where raw tensors follow it."""
     listed: list[bytes] = []
-    raw: list[Array] = []
+    raw: list[bytes | memoryview] = []
     for name in form.outputs:
-        array = np.ascontiguousarray(outputs[name])
+        array = reply_tensor(name, outputs, form)
         entry: dict[str, Any] = {
             "name": name,
             "datatype": NAMES[array.dtype.name],
-            "shape": outputs[name].shape,  # of a scalar, too, which is contiguous with one axis
+            "shape": array.shape,
         }
         if name in form.binary:
-            raw.append(array)
-            entry["parameters"] = {"binary_data_size": array.nbytes}
+            content = raw_bytes(array)
+            raw.append(content)
+            entry["parameters"] = {"binary_data_size": len(content)}
             listed.append(orjson.dumps(entry))
         else:
-            numbers = b",".join(_numbers(array.reshape(-1)))
-            listed.append(b'%b,"data":[%b]}' % (_open(entry), numbers))
+            values = b",".join(_values(array.reshape(-1)))
+            listed.append(b'%b,"data":[%b]}' % (_open(entry), values))
     document = {"model_name": model, "model_version": str(version)}
     if form.id is not None:
         document["id"] = form.id
     header = b'%b,"outputs":[%b]}' % (_open(document), b",".join(listed))
-    return b"".join([header, *(array.data for array in raw)]), len(header) if raw else None
+    return b"".join([header, *raw]), len(header) if raw else None
+
+
+def reply_tensor(name: str, outputs: Tensors, form: ReplyForm) -> Array:
+    """An output as the client wants it."""
+    if name not in form.classes:
+        return outputs[name]
+    count = form.classes[name]
+    return classified(outputs[name], count, form.labels, batched=form.batched)
+
+
+def raw_bytes(array: Array) -> bytes | memoryview:
+    """The array as the protocol's raw tensors: little-endian in row-major order, without a copy
+    where it lies so already."""
+    if array.dtype == np.object_:
+        return write_strings(array)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _open(document: dict[str, Any]) -> bytes:
@@ -206,8 +136,10 @@ def _open(document: dict[str, Any]) -> bytes:
     return orjson.dumps(document)[:-1]
 
 
-def _numbers(flat: Array) -> list[bytes]:
-    """JSON lists of the numbers, without brackets."""
+def _values(flat: Array) -> list[bytes]:
+    """JSON lists of the numbers or strings, without brackets."""
+    if flat.dtype == np.object_:
+        return [orjson.dumps([item.decode() for item in flat.tolist()])[1:-1]]
     if flat.dtype == np.float16:
         flat = flat.astype(np.float32)  # orjson has no float16; this holds each of its values
     return [

@@ -7,8 +7,9 @@ from typing import Any
 from fastapi import APIRouter
 
 from app.api.problems import documented
-from app.api.services import ServicesDep
+from app.api.services import Services, ServicesDep
 from app.api.v2.metadata import platform_of
+from app.api.v2.tasks import check_version, configured, task_named
 from app.api.v2.tensors import NAMES
 from app.api.v2.version_routes import add_by_version
 from app.contracts.tensors import TensorSpec
@@ -25,12 +26,18 @@ def router() -> APIRouter:
 
 async def config(model: str, services: ServicesDep) -> dict[str, Any]:
     """Configuration of the version that answers when a request names none."""
-    with services.registry.lease(model) as served:
-        return model_config(served)
+    return _config(services, model, None)
 
 
 async def version_config(model: str, version: int, services: ServicesDep) -> dict[str, Any]:
     """Configuration of one version."""
+    return _config(services, model, version)
+
+
+def _config(services: Services, model: str, version: int | None) -> dict[str, Any]:
+    if (task := task_named(services, model)) is not None:
+        check_version(version)
+        return configured(services, task, model)
     with services.registry.lease(model, version) as served:
         return model_config(served)
 

@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from app.api.problems import documented
 from app.api.services import Services, ServicesDep
+from app.api.v2.tasks import check_ready, check_version, task_named
 from app.api.v2.version_routes import add_by_version
 from app.contracts.errors import ModelNotReady
 
@@ -31,25 +32,36 @@ async def live() -> Response:
 
 async def ready(services: ServicesDep) -> Response:
     """200 when every model of the repository answers and the server is not about to stop."""
-    if services.lifecycle.draining:
-        raise ModelNotReady("The server is stopping.")
-    if not services.registry.ready():
-        raise ModelNotReady("Not every model of the repository is ready; /info says why.")
+    check_server(services)
     return JSONResponse({"ready": True})
 
 
 async def model_ready(model: str, services: ServicesDep) -> Response:
     """200 when the model answers requests."""
-    return _lease(services, model, None)
+    check_model(services, model, None)
+    return JSONResponse({"name": model, "ready": True})
 
 
 async def version_ready(model: str, version: int, services: ServicesDep) -> Response:
     """200 when this version of the model answers requests."""
-    return _lease(services, model, version)
+    check_model(services, model, version)
+    return JSONResponse({"name": model, "ready": True})
 
 
-def _lease(services: Services, model: str, version: int | None) -> Response:
+def check_server(services: Services) -> None:
+    """Raises ModelNotReady while the server is not to be sent requests."""
+    if services.lifecycle.draining:
+        raise ModelNotReady("The server is stopping.")
+    if not services.registry.ready():
+        raise ModelNotReady("Not every model of the repository is ready; /info says why.")
+
+
+def check_model(services: Services, model: str, version: int | None) -> None:
+    """Raises ModelNotReady and ModelNotFound."""
+    if task_named(services, model) is not None:
+        check_version(version)
+        check_ready(services, model)
+        return
     with services.registry.lease(model, version) as served:
         if not served.ready():
             raise ModelNotReady("The model's predictors are not running.")
-        return JSONResponse({"name": served.name, "ready": True})

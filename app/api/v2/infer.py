@@ -1,4 +1,4 @@
-"""POST /v2/models/{model}/infer: raw tensors in, raw tensors out."""
+"""POST /v2/models/{model}/infer: tensors in, tensors out, of a model or of a whole task."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from app.api.offload import beside_the_loop
 from app.api.problems import documented
 from app.api.replies import answer_headers
 from app.api.services import ServicesDep
+from app.api.v2.answering import check_size, infer_tensors
 from app.api.v2.bodies import json_size, parse_request, place_timeout, write_reply
 from app.api.v2.tensors import BINARY_HEADER
 from app.api.v2.version_routes import add_by_version
 from app.contracts.errors import FileTooLarge, InvalidTensor
-from app.dataplane import TensorRequest
-from app.engine.registry.model import ServedModel
 from app.settings import Settings
 
 
@@ -59,9 +58,11 @@ async def infer_version(
 async def _infer(
     request: Request, services: ServicesDep, model: str, version: int | None
 ) -> Response:
-    settings, operations = services.settings, services.operations
+    settings = services.settings
     length = _header_length(request.headers.get(BINARY_HEADER))
+    check_size(services, model, int(request.headers.get("content-length", "0")))
     body = await request.body()
+    check_size(services, model, len(body))
     cap = settings.infer_json_max_bytes
     json_bytes = len(body) if length is None else min(length, len(body))
     if json_bytes > cap:
@@ -72,29 +73,20 @@ async def _infer(
             received=json_bytes,
         )
 
-    async def read(served: ServedModel) -> TensorRequest:
-        parse = partial(
-            parse_request,
-            body,
-            header_length=length,
-            inputs=served.inputs,
-            outputs=served.outputs,
-            settings=settings,
-        )
-        return await beside_the_loop(operations, parse, size=json_bytes)
-
-    asked, answer = await services.dataplane.infer(
+    found = await infer_tensors(
+        services,
         model,
-        read,
-        version=version,
+        version,
+        partial(parse_request, body, header_length=length, settings=settings),
+        size=json_bytes,
         place_timeout=place_timeout(body, json_bytes, settings),
-        checked_in=operations,
     )
-    outputs, form = answer.value, asked.state
-    write = partial(write_reply, outputs, form, model=answer.model, version=answer.version)
-    size = json_size(outputs, form)
-    content, json_length = await beside_the_loop(operations, write, size=size)
-    headers = answer_headers(answer)
+    write = partial(
+        write_reply, found.outputs, found.form, model=found.model, version=found.version
+    )
+    size = json_size(found.outputs, found.form)
+    content, json_length = await beside_the_loop(services.operations, write, size=size)
+    headers = answer_headers(found.answer)
     if json_length is None:
         return Response(content, media_type="application/json", headers=headers)
     headers[BINARY_HEADER] = str(json_length)

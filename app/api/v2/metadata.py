@@ -10,13 +10,20 @@ from pydantic import BaseModel
 from app import __version__
 from app.api.problems import documented
 from app.api.services import Services, ServicesDep
+from app.api.v2.tasks import check_version, described, task_named
 from app.api.v2.tensors import NAMES
 from app.api.v2.version_routes import add_by_version
 from app.contracts.tensors import TensorSpec
 from app.engine.registry.model import ServedModel
 
 PLATFORMS = {"paddle": "paddle_inference", "onnx": "onnxruntime_onnx"}
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "schedule_policy", "statistics")
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "schedule_policy",
+    "statistics",
+)
 CONTROL_EXTENSIONS = ("model_repository", "model_repository(unload_dependents)")
 
 
@@ -27,7 +34,7 @@ class ServerMetadata(BaseModel):
 
 
 class TensorMetadata(BaseModel):
-    """`shape` has -1 where the size is free; the first axis is the batch."""
+    """`shape` has -1 where the size is free; the first axis is the batch, unless a task's."""
 
     name: str
     datatype: str
@@ -72,6 +79,9 @@ async def version_metadata(model: str, version: int, services: ServicesDep) -> M
 
 
 def _metadata(services: Services, model: str, version: int | None) -> ModelMetadata:
+    if (task := task_named(services, model)) is not None:
+        check_version(version)
+        return ModelMetadata(**described(task, model))
     with services.registry.lease(model, version) as served:
         return ModelMetadata(
             name=served.name,

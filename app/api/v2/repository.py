@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -17,7 +17,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from app.api.problems import documented
-from app.api.services import ServicesDep
+from app.api.services import Services, ServicesDep
+from app.api.v2.tasks import VERSION, listed
 from app.contracts.errors import InvalidParameter, ModelLoadFailed, OperatorError
 
 
@@ -55,9 +56,14 @@ async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
     only_ready = asked.get("ready", False)
     if not isinstance(only_ready, bool):
         raise InvalidParameter("ready must be true or false")
+    return await listed_versions(services, only_ready=only_ready)
+
+
+async def listed_versions(services: Services, *, only_ready: bool) -> list[IndexEntry]:
+    """Every version of every model, then the tasks."""
     loop = asyncio.get_running_loop()
     found = await loop.run_in_executor(services.operations, services.registry.index)
-    return [
+    entries = [
         IndexEntry(
             name=status.name,
             version="" if status.version is None else str(status.version),
@@ -65,8 +71,12 @@ async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
             reason=status.reason,
         )
         for status in found
-        if status.state == "READY" or not only_ready
     ]
+    entries += [
+        IndexEntry(name=name, version=str(VERSION), state=state, reason=reason)
+        for name, state, reason in listed(services)
+    ]
+    return [entry for entry in entries if entry.state == "READY" or not only_ready]
 
 
 async def load(model: str, request: Request, services: ServicesDep) -> Response:
@@ -75,7 +85,13 @@ async def load(model: str, request: Request, services: ServicesDep) -> Response:
     What served before serves on until then, and after a failure.
     """
     asked = await _document(request, known=("parameters",))
-    if _parameters(asked):
+    await load_model(services, model, _parameters(asked))
+    return Response()
+
+
+async def load_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
+    """Raises InvalidParameter for any parameter, ModelNotFound and ModelLoadFailed."""
+    if parameters:
         raise InvalidParameter(
             "a model is loaded as it is in the repository: its configuration and files cannot be "
             "overridden, so parameters must be empty"
@@ -84,18 +100,22 @@ async def load(model: str, request: Request, services: ServicesDep) -> Response:
         await in_thread(partial(services.registry.load, model))
     except OperatorError as error:
         raise ModelLoadFailed(error.message) from error
-    return Response()
 
 
 async def unload(model: str, request: Request, services: ServicesDep) -> Response:
     """Serve the model no longer; answers when its requests have ended."""
     parameters = _parameters(await _document(request, known=("parameters",)))
+    await unload_model(services, model, parameters)
+    return Response()
+
+
+async def unload_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
+    """Raises InvalidParameter and ModelNotFound."""
     # No model here depends on another, so either value of it means the same.
-    dependents = parameters.pop("unload_dependents", False)
-    if parameters or not isinstance(dependents, bool):
+    dependents = parameters.get("unload_dependents", False)
+    if set(parameters) - {"unload_dependents"} or not isinstance(dependents, bool):
         raise InvalidParameter("the only parameter is unload_dependents, true or false")
     await in_thread(partial(services.registry.unload, model))
-    return Response()
 
 
 async def in_thread(work: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 
 from app.api.problems import documented
 from app.api.services import Services, ServicesDep
+from app.api.v2.tasks import VERSION, check_version, model_of, task_named
 from app.api.v2.version_routes import add_by_version
 from app.engine.pool.statistics import Duration, Stages
 from app.engine.registry.model import ServedModel
@@ -31,7 +32,7 @@ async def all_stats(services: ServicesDep) -> dict[str, Any]:
 
 
 async def stats(model: str, services: ServicesDep) -> dict[str, Any]:
-    """Statistics of every served version of the model, newest first."""
+    """Statistics of every served version of the model, newest first; of a task, its model's."""
     found = [served for served in services.registry.served() if served.name == model]
     return (
         {"model_stats": [model_stats(each) for each in found]} if found else _one(services, model)
@@ -44,6 +45,11 @@ async def version_stats(model: str, version: int, services: ServicesDep) -> dict
 
 
 def _one(services: Services, model: str, version: int | None = None) -> dict[str, Any]:
+    if task_named(services, model) is not None:
+        check_version(version)
+        with services.registry.lease(model_of(services, model)) as served:
+            own = {"name": model, "version": str(VERSION)}
+            return {"model_stats": [model_stats(served) | own]}
     with services.registry.lease(model, version) as served:
         return {"model_stats": [model_stats(served)]}
 

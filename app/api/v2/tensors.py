@@ -13,19 +13,32 @@ from typing import Any
 
 import numpy as np
 
+from app.api.v2.strings import encoded, read_strings
 from app.contracts.errors import InvalidTensor
+from app.contracts.task_tensors import STRINGS
 from app.contracts.tensors import DTYPES, Array, TensorSpec
 
-NAMES: Mapping[str, str] = {dtype: dtype.upper().replace("FLOAT", "FP") for dtype in DTYPES}
-"""The protocol's name of each type that a model can take or give: INT64, FP32, …"""
+NAMES: Mapping[str, str] = {
+    **{dtype: dtype.upper().replace("FLOAT", "FP") for dtype in DTYPES},
+    STRINGS: "BYTES",
+}
+"""The protocol's name of each type that a model can take or give: INT64, FP32, …, and of what tasks
+take: BYTES."""
 
 DATATYPES: Mapping[str, str] = {name: dtype for dtype, name in NAMES.items()}
-LEAVES: Mapping[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
+LEAVES: Mapping[str, set[type]] = {
+    "b": {bool},
+    "i": {int},
+    "u": {int},
+    "f": {int, float},
+    "O": {str},
+}
 """What JSON may hold for each kind of NumPy type."""
 
 MAX_AXES = 32
 """NumPy makes no array of more, in some versions."""
 
+NO_SHARED_MEMORY = "shared memory is not offered"
 BINARY_HEADER = "Inference-Header-Content-Length"
 
 
@@ -52,10 +65,7 @@ def read_inputs(listed: Any, raw: memoryview, specs: Sequence[TensorSpec]) -> di
         shape = _shape(name, entry.get("shape"))
         dtype = _dtype(name, entry.get("datatype"), known[name])
         if "shared_memory_region" in parameters:
-            raise InvalidTensor(
-                f"input {name!r}: shared memory is not offered, "
-                f"send data or raw tensors with {BINARY_HEADER}"
-            )
+            raise InvalidTensor(f"input {name!r}: {NO_SHARED_MEMORY}, send data or raw tensors")
         size = parameters.get("binary_data_size")
         if size is None:
             found[name] = _from_json(name, entry.get("data"), shape, dtype)
@@ -111,11 +121,15 @@ def _dtype(name: str, value: Any, spec: TensorSpec) -> np.dtype[Any]:
 
 
 def _binary_size(name: str, size: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    if dtype == np.object_:  # only the strings themselves tell how long they are
+        if type(size) is not int or size < 0:
+            raise InvalidTensor(f"input {name!r}: binary_data_size must be a number of bytes")
+        return size
     needed = math.prod(shape) * dtype.itemsize
     if type(size) is not int or size != needed:
         raise InvalidTensor(
             f"input {name!r}: shape {list(shape)} of {dtype.name} is {needed} bytes, "
-            f"binary_data_size is something else",
+            "what came raw, or its binary_data_size, is something else",
             limit=needed,
             received=size if type(size) is int else None,
         )
@@ -123,6 +137,8 @@ def _binary_size(name: str, size: Any, shape: tuple[int, ...], dtype: np.dtype[A
 
 
 def _from_bytes(name: str, raw: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if dtype == np.object_:
+        return read_strings(name, raw, shape)
     if dtype == np.bool_:
         octets = np.frombuffer(raw, np.uint8)
         if octets.max(initial=0) > 1:
@@ -139,7 +155,10 @@ def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any
     # From anything else NumPy would make what was not asked for: of strings an array in which each
     # takes as much as the longest, of null a NaN.
     if not set(map(type, leaves)) <= LEAVES[dtype.kind]:
-        raise InvalidTensor(f"input {name!r}: data must be numbers that {dtype.name} can hold")
+        what = "strings" if dtype == np.object_ else f"numbers that {dtype.name} can hold"
+        raise InvalidTensor(f"input {name!r}: data must be {what}")
+    if dtype == np.object_:
+        return encoded(name, leaves, shape)
     try:
         with np.errstate(over="ignore"):  # becomes infinite, which the engine refuses
             return np.array(leaves, dtype).reshape(shape)
@@ -161,7 +180,7 @@ def _leaves(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
         if set(map(type, level)) != {list} or set(map(len, level)) != {size}:
             received = f"another length or depth on axis {axis}" if nested else f"{len(data)}"
             raise InvalidTensor(
-                f"input {name!r}: shape {list(shape)} needs {count} numbers, flat or nested alike; "
+                f"input {name!r}: shape {list(shape)} needs {count} values, flat or nested alike; "
                 f"received {received}",
                 limit=count,
                 received=None if nested else len(data),

@@ -7,12 +7,14 @@ from app.pipelines.segment.pipeline import open_pipeline
 from app.pipelines.segment.request import read_options
 from app.pipelines.segment.router import build_router
 from app.pipelines.segment.settings import SegmentSettings
+from app.pipelines.segment.tensors import tensors
 from app.pipelines.task import Task, offline
 
 TASK = Task(
     build=lambda info, workers: open_pipeline(info, codecs=workers.codec),
     endpoints=build_router,
     settings=SegmentSettings,
+    tensors=tensors,
     headers=(
         "X-Width",
         "X-Height",

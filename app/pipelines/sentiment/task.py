@@ -6,12 +6,14 @@ from app.pipelines.sentiment.labels import label_agreement
 from app.pipelines.sentiment.pipeline import open_pipeline
 from app.pipelines.sentiment.router import build_router
 from app.pipelines.sentiment.settings import SentimentSettings
+from app.pipelines.sentiment.tensors import tensors
 from app.pipelines.task import Task, offline
 
 TASK = Task(
     build=lambda info, workers: open_pipeline(info, executor=workers.text),
     endpoints=build_router,
     settings=SentimentSettings,
+    tensors=tensors,
     headers=("X-Truncated",),
     card=("labels", "labels_zh"),
     comparison=offline("app.pipelines.sentiment.comparing:LabelComparison"),

@@ -105,6 +105,15 @@ def test_binary_in_and_out(client: Client) -> None:
     assert struct.unpack("<2f", response.content[length:]) == (2.0, 5.0)
 
 
+def test_classification(client: Client) -> None:
+    """The largest values with their places, as strings; the model of this test names no labels."""
+    outputs = [{"name": "y", "parameters": {"classification": 1}}]
+    response = client.post(INFER, json=document() | {"outputs": outputs})
+    assert response.json()["outputs"] == [
+        {"name": "y", "datatype": "BYTES", "shape": [1, 1], "data": ["5.000000:1"]}
+    ]
+
+
 def test_what_the_framework_refuses_is_the_clients_to_mend(
     client: Client, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,8 +251,8 @@ REFUSED_TENSORS: dict[str, Any] = {
     "more rows than a batch": document(shape=[5, 1], data=[1, 2, 3, 4, 5]),
     "no inputs": {"inputs": []},
     "unknown output": document() | {"outputs": [{"name": "z"}]},
-    "classification": document()
-    | {"outputs": [{"name": "y", "parameters": {"classification": 2}}]},
+    "unknown output parameter": document()
+    | {"outputs": [{"name": "y", "parameters": {"sorted": True}}]},
     "unknown parameter": document() | {"parameters": {"sequence_id": 7}},
     "timeout too long": document() | {"parameters": {"timeout": 10**12}},
     "predictor not a string": document() | {"parameters": {"predictor": 3}},
@@ -383,7 +392,13 @@ def test_configuration_is_what_tools_of_the_field_read(client: Client) -> None:
 def test_extensions_are_those_that_work(client: Client) -> None:
     """Model control is one of them only with an admin key."""
     named = client.get("/v2").json()["extensions"]
-    assert named == ["binary_tensor_data", "model_configuration", "schedule_policy", "statistics"]
+    assert named == [
+        "binary_tensor_data",
+        "classification",
+        "model_configuration",
+        "schedule_policy",
+        "statistics",
+    ]
     controlled = Client(make_app(settings=Settings(admin_key="k")))  # type: ignore[arg-type]
     assert "model_repository" in controlled.get("/v2").json()["extensions"]
 

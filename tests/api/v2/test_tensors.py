@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import tracemalloc
 from typing import Any
@@ -17,13 +18,15 @@ from app.api.offload import LARGE_BYTES
 from app.api.v2.bodies import (
     MAX_LISTS,
     PART_NUMBERS,
-    ReplyForm,
     parse_request,
     place_timeout,
     write_reply,
 )
+from app.api.v2.documents import Expected, ReplyForm
+from app.api.v2.strings import classified, strings_of
 from app.api.v2.tensors import DATATYPES
 from app.contracts.errors import InvalidTensor
+from app.contracts.task_tensors import STRINGS
 from app.contracts.tensors import TensorSpec
 from app.dataplane import TensorRequest
 from app.settings import Settings
@@ -45,7 +48,10 @@ def parse(request: Any, raw: bytes = b"", *, binary: bool = False) -> TensorRequ
 
 def read(body: bytes, header_length: int | None = None, spec: TensorSpec = IMAGE) -> TensorRequest:
     return parse_request(
-        body, header_length=header_length, inputs=[spec], outputs=[LOGITS], settings=Settings()
+        body,
+        header_length=header_length,
+        expected=Expected(inputs=[spec], outputs=[LOGITS]),
+        settings=Settings(),
     )
 
 
@@ -119,7 +125,15 @@ REFUSED: dict[str, tuple[Any, bytes]] = {
     "output twice": (document() | {"outputs": [{"name": "logits"}] * 2}, b""),
     "output name a list": (document() | {"outputs": [{"name": ["logits"]}]}, b""),
     "unknown output parameter": (
-        document() | {"outputs": [{"name": "logits", "parameters": {"classification": 3}}]},
+        document() | {"outputs": [{"name": "logits", "parameters": {"sorted": True}}]},
+        b"",
+    ),
+    "classification not a number": (
+        document() | {"outputs": [{"name": "logits", "parameters": {"classification": "3"}}]},
+        b"",
+    ),
+    "shared memory for an output": (
+        document() | {"outputs": [{"name": "logits", "parameters": {"shared_memory_region": "r"}}]},
         b"",
     ),
     "binary_data not a flag": (
@@ -205,6 +219,59 @@ def test_integers_that_do_not_fit_are_refused(datatype: str, data: list[float]) 
         read(json.dumps(body).encode(), spec=spec)
 
 
+NAMES = TensorSpec("image", STRINGS, (-1,))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\1\0\0",
+        struct.pack("<I", 2) + b"a",
+        struct.pack("<I", 2**32 - 1) + b"abcd",
+        struct.pack("<I", 1) + b"ab",
+        struct.pack("<I", 1) + b"a" + struct.pack("<I", 0),
+    ],
+    ids=["nothing", "half a length", "cut off", "huge length", "left over", "two strings"],
+)
+def test_a_string_that_is_not_what_came_is_refused(raw: bytes) -> None:
+    """Its length is compared with the bytes before anything is made of it."""
+    entry = {"name": "image", "datatype": "BYTES", "shape": [1]}
+    header = {"inputs": [entry | {"parameters": {"binary_data_size": len(raw)}}]}
+    text = json.dumps(header).encode()
+    with pytest.raises(InvalidTensor, match="image"):
+        read(text + raw, len(text), NAMES)
+
+
+def test_more_strings_than_bytes_are_refused_unmade() -> None:
+    """Four bytes say how long each is, so that a shape alone makes no list."""
+    entry = {"name": "image", "datatype": "BYTES", "shape": [2**40]}
+    text = json.dumps({"inputs": [entry | {"parameters": {"binary_data_size": 8}}]}).encode()
+    with pytest.raises(InvalidTensor, match="more than the 8 bytes"):
+        read(text + b"\0" * 8, len(text), NAMES)
+
+
+@pytest.mark.parametrize(
+    ("array", "count", "batched", "expected"),
+    [
+        (
+            np.array([[0.5, 2, 1], [3, -1, 0]], np.float32),
+            2,
+            True,
+            [[b"2.000000:1:b", b"1.000000:2"], [b"3.000000:0:a", b"0.000000:2"]],
+        ),
+        (np.array([[1, 7]], np.int64), 9, True, [[b"7:1:b", b"1:0:a"]]),
+        (np.array([4, 5, 5], np.int32), 2, False, [b"5:1:b", b"5:2"]),
+    ],
+    ids=["floats", "more than there are", "no batch"],
+)
+def test_classes_are_the_largest_values(
+    array: Any, count: int, batched: bool, expected: list[Any]
+) -> None:
+    """`value:index:label` as Triton writes them; of equal values the first stays first."""
+    assert expected == classified(array, count, ["a", "b"], batched=batched).tolist()
+
+
 def asked(*outputs: str, binary: bool = False) -> ReplyForm:
     """These outputs, all raw or none."""
     return ReplyForm(outputs=outputs, binary=frozenset(outputs if binary else ()), id="7")
@@ -219,7 +286,13 @@ def test_what_is_written_is_read_back(
     """Every datatype survives the way out and the way in, as JSON and as bytes."""
     shapes = hnp.array_shapes(min_dims=1, max_dims=3, max_side=4)
     finite = {"allow_nan": False, "allow_infinity": False} if "float" in dtype else None
-    array = data.draw(hnp.arrays(dtype, shapes, elements=finite))
+    if dtype == STRINGS:
+        shape = data.draw(shapes)
+        items = st.binary(max_size=9) if binary else st.text(max_size=5).map(str.encode)
+        count = math.prod(shape)
+        array = strings_of(data.draw(st.lists(items, min_size=count, max_size=count)), shape)
+    else:
+        array = data.draw(hnp.arrays(dtype, shapes, elements=finite))
     spec = TensorSpec("x", dtype, (-1,) * array.ndim)
     body, length = write_reply({"x": array}, asked("x", binary=binary), model="m", version=1)
     header, raw = (body, b"") if length is None else (body[:length], body[length:])

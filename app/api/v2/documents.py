@@ -1,0 +1,233 @@
+"""What an inference request asks for, whichever door it came through: its document, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.api.v2.tensors import NO_SHARED_MEMORY, as_object, read_inputs
+from app.contracts.errors import InvalidTensor
+from app.contracts.task_tensors import STRINGS, TaskTensors
+from app.contracts.tensors import TensorSpec
+from app.dataplane import TensorRequest
+from app.engine.registry.model import ServedModel
+from app.settings import Settings
+
+PARAMETERS = ("predictor", "priority", "timeout", "binary_data_output")
+OUTPUT_PARAMETERS = ("binary_data", "classification")
+MAX_ID_CHARACTERS = 256
+MAX_CLASSES = 1_000
+SIMPLE = (str, int, float, bool)
+"""What a task's own parameter may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a request is held against: the tensors of a model, or those of a task.
+
+    `options` are a task's own parameters, None where there is no task.
+    """
+
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    options: tuple[str, ...] | None = None
+    optional: frozenset[str] = frozenset()
+    opaque: frozenset[str] = frozenset()
+    labels: Sequence[str] = ()
+    batched: bool = True
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Their names. A task's jobs all have the same priority."""
+        if self.options is None:
+            return PARAMETERS
+        return (*(name for name in PARAMETERS if name != "priority"), *self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyForm:
+    """What a client wants of the reply: its outputs by name, which of them raw, and of which only
+    so many of the largest values. `options` are a task's own parameters."""
+
+    outputs: tuple[str, ...]
+    binary: frozenset[str]
+    id: str | None = None
+    classes: Mapping[str, int] = field(default_factory=dict)
+    labels: Sequence[str] = ()
+    batched: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def expected_of_model(served: ServedModel) -> Expected:
+    labels = served.config.parameters.get("labels", ())
+    return Expected(
+        inputs=served.inputs,
+        outputs=served.outputs,
+        labels=labels if isinstance(labels, list | tuple) else (),
+        batched=served.batched,
+    )
+
+
+def expected_of_task(task: TaskTensors) -> Expected:
+    return Expected(
+        inputs=task.inputs,
+        outputs=task.outputs,
+        options=task.parameters,
+        optional=task.optional,
+        opaque=task.opaque,
+    )
+
+
+def read_document(
+    document: Mapping[str, Any],
+    raw: memoryview,
+    *,
+    expected: Expected,
+    settings: Settings,
+    binary: bool = False,
+    within: float | None = None,
+) -> TensorRequest:
+    """The request; its state is a ReplyForm. `raw` are the tensors that the document only declares.
+
+    With `binary` all outputs are raw unless they say otherwise. `within` is the time, in seconds,
+    after which nobody waits any more. Raises InvalidTensor naming the tensor or the parameter and
+    what was expected of it.
+    """
+    parameters = as_object(document.get("parameters", {}), "parameters")
+    if unknown := set(parameters) - set(expected.parameters):
+        raise InvalidTensor(
+            f"{len(unknown)} unknown parameters; there are {', '.join(expected.parameters)}"
+        )
+    group = parameters.get("predictor")
+    if group is not None and not isinstance(group, str):
+        raise InvalidTensor("parameter predictor must be the name of an instance group")
+    timeout = _whole(parameters, "timeout", settings.timeout_max_ms * 1000)
+    form = _form(document, parameters, expected, binary)
+    inputs = read_inputs(document.get("inputs"), raw, expected.inputs)
+    if expected.options is not None:
+        _check_complete(inputs, expected)
+    return TensorRequest(
+        inputs=inputs,
+        group=group,
+        priority=_whole(parameters, "priority", 1_000),
+        timeout=_seconds(timeout, within, settings),
+        state=form,
+    )
+
+
+def _check_complete(inputs: Mapping[str, Any], expected: Expected) -> None:
+    """Of a model's inputs the engine says it."""
+    for spec in expected.inputs:
+        if spec.name not in inputs:
+            if spec.name not in expected.optional:
+                raise InvalidTensor(f"input {spec.name!r} is missing")
+        elif not spec.admits(inputs[spec.name]):
+            raise InvalidTensor(
+                f"input {spec.name!r} must have the shape {list(spec.shape)} (-1 is free), "
+                f"received {list(inputs[spec.name].shape)}"
+            )
+
+
+def _form(
+    document: Mapping[str, Any], parameters: Mapping[str, Any], expected: Expected, binary: bool
+) -> ReplyForm:
+    listed = document.get("outputs")
+    known = {spec.name: spec for spec in expected.outputs}
+    all_binary = _flag(parameters, "binary_data_output", binary)
+    if listed is None or listed == []:
+        listed = [{"name": name} for name in known]
+    if not isinstance(listed, list):
+        raise InvalidTensor("outputs must be a list")
+    wanted: list[str] = []
+    raw: set[str] = set()
+    classes: dict[str, int] = {}
+    for number, item in enumerate(listed):
+        entry = as_object(item, f"outputs[{number}]")
+        name = entry.get("name")
+        if not isinstance(name, str) or name not in known or name in wanted:
+            raise InvalidTensor(
+                f"outputs[{number}]: the model has no such output, or it is there twice; "
+                f"it has {', '.join(known)}"
+            )
+        own = as_object(entry.get("parameters", {}), f"outputs[{number}].parameters")
+        _check_output_parameters(own, number)
+        wanted.append(name)
+        if _flag(own, "binary_data", all_binary):
+            raw.add(name)
+        elif name in expected.opaque:
+            raise InvalidTensor(
+                f"output {name!r} is no text, which JSON could hold: ask for it raw, with "
+                "parameter binary_data_output or its own binary_data"
+            )
+        if count := _whole(own, "classification", MAX_CLASSES):
+            if known[name].dtype == STRINGS or expected.options is not None:
+                raise InvalidTensor(f"output {name!r}: classification is for outputs of a model")
+            classes[name] = count
+    return ReplyForm(
+        outputs=tuple(wanted),
+        binary=frozenset(raw),
+        id=_id(document.get("id")),
+        classes=classes,
+        labels=expected.labels,
+        batched=expected.batched,
+        options=_options(parameters, expected.options or ()),
+    )
+
+
+def _check_output_parameters(own: Mapping[str, Any], number: int) -> None:
+    if any(isinstance(name, str) and name.startswith("shared_memory_") for name in own):
+        raise InvalidTensor(f"outputs[{number}]: {NO_SHARED_MEMORY}")
+    if unknown := set(own) - set(OUTPUT_PARAMETERS):
+        raise InvalidTensor(
+            f"outputs[{number}]: {len(unknown)} unknown parameters; there are "
+            f"{', '.join(OUTPUT_PARAMETERS)}"
+        )
+
+
+def _options(parameters: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    for name in names:
+        if name in parameters and type(parameters[name]) not in SIMPLE:
+            raise InvalidTensor(f"parameter {name} must be a string, a number, true or false")
+    return {name: parameters[name] for name in names if name in parameters}
+
+
+def _id(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > MAX_ID_CHARACTERS:
+        raise InvalidTensor(
+            f"id must be a string of at most {MAX_ID_CHARACTERS} characters",
+            limit=MAX_ID_CHARACTERS,
+        )
+    return value
+
+
+def _flag(parameters: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidTensor(f"parameter {name} must be true or false")
+    return value
+
+
+def _whole(parameters: Mapping[str, Any], name: str, limit: int) -> int:
+    value = parameters.get(name, 0)
+    if type(value) is not int or not 0 <= value <= limit:
+        raise InvalidTensor(
+            f"parameter {name} must be an integer from 0 to {limit}",
+            limit=limit,
+            received=value if type(value) is int and abs(value) < 2**53 else None,
+        )
+    return value
+
+
+def _seconds(microseconds: int, within: float | None, settings: Settings) -> float:
+    """A timeout as the protocol's other servers have it, too; 0 is the default.
+
+    Who waits only for a certain time need not be answered later, and may wait longer than the
+    default.
+    """
+    if within is None:
+        return microseconds / 1e6 if microseconds else settings.timeout_default_ms / 1000
+    longest = microseconds / 1e6 if microseconds else settings.timeout_max_ms / 1000
+    return min(longest, within)

@@ -1,0 +1,62 @@
+"""Whose name it is under /v2: a task's, or a model's that is called as one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.contracts.task_tensors import STRINGS, TaskTensors
+from app.contracts.tensors import TensorSpec
+from tests.api.fakes import Client, FakeModel, FakeRegistry, make_app, make_services
+
+ECHO = TaskTensors(
+    inputs=(TensorSpec("text", STRINGS, (-1,)),),
+    outputs=(TensorSpec("length", "int32", (-1,)),),
+    parameters=(),
+    read=lambda inputs, _: inputs["text"],
+    write=lambda value, _: {"length": value},
+    max_bytes=100,
+)
+
+
+def client(*models: FakeModel, tasks: tuple[str, ...] = ("echo",)) -> Client:
+    services = make_services(registry=FakeRegistry(models=[*models]))
+    return Client(make_app(services=replace(services, task_tensors=dict.fromkeys(tasks, ECHO))))
+
+
+def test_a_task_is_described_as_an_ensemble_of_its_model() -> None:
+    """`echo` is answered by the default model `m1`."""
+    asked = client(FakeModel())
+    assert asked.get("/v2/models/echo").json()["platform"] == "ensemble"
+    config = asked.get("/v2/models/echo/versions/1/config").json()
+    step = {"model_name": "m1", "model_version": -1}
+    assert config["ensemble_scheduling"] == {"step": [step]}
+    assert asked.get("/v2/models/echo/versions/2/config").status_code == 404
+    assert asked.get("/v2/models/echo/stats").json()["model_stats"][0]["name"] == "echo"
+
+
+def test_a_model_of_the_repository_keeps_its_name() -> None:
+    """What answered under a name before there were tasks here goes on."""
+    asked = client(FakeModel(name="echo"), FakeModel())
+    assert asked.get("/v2/models/echo").json()["platform"] == "paddle_inference"
+    assert asked.get("/v2/models/echo").json()["inputs"][0]["name"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("models", "status"),
+    [((), 404), ((FakeModel(is_ready=False),), 503)],
+    ids=["none", "not ready"],
+)
+def test_a_task_is_as_ready_as_its_model(models: tuple[Any, ...], status: int) -> None:
+    """Without one it does not answer, and says so."""
+    assert client(*models).get("/v2/models/echo/ready").status_code == status
+    assert client(FakeModel()).get("/v2/models/echo/ready").status_code == 200
+
+
+def test_a_request_above_the_tasks_own_limit_is_refused() -> None:
+    """By what it says it has, and by what came."""
+    asked = client(FakeModel())
+    response = asked.post("/v2/models/echo/infer", content=b" " * 101)
+    assert (response.status_code, "limit for 'echo' is 100" in response.text) == (413, True)
