@@ -20,9 +20,10 @@ from app.api.middleware.access import Access
 from app.api.middleware.agents import Agents
 from app.api.middleware.body_budget import BodyBudget
 from app.api.middleware.disconnect import Disconnect
-from app.api.middleware.keys import Keys
+from app.api.middleware.gates import Gates
+from app.api.middleware.keys import KeyRules, Keys
 from app.api.middleware.limits import BodyLimits
-from app.api.middleware.quotas import QuotaLimits, Quotas
+from app.api.middleware.quotas import Purses, QuotaLimits, Quotas
 from app.api.middleware.sites import Sites
 from app.api.problems import (
     ANY_STATUSES,
@@ -131,6 +132,7 @@ def build_application(
     )
     for route in routes.routes:
         services.metrics.expect_route(route.template, route.methods, route.statuses)
+    gates = build_gates(settings, keys)
     app = FastAPI(
         title="Paddlepool",
         version=__version__,
@@ -143,7 +145,7 @@ def build_application(
         middleware=_layers(
             services,
             routes,
-            keys,
+            gates,
             exposed=(
                 *EXPOSED,
                 *(name for task in tasks for name in task.headers),
@@ -153,6 +155,7 @@ def build_application(
         ),
     )
     app.state.paddlepool = services
+    app.state.gates = gates
     errors.install(app)
     for mount in mounts:
         answers = documented(
@@ -177,7 +180,7 @@ def _statuses(mount: _Mount) -> Iterable[int]:
 def _layers(
     services: Services,
     routes: RouteTable,
-    keys: Sequence[bytes],
+    gates: Gates,
     *,
     exposed: Sequence[str],
     doors: Sequence[DeclaredDoor],
@@ -204,24 +207,30 @@ def _layers(
                 expose_headers=exposed,
             )
         )
-    admin_key = settings.admin_key
-    quotas = _quotas(settings)
-    budget = BodyBudget(settings.body_memory_bytes or memory_limit() // BODY_SHARE)
     return [
         *layers,
         Middleware(Sites, hosts=settings.hosts(), origins=settings.cors_origins),
         Middleware(Disconnect),
-        Middleware(
-            Keys,
+        Middleware(Keys, rules=gates.keys),
+        *([Middleware(Quotas, purses=gates.purses)] if gates.purses is not None else ()),
+        Middleware(BodyLimits, routes=routes, budget=gates.bodies),
+    ]
+
+
+def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
+    """One for all doors of a server."""
+    admin_key, quotas = settings.admin_key, _quotas(settings)
+    return Gates(
+        keys=KeyRules(
             keys=keys,
             start_keys=[key.get_secret_value().encode() for key in settings.start_group_keys],
             admin_key=None if admin_key is None else admin_key.get_secret_value().encode(),
             health_needs_key=settings.health_needs_key,
             metrics_needs_key=settings.metrics_needs_key,
         ),
-        *([Middleware(Quotas, limits=quotas)] if quotas else ()),
-        Middleware(BodyLimits, routes=routes, budget=budget),
-    ]
+        purses=Purses(quotas) if quotas else None,
+        bodies=BodyBudget(settings.body_memory_bytes or memory_limit() // BODY_SHARE),
+    )
 
 
 def _quotas(settings: Settings) -> QuotaLimits:

@@ -23,6 +23,13 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 class DoorSettings(BaseModel):
     """A part of app.settings.Settings."""
 
+    grpc_port: int | None = Field(
+        None,
+        ge=0,
+        le=65_535,
+        description="Port for the Open Inference Protocol over gRPC, which needs the extra `grpc`;"
+        " 0 takes a free one and logs it, and without it there is none.",
+    )
     header_timeout_seconds: Seconds = Field(
         10.0, description="Time a client has to send a request's headers, else 408."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import threading
 import time
@@ -14,6 +15,7 @@ from functools import partial
 from fastapi import FastAPI
 
 from app.api.metrics import read_gauges
+from app.api.middleware.gates import Gates
 from app.api.services import Lifecycle, Services
 from app.application import build_application
 from app.backends.process import ProcessBackend
@@ -21,6 +23,7 @@ from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
 from app.codecs.pool import CodecPool
 from app.codecs.service import Codecs
+from app.contracts.errors import ConfigError
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.dataplane import DataPlane
 from app.doors.opened import open_doors
@@ -47,6 +50,9 @@ from app.workers import Workers
 ON_DEMAND_SHARE = 4
 """Groups that start on demand take about this part of the memory, if no setting says how much."""
 
+GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection")
+"""Of the extra `grpc`."""
+
 log = logging.getLogger("paddlepool.server")
 
 
@@ -61,8 +67,10 @@ def create_app(
 
     `pipelines` names the module of each task, and `settings` have what these declare
     (app.pipelines.task.settings_class). Raises ConfigError when the model repository or the key
-    file cannot be read, the key file has no key, or the settings name a task that does not exist.
+    file cannot be read, the key file has no key, the settings name a task that does not exist, or
+    ask for gRPC where its extra is not installed.
     """
+    _check_grpc(settings)
     keys = settings.keys()  # first: a wrong key file must end the start before any process
     tasks = load_tasks(pipelines)
     repository = ModelRepository(settings.model_repository)
@@ -159,10 +167,13 @@ async def _lifespan(
     background: Background | None,
 ) -> AsyncIterator[None]:
     """Load in a thread, so that the socket is open at once; close everything after the drain."""
-    del app
+    services: Services = app.state.paddlepool
+    if services.settings.grpc_port is not None:
+        await _open_grpc(services, app.state.gates)
     stopping = threading.Event()
     threading.Thread(target=load, args=(stopping,), name="load", daemon=True).start()
     yield
+    await services.lifecycle.close_doors()
     stopping.set()
     if background is not None:
         await asyncio.to_thread(background.close)
@@ -170,6 +181,25 @@ async def _lifespan(
     if workers is not None:
         await asyncio.to_thread(workers.close)
     operations.shutdown(wait=False)
+
+
+async def _open_grpc(services: Services, gates: Gates) -> None:
+    """The second port. Imported here, because it is an extra that most servers do without."""
+    from app.rpc.server import GrpcDoor
+
+    door = GrpcDoor(services, gates, connections=services.settings.max_connections)
+    await door.open()
+    services.lifecycle.doors.append(door.close)
+
+
+def _check_grpc(settings: Settings) -> None:
+    """Raises ConfigError where gRPC is asked for and not installed."""
+    missing = [name for name in GRPC_PACKAGES if importlib.util.find_spec(name) is None]
+    if settings.grpc_port is not None and missing:
+        raise ConfigError(
+            f"PADDLEPOOL_GRPC_PORT is set, and {', '.join(missing)} not installed: "
+            "pip install 'paddlepool[grpc]'"
+        )
 
 
 def _load(

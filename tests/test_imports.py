@@ -114,6 +114,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         "app.doors*",
         (*EDGE, "app.doors", *(f"app.pipelines.{module}" for module in DOORS_SEE)),
     ),
+    ("app.rpc*", (*EDGE, "app.rpc")),
     ("app.server*", ("app.api", "app.contracts", "app.server", "app.settings")),
     ("app.commands.serve", ("app",)),
     ("app.commands*", (*ENGINE, *OFFLINE, "app.commands", "app.settings")),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Annotated, cast
@@ -18,12 +19,20 @@ from app.settings import Settings
 
 @dataclass(slots=True)
 class Lifecycle:
-    """Where the process is in its life. A signal handler sets `draining`, so it needs no lock."""
+    """Where the process is in its life. A signal handler sets `draining`, so it needs no lock.
+
+    `doors` are closed beside HTTP's own when the drain delay is over: each takes no new requests
+    then, and returns when those in flight have ended or their time is up.
+    """
 
     draining: bool = False
+    doors: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     def drain(self) -> None:
         self.draining = True
+
+    async def close_doors(self) -> None:
+        await asyncio.gather(*(close() for close in self.doors))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,9 +59,13 @@ def run(args: argparse.Namespace) -> int:
     lifecycle = Lifecycle()
     try:
         # The address first: no process is started for a port that is taken.
-        listener = server.listen(settings.host, settings.port, backlog=settings.backlog)
+        port = settings.port
+        listener = server.listen(settings.host, port, backlog=settings.backlog)
+        if settings.grpc_port:  # gRPC opens it itself, when there is an event loop
+            port = settings.grpc_port
+            server.listen(settings.host, port, backlog=1).close()
     except OSError as error:
-        return _refuse(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
+        return _refuse(f"cannot listen on {settings.host}:{port}: {error.strerror}")
     bring_models = model_source(settings)
     if (
         bring_models is not None
@@ -76,7 +80,14 @@ def run(args: argparse.Namespace) -> int:
     # every request for 60 ms; a reload makes enough objects to start one.
     gc.freeze()
     sys.setswitchinterval(SWITCH_SECONDS)
-    server.run(app, settings, listener=listener, connections=connections, on_drain=lifecycle.drain)
+    server.run(
+        app,
+        settings,
+        listener=listener,
+        connections=connections,
+        on_drain=lifecycle.drain,
+        close_doors=lifecycle.close_doors,
+    )
 
 
 def _form(wanted: str) -> logging.Formatter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -10,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
@@ -31,11 +32,17 @@ class PoolServer(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, *, on_drain: Callable[[], None], drain_delay: float
+        self,
+        config: uvicorn.Config,
+        *,
+        on_drain: Callable[[], None],
+        drain_delay: float,
+        close_doors: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(config)
         self._on_drain = on_drain
         self._drain_delay = drain_delay
+        self._close_doors = close_doors
         self._stop_at: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -53,6 +60,12 @@ class PoolServer(uvicorn.Server):
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             self.should_exit = True
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close other doors while ours drains: all have the same time."""
+        closing = asyncio.ensure_future(self._close_doors())
+        await super().shutdown(sockets)
+        closing.cancel()  # the application is down, and has waited for them unless it was forced
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -93,10 +106,11 @@ def run(
     listener: socket.socket,
     connections: int,
     on_drain: Callable[[], None],
+    close_doors: Callable[[], Awaitable[None]],
 ) -> NoReturn:
     """Serve until a signal, then end the process: code 0 after a drain, 1 when forced.
 
-    `connections` may be open at one time.
+    `connections` may be open at one time. `close_doors` closes those beside HTTP.
     """
     limits = ProtocolLimits(
         header_seconds=settings.header_timeout_seconds,
@@ -119,7 +133,12 @@ def run(
         timeout_keep_alive=settings.keep_alive_seconds,  # type: ignore[arg-type]  # a float is fine
         timeout_graceful_shutdown=settings.drain_timeout_seconds,  # type: ignore[arg-type]
     )
-    server = PoolServer(config, on_drain=on_drain, drain_delay=settings.drain_delay_seconds)
+    server = PoolServer(
+        config,
+        on_drain=on_drain,
+        drain_delay=settings.drain_delay_seconds,
+        close_doors=close_doors,
+    )
     host, port = listener.getsockname()[:2]
     log.info("listening", extra={"url": f"http://{_bracketed(host)}:{port}", "pid": os.getpid()})
     server.run(sockets=[listener])

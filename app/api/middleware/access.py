@@ -7,6 +7,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -49,7 +50,7 @@ class Access:
             await self._app(scope, receive, send)
             return
         started = self._clock()
-        request_id = _request_id(Headers(scope=scope).get("x-request-id"))
+        request_id = request_id_of(Headers(scope=scope).get("x-request-id"))
         route = self._routes.find(scope["path"])
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
@@ -90,24 +91,41 @@ class Access:
         finally:
             if state.get("client_gone"):
                 status = CLIENT_GONE
-            seconds = self._clock() - started
             route = state["route"]  # None where it was refused before it came to one
-            template = route.template if route else None
-            method = scope["method"]
-            self._metrics.request_done(
-                route=template, method=method, status=status or 500, seconds=seconds
+            record(
+                self._metrics,
+                request_id=request_id,
+                method=scope["method"],
+                route=route.template if route else None,
+                status=status or 500,
+                seconds=self._clock() - started,
+                sent=sent,
             )
-            log.info(
-                "request",
-                extra={
-                    "request_id": request_id,
-                    "method": method if method in METHODS else OTHER,
-                    "route": template or UNMATCHED,
-                    "status": status or 500,
-                    "milliseconds": round(seconds * 1000, 2),
-                    **sent,
-                },
-            )
+
+
+def record(
+    metrics: Metrics,
+    *,
+    request_id: str,
+    method: str,
+    route: str | None,
+    status: int,
+    seconds: float,
+    sent: Mapping[str, str],
+) -> None:
+    """Measure and log one request that has ended; `sent` says where its answer came from."""
+    metrics.request_done(route=route, method=method, status=status, seconds=seconds)
+    log.info(
+        "request",
+        extra={
+            "request_id": request_id,
+            "method": method if method in METHODS else OTHER,
+            "route": route or UNMATCHED,
+            "status": status,
+            "milliseconds": round(seconds * 1000, 2),
+            **sent,
+        },
+    )
 
 
 def _as_get(scope: Scope) -> Scope:
@@ -115,7 +133,7 @@ def _as_get(scope: Scope) -> Scope:
     return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
 
-def _request_id(offered: str | None) -> str:
+def request_id_of(offered: str | None) -> str:
     if offered is not None and REQUEST_ID.fullmatch(offered):
         return offered
     return secrets.token_hex(8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api.errors import fault_of
 from app.api.pages import FOLDERS, PAGES
 from app.api.problems import reply
-from app.contracts.caller import CALLER, Caller
+from app.contracts.caller import ANYBODY, CALLER, Caller
 from app.contracts.errors import Forbidden, Unauthorized
 
 ADMIN_PREFIX = "/v2/repository"
@@ -25,15 +26,12 @@ IPV6_NETWORK = 64
 """Bits of an address that tell one client from another: whoever has one has all below them."""
 
 
-class Keys:
-    """Lets a request pass whose `Authorization: Bearer` or `X-Api-Key` is one of the keys.
-
-    The caller is the key, or the client's address where there are no keys.
-    """
+class KeyRules:
+    """Which paths ask for a key, and whose request it is: the key's, or the client's address where
+    there are no keys. The same for every door."""
 
     def __init__(
         self,
-        app: ASGIApp,
         *,
         keys: Sequence[bytes],
         start_keys: Sequence[bytes],
@@ -42,7 +40,6 @@ class Keys:
         metrics_needs_key: bool,
     ) -> None:
         """`start_keys` alone may start instance groups; everybody may where there are none."""
-        self._app = app
         self._keys = tuple(dict.fromkeys((*keys, *start_keys)))
         may_start = [not start_keys or key in start_keys for key in self._keys]
         self._callers = tuple(
@@ -54,36 +51,23 @@ class Keys:
         self._health_needs_key = health_needs_key
         self._metrics_needs_key = metrics_needs_key
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            refusal = self._refusal(scope, Headers(scope=scope))
-            if refusal is not None:
-                await reply(fault_of(refusal), scope)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _refusal(self, scope: Scope, headers: Headers) -> Unauthorized | Forbidden | None:
-        path = str(scope["path"])
+    def caller(self, path: str, headers: Headers, address: str) -> Caller:
+        """Who asks for `path`. Raises Unauthorized and Forbidden."""
         if path == ADMIN_PREFIX or path.startswith(ADMIN_PREFIX + "/"):
             if not self._admin_keys:
-                return Forbidden("Model control is off: the server has no admin key.")
-            found = _find(headers, self._admin_keys, "the admin key")
-            return None if isinstance(found, int) else found
+                raise Forbidden("Model control is off: the server has no admin key.")
+            _find(headers, self._admin_keys, "the admin key")
+            return ANYBODY
         if self._needs_keys and self._needs_key(path):
-            found = _find(headers, self._keys, "an API key")
-            if not isinstance(found, int):
-                return found
-            CALLER.set(self._callers[found])
-        elif not is_open(path):
-            CALLER.set(self._without_key(scope, headers))
-        return None
+            return self._callers[_find(headers, self._keys, "an API key")]
+        return ANYBODY if is_open(path) else self._without_key(headers, address)
 
-    def _without_key(self, scope: Scope, headers: Headers) -> Caller:
+    def _without_key(self, headers: Headers, address: str) -> Caller:
         """A key is not asked for; who has one of those that may start groups may offer it."""
-        if self._keys and isinstance(found := _find(headers, self._keys, ""), int):
-            return self._callers[found]
-        client = scope.get("client")
-        name = client_network(client[0]) if client else ""
+        if self._keys:
+            with contextlib.suppress(Unauthorized):
+                return self._callers[_find(headers, self._keys, "")]
+        name = client_network(address) if address else ""
         return Caller(name=name, may_start=self._anybody_may_start)
 
     def _needs_key(self, path: str) -> bool:
@@ -92,6 +76,25 @@ class Keys:
         if is_health(path):
             return self._health_needs_key
         return not is_open(path)
+
+
+class Keys:
+    """Lets a request pass whose `Authorization: Bearer` or `X-Api-Key` is one of the keys."""
+
+    def __init__(self, app: ASGIApp, *, rules: KeyRules) -> None:
+        self._app = app
+        self._rules = rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            client = scope.get("client")
+            address = client[0] if client else ""
+            try:
+                CALLER.set(self._rules.caller(str(scope["path"]), Headers(scope=scope), address))
+            except (Unauthorized, Forbidden) as refusal:
+                await reply(fault_of(refusal), scope)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def is_health(path: str) -> bool:
@@ -115,17 +118,17 @@ def client_network(address: str) -> str:
         return address
 
 
-def _find(headers: Headers, keys: Sequence[bytes], wanted: str) -> Unauthorized | int:
-    """The place of the offered key among the keys, or why there is none."""
+def _find(headers: Headers, keys: Sequence[bytes], wanted: str) -> int:
+    """The place of the offered key among the keys. Raises Unauthorized."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     offered = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
     if not offered:
-        return Unauthorized(
+        raise Unauthorized(
             f"This needs {wanted}, as `Authorization: Bearer KEY` or `X-Api-Key: KEY`."
         )
     # Headers are latin-1 on the wire. Every key is compared, so that time tells nothing.
     given = offered.encode("latin-1")
     matches = [hmac.compare_digest(given, key) for key in keys]
     if not any(matches):
-        return Unauthorized(f"The key in the request is not {wanted}.")
+        raise Unauthorized(f"The key in the request is not {wanted}.")
     return matches.index(True)

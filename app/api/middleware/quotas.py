@@ -98,21 +98,50 @@ class QuotaLimits:
         return bool(self.per_minute or self.concurrent)
 
 
-class Quotas:
-    """429 for a caller that has had its share. Probes, metrics, pages, model control are free."""
+class Purses:
+    """What each caller has left, whichever door it comes through; for one event loop."""
 
-    def __init__(self, app: ASGIApp, *, limits: QuotaLimits, clock: Clock = time.monotonic) -> None:
-        self._app = app
+    def __init__(self, limits: QuotaLimits, *, clock: Clock = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
         self._purses: OrderedDict[str, Purse] = OrderedDict()
 
+    def of(self, name: str) -> Purse:
+        purse = self._purses.get(name)
+        if purse is None:
+            purse = self._purses[name] = Purse(self._limits.per_minute, self._clock)
+            if len(self._purses) > MAX_CALLERS:
+                self._purses.popitem(last=False)
+        self._purses.move_to_end(name)
+        return purse
+
+    def pay(self, purse: Purse) -> None:
+        """For one more request. Raises QuotaExceeded."""
+        limit = self._limits.concurrent
+        if limit and purse.running >= limit:
+            raise QuotaExceeded(
+                f"{purse.running} requests of this caller are running, the limit is {limit}",
+                retry_after=1.0,
+                limit=limit,
+                received=purse.running + 1,
+            )
+        purse.check()
+        purse.spend("requests", 1)
+
+
+class Quotas:
+    """429 for a caller that has had its share. Probes, metrics, pages, model control are free."""
+
+    def __init__(self, app: ASGIApp, *, purses: Purses) -> None:
+        self._app = app
+        self._purses = purses
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _is_free(scope["path"]):
+        if scope["type"] != "http" or is_free(scope["path"]):
             await self._app(scope, receive, send)
             return
         caller = CALLER.get()
-        purse = self._purse(caller.name)
+        purse = self._purses.of(caller.name)
         CALLER.set(replace(caller, quota=purse))
 
         async def send_marked(message: Message) -> None:
@@ -121,9 +150,7 @@ class Quotas:
             await send(message)
 
         try:
-            self._check_running(purse)
-            purse.check()
-            purse.spend("requests", 1)
+            self._purses.pay(purse)
         except QuotaExceeded as exceeded:
             await reply(fault_of(exceeded), scope)(scope, receive, send_marked)
             return
@@ -133,25 +160,6 @@ class Quotas:
         finally:
             purse.running -= 1
 
-    def _purse(self, name: str) -> Purse:
-        purse = self._purses.get(name)
-        if purse is None:
-            purse = self._purses[name] = Purse(self._limits.per_minute, self._clock)
-            if len(self._purses) > MAX_CALLERS:
-                self._purses.popitem(last=False)
-        self._purses.move_to_end(name)
-        return purse
 
-    def _check_running(self, purse: Purse) -> None:
-        limit = self._limits.concurrent
-        if limit and purse.running >= limit:
-            raise QuotaExceeded(
-                f"{purse.running} requests of this caller are running, the limit is {limit}",
-                retry_after=1.0,
-                limit=limit,
-                received=purse.running + 1,
-            )
-
-
-def _is_free(path: str) -> bool:
+def is_free(path: str) -> bool:
     return is_open(path) or path.startswith(ADMIN_PREFIX)

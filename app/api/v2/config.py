@@ -26,15 +26,15 @@ def router() -> APIRouter:
 
 async def config(model: str, services: ServicesDep) -> dict[str, Any]:
     """Configuration of the version that answers when a request names none."""
-    return _config(services, model, None)
+    return config_of(services, model, None)
 
 
 async def version_config(model: str, version: int, services: ServicesDep) -> dict[str, Any]:
     """Configuration of one version."""
-    return _config(services, model, version)
+    return config_of(services, model, version)
 
 
-def _config(services: Services, model: str, version: int | None) -> dict[str, Any]:
+def config_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
     if (task := task_named(services, model)) is not None:
         check_version(version)
         return configured(services, task, model)

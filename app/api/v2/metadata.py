@@ -70,15 +70,15 @@ async def server_metadata(services: ServicesDep) -> ServerMetadata:
 
 async def model_metadata(model: str, services: ServicesDep) -> ModelMetadata:
     """Inputs and outputs of the version that answers when a request names none."""
-    return _metadata(services, model, None)
+    return metadata_of(services, model, None)
 
 
 async def version_metadata(model: str, version: int, services: ServicesDep) -> ModelMetadata:
     """Inputs and outputs of one version."""
-    return _metadata(services, model, version)
+    return metadata_of(services, model, version)
 
 
-def _metadata(services: Services, model: str, version: int | None) -> ModelMetadata:
+def metadata_of(services: Services, model: str, version: int | None) -> ModelMetadata:
     if (task := task_named(services, model)) is not None:
         check_version(version)
         return ModelMetadata(**described(task, model))

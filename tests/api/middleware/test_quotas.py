@@ -10,7 +10,7 @@ import pytest
 from fastapi import APIRouter
 
 from app.api.middleware.keys import client_network
-from app.api.middleware.quotas import MAX_CALLERS, Purse, QuotaLimits, Quotas
+from app.api.middleware.quotas import MAX_CALLERS, Purse, Purses, QuotaLimits
 from app.contracts.caller import CALLER
 from app.contracts.errors import QuotaExceeded
 from app.settings import Settings
@@ -150,14 +150,11 @@ def test_a_task_spends_from_its_callers_purse() -> None:
 
 def test_no_more_addresses_are_remembered_than_fit() -> None:
     """Those not seen for the longest are forgotten."""
-
-    async def nothing(*_: Any) -> None: ...
-
-    quotas = Quotas(nothing, limits=QuotaLimits(per_minute={"requests": 1}, concurrent=0))
+    purses = Purses(QuotaLimits(per_minute={"requests": 1}, concurrent=0))
     for number in range(MAX_CALLERS + 10):
-        quotas._purse(str(number))
-    assert len(quotas._purses) == MAX_CALLERS
-    assert "0" not in quotas._purses
+        purses.of(str(number))
+    assert len(purses._purses) == MAX_CALLERS
+    assert "0" not in purses._purses
 
 
 def who(**settings: Any) -> Client:

@@ -1,0 +1,265 @@
+"""The way of one call: whose it is, what it may take, its message, its answer, its line in the log.
+
+A call's handler is given the stream of its messages, also where there is one alone: so a caller is
+known, and refused, before a message of many megabytes is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import urllib.parse
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc
+from starlette.datastructures import Headers
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from app.api.errors import INTERNAL, fault_of, http_fault, log_failure
+from app.api.middleware.access import CLIENT_GONE, record, request_id_of
+from app.api.middleware.gates import Gates
+from app.api.middleware.quotas import Purses, is_free
+from app.api.problems import Fault
+from app.api.services import Services
+from app.contracts.caller import CALLER
+from app.contracts.errors import InvalidTensor, Overloaded, PaddlepoolError
+from app.rpc.messages import SERVICE
+from app.rpc.status import CODES, metadata_of
+
+METHOD = "POST"
+"""What gRPC is in HTTP/2."""
+
+NOTHING_ASKED = 0
+"""Neither logged nor measured."""
+
+DEADLINE = 504
+TOO_LATE = "The client did not send its message in time."
+NO_MESSAGE = "the call ended without a message"
+
+
+@dataclass(slots=True)
+class Call:
+    """One call, or one message of a stream. `within` are the seconds that its client waits."""
+
+    within: float | None
+    metadata: dict[str, str] = field(default_factory=dict)
+    """Goes back behind the answer."""
+
+
+Answer = Callable[[bytes, Call], Awaitable[bytes]]
+"""From a message to the reply's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """`path` is that of the same request over HTTP, whose rules for keys and quotas hold here."""
+
+    name: str
+    path: str
+    answer: Answer
+    service: str = SERVICE
+
+    @property
+    def route(self) -> str:
+        return f"/{self.service}/{self.name}"
+
+
+class Calls:
+    """Answers every call of the port; for one event loop."""
+
+    def __init__(self, services: Services, gates: Gates) -> None:
+        settings = services.settings
+        self._services = services
+        self._gates = gates
+        proxies = list(settings.trusted_proxies)
+        self._told_by_proxies = (
+            ProxyHeadersMiddleware(_nothing, trusted_hosts=proxies) if proxies else None
+        )
+        # Whole messages are assembled before they are seen: no more of them at one time than fit.
+        self._at_once = max(1, gates.bodies.limit // settings.infer_max_bytes)
+        self._arriving = asyncio.Semaphore(self._at_once)
+        self._streams = 0
+
+    async def answer(self, method: Method, messages: AsyncIterator[bytes], context: Any) -> bytes:
+        """The reply to a call of one message. Ends the call with the error's code and words."""
+        call = Call(context.time_remaining())
+        fault: Fault | None = None
+        with self._recorded(method, context, call) as state:
+            fault, reply = await self._answer(method, messages, context, call)
+            state["status"] = 200 if fault is None else fault.status
+        metadata = metadata_of_call(call)
+        if fault is not None:
+            await context.abort(CODES[fault.status], fault.detail, metadata)
+        context.set_trailing_metadata(metadata)
+        return reply
+
+    async def answer_each(
+        self, method: Method, messages: AsyncIterator[bytes], context: Any
+    ) -> AsyncIterator[bytes | Fault]:
+        """The replies to a stream's messages, one after the other; a refused one is a fault, and
+        the next is answered. Ends the call where it may not ask at all."""
+        first = Call(context.time_remaining())
+        if refusal := await self._refusal(method, context, first):
+            await context.abort(CODES[refusal.status], refusal.detail, metadata_of_call(first))
+        self._streams += 1
+        try:
+            async for message in messages:  # what waits for one is the client, as long as it likes
+                call = Call(context.time_remaining())
+                with self._recorded(method, context, call) as state:
+                    fault, reply = await self._answer(method, _only(message), context, call)
+                    state["status"] = 200 if fault is None else fault.status
+                yield reply if fault is None else fault
+        finally:
+            self._streams -= 1
+
+    async def _refusal(self, method: Method, context: Any, call: Call) -> Fault | None:
+        """Why there may be no stream."""
+        with self._recorded(method, context, call) as state:
+            try:
+                await self._admit(method, context)
+                if self._streams >= self._at_once:
+                    raise Overloaded(
+                        f"{self._streams} streams are open, as many as may",
+                        retry_after=1.0,
+                        limit=self._at_once,
+                        received=self._streams + 1,
+                    )
+            except PaddlepoolError as error:
+                fault = fault_of(error)
+                state["status"] = fault.status
+                call.metadata |= metadata_of(fault)
+                return fault
+            state["status"] = NOTHING_ASKED
+        return None
+
+    async def _answer(
+        self, method: Method, messages: AsyncIterator[bytes], context: Any, call: Call
+    ) -> tuple[Fault | None, bytes]:
+        try:
+            await self._admit(method, context)
+            purses = self._gates.purses
+            if purses is None or is_free(method.path):
+                return None, await self._reply(method, messages, call)
+            with _paid(purses, call):
+                return None, await self._reply(method, messages, call)
+        except PaddlepoolError as error:
+            fault = fault_of(error)
+        except TimeoutError:
+            fault = http_fault(408, TOO_LATE)
+        except Exception as error:
+            log_failure(error, call.metadata["x-request-id"])
+            fault = http_fault(500, INTERNAL)
+        call.metadata |= metadata_of(fault)
+        return fault, b""
+
+    async def _admit(self, method: Method, context: Any) -> None:
+        """Say whose call it is. Raises Unauthorized and Forbidden."""
+        headers = _headers(context)
+        address = await self._address(context, headers)
+        CALLER.set(self._gates.keys.caller(method.path, headers, address))
+
+    async def _reply(self, method: Method, messages: AsyncIterator[bytes], call: Call) -> bytes:
+        limit = self._services.settings.receive_timeout_seconds
+        try:
+            async with asyncio.timeout(limit), self._arriving:
+                message = await anext(messages)
+        except StopAsyncIteration:
+            raise InvalidTensor(NO_MESSAGE) from None
+        bodies = self._gates.bodies
+        arrival = bodies.begin(len(message))
+        try:
+            bodies.take(arrival, len(message))
+            bodies.finish(arrival)
+            return await method.answer(message, call)
+        finally:
+            bodies.end(arrival)
+
+    async def _address(self, context: Any, headers: Headers) -> str:
+        """The client's, which a trusted proxy tells."""
+        kind, _, rest = context.peer().partition(":")
+        host, _, port = urllib.parse.unquote(rest).rpartition(":")
+        if kind not in ("ipv4", "ipv6"):
+            return ""
+        if self._told_by_proxies is None:
+            return host.strip("[]")
+        client = (host.strip("[]"), int(port))
+        scope: Any = {"type": "http", "client": client, "headers": headers.raw, "scheme": "http"}
+        await self._told_by_proxies(scope, _nothing, _nothing)
+        return str(scope["client"][0])
+
+    @contextmanager
+    def _recorded(self, method: Method, context: Any, call: Call) -> Iterator[dict[str, int]]:
+        """Log and measure what happens inside; `status` as NOTHING_ASKED leaves it out."""
+        began = time.perf_counter()
+        request_id = request_id_of(_headers(context).get("x-request-id"))
+        call.metadata["x-request-id"] = request_id
+        state = {"status": 500}
+        try:
+            yield state
+        except asyncio.CancelledError:
+            late = call.within is not None and time.perf_counter() - began >= call.within
+            state["status"] = DEADLINE if late else CLIENT_GONE
+            raise
+        finally:
+            if state["status"]:
+                sent = ("x-model", "x-predictor", "server-timing")
+                record(
+                    self._services.metrics,
+                    request_id=request_id,
+                    method=METHOD,
+                    route=method.route,
+                    status=state["status"],
+                    seconds=time.perf_counter() - began,
+                    sent={
+                        name.replace("-", "_"): call.metadata[name]
+                        for name in sent
+                        if name in call.metadata
+                    },
+                )
+
+
+def metadata_of_call(call: Call) -> tuple[tuple[str, str], ...]:
+    return tuple(call.metadata.items())
+
+
+async def _only(message: bytes) -> AsyncIterator[bytes]:
+    yield message
+
+
+async def _nothing(*_: Any) -> Any:
+    """An application of no effect: the layer before it has changed the scope."""
+
+
+@contextmanager
+def _paid(purses: Purses, call: Call) -> Iterator[None]:
+    """One request of the caller's, who is told what is left. Raises QuotaExceeded."""
+    caller = CALLER.get()
+    purse = purses.of(caller.name)
+    CALLER.set(replace(caller, quota=purse))
+    try:
+        purses.pay(purse)
+        purse.running += 1
+        try:
+            yield
+        finally:
+            purse.running -= 1
+    finally:
+        call.metadata |= {name.lower(): value for name, value in purse.headers().items()}
+
+
+def _headers(context: Any) -> Headers:
+    """What the client sent along, as HTTP headers, without what is binary: none of it is ours."""
+    pairs = [(key, value) for key, value in context.invocation_metadata() if isinstance(value, str)]
+    return Headers(raw=[(key.encode("latin-1"), value.encode("latin-1")) for key, value in pairs])
+
+
+def unary(calls: Calls, method: Method) -> grpc.RpcMethodHandler:
+    """A handler without parsers: messages are bytes."""
+
+    async def handle(messages: AsyncIterator[bytes], context: Any) -> bytes:
+        return await calls.answer(method, messages, context)
+
+    return grpc.stream_unary_rpc_method_handler(handle)

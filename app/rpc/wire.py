@@ -1,0 +1,106 @@
+"""An inference message as bytes: its tensors are looked at where they lie, and never parsed.
+
+A message's own parser would copy each tensor, and make some hundred bytes of an empty part that
+takes two. Here the parts of the outermost message are counted and measured first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from app.contracts.errors import FileTooLarge, InvalidTensor
+
+RAW_INPUT = 7 << 3 | 2
+RAW_OUTPUT = 6 << 3 | 2
+"""Field number and wire type of the tensors in a request and in a reply."""
+
+MAX_PARTS = 4_096
+"""Of one message: inputs, outputs, parameters and tensors together."""
+
+MAX_VARINT = 10
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+
+def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
+    """The message without its raw tensors, of at most `max_head` bytes, and those tensors.
+
+    Raises InvalidTensor where it is no message, and FileTooLarge.
+    """
+    view = memoryview(message)
+    head: list[memoryview] = []
+    tensors: list[memoryview] = []
+    at = parts = size = 0
+    while at < len(message):
+        begin = at
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == BYTES:
+            length, at = _varint(message, at)
+            end = at + length
+        elif kind == VARINT:
+            _, end = _varint(message, at)
+        elif kind in (FIXED64, FIXED32):
+            end = at + (8 if kind == FIXED64 else 4)
+        else:
+            raise _malformed()
+        if end > len(message):
+            raise _malformed()
+        parts += 1
+        if parts > MAX_PARTS:
+            raise InvalidTensor(
+                f"the message has more than {MAX_PARTS} parts", limit=MAX_PARTS, received=parts
+            )
+        if tag == RAW_INPUT:
+            tensors.append(view[at:end])
+        else:
+            head.append(view[begin:end])
+            size += end - begin
+        at = end
+    if size > max_head:
+        raise FileTooLarge(
+            f"The message has {size} bytes besides its raw tensors, the limit is {max_head}; "
+            "larger tensors can be sent as raw_input_contents.",
+            limit=max_head,
+            received=size,
+        )
+    return b"".join(head), tensors
+
+
+def joined(head: bytes, tensors: Iterable[bytes | memoryview]) -> bytes:
+    """A reply's message and its raw tensors, which may follow it: fields may come in any order."""
+    parts: list[bytes | memoryview] = [head]
+    for tensor in tensors:
+        parts += (bytes((RAW_OUTPUT,)), _encoded(len(tensor)), tensor)
+    return b"".join(parts)
+
+
+def together(tensors: Sequence[memoryview]) -> memoryview:
+    """All of them one after the other; a single one is not copied."""
+    return tensors[0] if len(tensors) == 1 else memoryview(b"".join(tensors))
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number, and where it ends."""
+    value = 0
+    for place in range(MAX_VARINT):
+        if at >= len(message):
+            break
+        byte = message[at]
+        at += 1
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            return value, at
+    raise _malformed()
+
+
+def _encoded(value: int) -> bytes:
+    digits = bytearray()
+    while value > 127:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
+
+
+def _malformed() -> InvalidTensor:
+    return InvalidTensor("the message is not one of the protocol")

@@ -1,0 +1,359 @@
+"""Calls over a real gRPC connection to a door in this process: who may ask, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.application import build_gates
+from app.engine.registry.registry import ModelRegistry
+from app.settings import Settings
+from tests.api.fakes import make_services
+from tests.engine.fakes import (
+    PATIENCE,
+    FakeFactory,
+    Gate,
+    doubled,
+    open_registry,
+    wait_until,
+    write_double,
+)
+
+pytest.importorskip("grpc")
+
+import grpc
+
+from app.rpc.messages import SERVICE, Messages
+from app.rpc.server import GrpcDoor
+
+MESSAGES = Messages()
+OURS = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNAVAILABLE,
+}
+
+
+@pytest.fixture(scope="module")
+def factory() -> FakeFactory:
+    return FakeFactory()
+
+
+@pytest.fixture(scope="module")
+def registry(
+    tmp_path_factory: pytest.TempPathFactory, factory: FakeFactory
+) -> Iterator[ModelRegistry]:
+    """`double`: y = 2 x, at most 4 rows, 16 places in the queue."""
+    root = tmp_path_factory.mktemp("repository")
+    write_double(root, 1)
+    registry = open_registry(root, factory)
+    registry.load_all()
+    yield registry
+    registry.close()
+
+
+class Client:
+    """Asks a door; replies come with their trailing metadata."""
+
+    def __init__(self, channel: Any, services: Any) -> None:
+        self.channel = channel
+        self.services = services
+
+    def start(self, name: str, message: bytes, **options: Any) -> Any:
+        """The call under way, a future."""
+        ask = self.channel.unary_unary(f"/{SERVICE}/{name}")
+        return ask.future(message, **{"timeout": PATIENCE, **options})
+
+    def ask(self, name: str, message: bytes = b"", **options: Any) -> tuple[Any, dict[str, str]]:
+        call = self.start(name, message, **options)
+        reply = MESSAGES[f"{name}Response"].FromString(call.result())
+        return reply, dict(call.trailing_metadata())
+
+    def refused(self, name: str, message: bytes = b"", **options: Any) -> tuple[Any, str, Any]:
+        """The code, the words and the metadata of a refusal."""
+        call = self.start(name, message, **options)
+        with pytest.raises(grpc.RpcError):
+            call.result()
+        return call.code(), call.details(), dict(call.trailing_metadata())
+
+
+@contextlib.contextmanager
+def opened(registry: ModelRegistry, **given: Any) -> Iterator[Client]:
+    """A door in the event loop of a thread."""
+    with ThreadPoolExecutor(1) as operations:
+        chosen = Settings(grpc_port=0, **given)
+        services = make_services(chosen, registry, operations)  # type: ignore[arg-type]
+        gates = build_gates(chosen, chosen.keys())
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+
+        async def build() -> GrpcDoor:
+            door = GrpcDoor(services, gates, connections=64)
+            await door.open()
+            return door
+
+        def done(work: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE)
+
+        door = done(build())
+        try:
+            with grpc.insecure_channel(f"127.0.0.1:{door.port}") as channel:
+                yield Client(channel, services)
+        finally:
+            done(door.close())
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(PATIENCE)
+            loop.close()
+
+
+@pytest.fixture(scope="module")
+def client(registry: ModelRegistry) -> Iterator[Client]:
+    with opened(registry) as client:
+        yield client
+
+
+def message(values: tuple[float, ...] = (1.0, 2.5), *, raw: bool = True, **fields: Any) -> Any:
+    request = MESSAGES["ModelInferRequest"](model_name="double", **fields)
+    tensor = request.inputs.add(name="x", datatype="FP32", shape=[1, len(values)])
+    if raw:
+        request.raw_input_contents.append(struct.pack(f"<{len(values)}f", *values))
+    else:
+        tensor.contents.fp32_contents.extend(values)
+    return request
+
+
+def infer(**options: Any) -> bytes:
+    return bytes(message(**options).SerializeToString())
+
+
+@pytest.mark.parametrize("raw", [True, False], ids=["raw", "contents"])
+def test_tensors_in_and_out(client: Client, raw: bool) -> None:
+    """Both ways to send them; the metadata say who answered, as HTTP's headers do."""
+    reply, metadata = client.ask("ModelInfer", infer(raw=raw, id="seven"))
+    assert (reply.model_name, reply.model_version, reply.id) == ("double", "1", "seven")
+    assert struct.unpack("<2f", reply.raw_output_contents[0]) == (2.0, 5.0)
+    assert metadata["x-model"] == "double@1"
+    assert metadata["server-timing"].startswith("queue;dur=")
+
+
+def bad(change: Any) -> bytes:
+    request = message()
+    change(request)
+    return bytes(request.SerializeToString())
+
+
+def parameter(request: Any, name: str, **value: Any) -> None:
+    for field, each in value.items():
+        setattr(request.parameters[name], field, each)
+
+
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "no protobuf": (b"\xff\xff\xff", "not one of the protocol"),
+    "another message": (b"\x2a\x01\xff", "not a ModelInferRequest"),
+    "shape": (bad(lambda r: r.inputs[0].shape.__setitem__(1, 3)), "is 12 bytes"),
+    "negative": (bad(lambda r: r.inputs[0].shape.__setitem__(0, -1)), "positive"),
+    "datatype": (bad(lambda r: setattr(r.inputs[0], "datatype", "INT8")), "FP32"),
+    "name": (bad(lambda r: setattr(r.inputs[0], "name", "z")), "no such input"),
+    "output": (bad(lambda r: r.outputs.add(name="z")), "no such output"),
+    "contents and raw": (
+        bad(lambda r: r.inputs[0].contents.fp32_contents.append(1)),
+        "both data and binary_data_size",
+    ),
+    "no contents": (bad(lambda r: r.raw_input_contents.pop()), "neither contents nor"),
+    "one too many": (bad(lambda r: r.raw_input_contents.append(b"")), "2 raw_input_contents"),
+    "shared memory": (
+        bad(lambda r: setattr(r.inputs[0].parameters["shared_memory_region"], "string_param", "r")),
+        "shared memory is not offered",
+    ),
+    "unknown parameter": (
+        bad(lambda r: parameter(r, "sequence_id", int64_param=5)),
+        "unknown parameters",
+    ),
+    "parameter of nothing": (bad(lambda r: r.parameters["timeout"].Clear()), "has no value"),
+    "version": (bad(lambda r: setattr(r, "model_version", "one")), "whole number"),
+    "group": (
+        bad(lambda r: parameter(r, "predictor", string_param="z")),
+        "no such instance group",
+    ),
+}
+
+
+@pytest.mark.parametrize(("sent", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_is_refused(client: Client, sent: bytes, words: str) -> None:
+    """With HTTP's words, as an invalid argument; the next call is answered."""
+    code, details, metadata = client.refused("ModelInfer", sent)
+    assert (code, words in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
+    assert metadata["error-code"] in ("invalid_tensor", "invalid_parameter")
+    assert client.ask("ModelInfer", infer())[0].id == ""
+
+
+def test_a_model_that_is_not_there(client: Client) -> None:
+    request = message()
+    request.model_version = "7"
+    assert client.refused("ModelInfer", request.SerializeToString())[0] is grpc.StatusCode.NOT_FOUND
+    asked = MESSAGES["ModelReadyRequest"](name="nobody").SerializeToString()
+    assert not client.ask("ModelReady", asked)[0].ready
+
+
+@given(data=st.data())
+@settings(max_examples=150)
+def test_mangled_messages_are_answered_or_refused(client: Client, data: st.DataObject) -> None:
+    """Bytes changed, cut out or put in anywhere: never internal, never unknown."""
+    body = bytearray(infer(id="seven"))
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(body)))
+        end = data.draw(st.integers(start, min(len(body), start + 8)))
+        body[start:end] = data.draw(st.binary(max_size=8))
+    call = client.start("ModelInfer", bytes(body))
+    code = call.code()
+    assert code is grpc.StatusCode.OK or code in OURS, call.details()
+
+
+@given(
+    name=st.sampled_from(
+        ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics", "ServerMetadata"]
+    ),
+    body=st.binary(max_size=30),
+)
+@settings(max_examples=100)
+def test_any_bytes_to_any_method(client: Client, name: str, body: bytes) -> None:
+    """As above, of methods that only tell."""
+    call = client.start(name, body)
+    assert call.code() is grpc.StatusCode.OK or call.code() in OURS, call.details()
+
+
+def test_keys_are_asked_for_before_a_message_is_read(registry: ModelRegistry) -> None:
+    """As over HTTP: health is open, model control has a key of its own."""
+    with opened(registry, api_keys=("k",), admin_key="a") as client:
+        code, _, metadata = client.refused("ModelInfer", b"\xff")
+        assert (code, metadata["error-code"]) == (
+            grpc.StatusCode.UNAUTHENTICATED,
+            "unauthorized",
+        )
+        for key in (("x-api-key", "k"), ("authorization", "Bearer k")):
+            assert client.ask("ModelInfer", infer(), metadata=[key])[0].model_name == "double"
+        assert client.ask("ServerLive")[0].live
+        index, key = "RepositoryIndex", [("x-api-key", "k")]
+        assert client.refused(index, metadata=key)[0] is grpc.StatusCode.UNAUTHENTICATED
+        [entry] = client.ask(index, metadata=[("x-api-key", "a")])[0].models
+        assert (entry.name, entry.state) == ("double", "READY")
+
+
+def test_model_control_is_off_without_a_key(client: Client) -> None:
+    assert client.refused("RepositoryIndex")[0] is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_quotas_are_those_of_the_caller(registry: ModelRegistry) -> None:
+    """Counted by address; who has none left is told when to come again."""
+    with opened(registry, quota_requests_per_minute=2) as client:
+        left = [client.ask("ModelInfer", infer())[1]["ratelimit-remaining"] for _ in range(2)]
+        assert left[0] == "1"
+        code, details, metadata = client.refused("ModelInfer", infer())
+        assert (code, "quota of 2 requests" in details) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            True,
+        )
+        assert 0 < int(metadata["grpc-retry-pushback-ms"]) <= 60_000
+        assert client.ask("ServerReady")[0].ready
+
+
+def test_too_large(registry: ModelRegistry) -> None:
+    """A message above the cap, and numbers above that of JSON."""
+    with opened(registry, infer_max_bytes=10_000, infer_json_max_bytes=1_000) as client:
+        exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert client.refused("ModelInfer", infer(values=(1.0,) * 3_000))[0] is exhausted
+        code, details, _ = client.refused("ModelInfer", infer(values=(1.0,) * 500, raw=False))
+        assert (code, "raw_input_contents" in details) == (exhausted, True)
+        assert client.ask("ModelInfer", infer())[0].model_name == "double"
+
+
+@contextlib.contextmanager
+def gated(factory: FakeFactory) -> Iterator[Gate]:
+    """Runs stop until the gate is opened."""
+    gate = factory.behaviour = Gate()
+    try:
+        yield gate
+    finally:
+        gate.open()
+        factory.behaviour = doubled
+
+
+def test_a_full_queue(registry: ModelRegistry, factory: FakeFactory) -> None:
+    """Unavailable, with the time after which to try again."""
+    with opened(registry) as client, gated(factory) as gate:
+        first = client.start("ModelInfer", infer())
+        gate.wait_entered()
+        waiting = [client.start("ModelInfer", infer()) for _ in range(40)]
+        wait_until(lambda: any(call.done() for call in waiting))
+        gate.open()
+        refused = [call for call in waiting if call.code() is grpc.StatusCode.UNAVAILABLE]
+        assert first.result()
+        metadata = dict(refused[0].trailing_metadata())
+        assert int(metadata["retry-after"]) >= 1
+        assert "limit" in refused[0].details()
+
+
+def test_the_calls_deadline_is_the_requests(registry: ModelRegistry, factory: FakeFactory) -> None:
+    """No job waits for a client that waits no more, however long the server's own limit is."""
+    with opened(registry) as client, gated(factory) as gate:
+        running = client.start("ModelInfer", infer())
+        gate.wait_entered()
+        late = client.start("ModelInfer", infer(), timeout=0.05)
+        assert late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        gate.open()
+        assert running.result()
+        assert client.ask("ModelInfer", infer())
+        assert len(gate.seen) == 2  # the running one and the last: the late one never ran
+
+
+def test_a_client_that_leaves_cancels_its_work(
+    registry: ModelRegistry, factory: FakeFactory
+) -> None:
+    """Its job is taken out of the queue, and the call is counted as one whose client has gone."""
+    with opened(registry) as client, gated(factory) as gate:
+        running = client.start("ModelInfer", infer())
+        gate.wait_entered()
+        leaving = client.start("ModelInfer", infer())
+        [served] = registry.served()
+        wait_until(lambda: served.groups()[0].queue_depth == 1)
+        leaving.cancel()
+        wait_until(lambda: served.groups()[0].queue_depth == 0)
+        gate.open()
+        assert running.result()
+        counted = 'route="/inference.GRPCInferenceService/ModelInfer",status="499"'
+        wait_until(lambda: counted in client.services.metrics.render().decode())
+        assert len(gate.seen) == 1
+
+
+def test_a_stream_answers_each_message(client: Client) -> None:
+    """In turn; a refused one does not end it."""
+    requests = [infer(id="a"), b"\xff", infer(id="b")]
+    replies = [
+        MESSAGES["ModelStreamInferResponse"].FromString(reply)
+        for reply in client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")(
+            iter(requests), timeout=PATIENCE
+        )
+    ]
+    assert [reply.infer_response.id for reply in replies] == ["a", "", "b"]
+    assert "not one of the protocol" in replies[1].error_message
+
+
+def test_a_stream_needs_a_key_too(registry: ModelRegistry) -> None:
+    with opened(registry, api_keys=("k",)) as client:
+        ask = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
+        call = ask(iter([infer()]), timeout=PATIENCE)
+        with pytest.raises(grpc.RpcError):
+            next(call)
+        assert call.code() is grpc.StatusCode.UNAUTHENTICATED

@@ -1,0 +1,111 @@
+"""The protocol's descriptors, and messages as bytes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.api.errors import HTTP_CODES, STATUS
+from app.contracts.errors import FileTooLarge, InvalidTensor
+from tests.e2e.process import ROOT
+
+pytest.importorskip("grpc")
+
+from app.rpc.messages import SERVICE, Messages, descriptor_set
+from app.rpc.status import CODES
+from app.rpc.wire import MAX_PARTS, divide, joined, together
+
+MESSAGES = Messages()
+HEAD = 1_000
+
+
+def test_the_descriptors_are_those_of_the_proto(tmp_path: Path) -> None:
+    """The proto's first lines have the command that makes them anew."""
+    pytest.importorskip("grpc_tools")
+    out = tmp_path / "made.binpb"
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
+            "-Iapp/rpc",
+            f"-o{out}",
+            "open_inference.proto",
+        ],
+        cwd=ROOT,
+        check=True,
+    )
+    assert out.read_bytes() == descriptor_set()
+
+
+def test_the_numbers_are_those_that_clients_use() -> None:
+    """Each field of ours has its name, number and kind in Triton's client."""
+    theirs = pytest.importorskip("tritonclient.grpc").service_pb2.DESCRIPTOR.pool
+    service = MESSAGES.pool.FindServiceByName(SERVICE)
+    known = theirs.FindServiceByName(SERVICE)
+    seen = set()
+
+    def compare(name: str) -> None:
+        if name in seen:
+            return
+        seen.add(name)
+        ours, other = (pool.FindMessageTypeByName(name) for pool in (MESSAGES.pool, theirs))
+        for field in ours.fields:
+            same = other.fields_by_name[field.name]
+            expected = (same.number, same.type, same.is_repeated)
+            assert expected == (field.number, field.type, field.is_repeated), field.full_name
+            if field.message_type is not None:
+                compare(field.message_type.full_name)
+
+    for method in service.methods:
+        same = known.methods_by_name[method.name]
+        for kind in ("input_type", "output_type"):
+            assert getattr(same, kind).full_name == getattr(method, kind).full_name
+            compare(getattr(method, kind).full_name)
+    assert len(seen) > 30
+
+
+def test_every_error_has_a_code() -> None:
+    """Of the table of errors, and of HTTP's own that can be met here."""
+    assert set(STATUS.values()) <= set(CODES)
+    assert set(HTTP_CODES) - set(CODES) == {405, 431}  # of HTTP's methods and headers alone
+
+
+tensors = st.lists(st.binary(max_size=300), max_size=4)
+
+
+@given(name=st.text(max_size=20), raw=tensors)
+def test_a_message_is_divided_as_it_was_joined(name: str, raw: list[bytes]) -> None:
+    """Without a byte of its tensors being parsed; a reply's are where its parser looks for them."""
+    request = MESSAGES["ModelInferRequest"](model_name=name, raw_input_contents=raw)
+    head, found = divide(request.SerializeToString(), max_head=HEAD)
+    assert [bytes(each) for each in found] == raw
+    assert MESSAGES["ModelInferRequest"].FromString(head).model_name == name
+    assert bytes(together(found)) == b"".join(raw)
+    reply = MESSAGES["ModelInferResponse"].FromString(joined(head[:0], raw))
+    assert list(reply.raw_output_contents) == raw
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_divided_or_refused(message: bytes) -> None:
+    """And what is divided has lost nothing but the marks before its tensors."""
+    try:
+        head, found = divide(message, max_head=HEAD)
+    except InvalidTensor:
+        return
+    assert len(head) + sum(map(len, found)) <= len(message)
+
+
+def test_what_would_take_more_memory_than_it_has_is_refused() -> None:
+    """Empty parts, which a parser makes an object of each, and numbers that are not raw."""
+    with pytest.raises(InvalidTensor, match=str(MAX_PARTS)):
+        divide(b"\x2a\x00" * (MAX_PARTS + 1), max_head=10**6)
+    request = MESSAGES["ModelInferRequest"]()
+    request.inputs.add(name="x").contents.fp32_contents.extend([0.0] * 1_000)
+    with pytest.raises(FileTooLarge, match="raw_input_contents"):
+        divide(request.SerializeToString(), max_head=HEAD)
