@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,21 @@ def test_a_missing_repository_is_refused_before_anything_starts(tmp_path: Path) 
     """ConfigError, which ends the start with exit code 3."""
     with pytest.raises(ConfigError, match="cannot be read"):
         create_app(Settings(model_repository=tmp_path / "nowhere"))
+
+
+def test_grpc_without_its_extra_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the words that install it."""
+    monkeypatch.setattr("app.main.GRPC_PACKAGES", ("grpc_of_nobody",))
+    with pytest.raises(ConfigError, match=r"grpc_of_nobody not installed: pip install 'paddlepool"):
+        create_app(Settings(model_repository=tmp_path, grpc_port=0))
+
+
+def test_nothing_of_grpc_is_imported_without_its_port() -> None:
+    """The server that most run is as light as before."""
+    program = "import sys, app.main; sys.exit(any(n.split('.')[0] == 'grpc' for n in sys.modules))"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_missing_key_file_is_refused_before_anything_starts(tmp_path: Path) -> None:

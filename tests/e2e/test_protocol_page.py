@@ -7,22 +7,26 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.codecs.pictures import encoded, photo
 from tests.e2e.process import PATIENCE, ROOT, Server, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 PAGE = (ROOT / "docs" / "protocol.md").read_text("utf-8")
-ADDRESS = "127.0.0.1:8000"
+ADDRESS, GRPC_ADDRESS = "127.0.0.1:8000", "127.0.0.1:8001"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The project's own mnist behind a free port, with model control."""
+    """The project's own models behind free ports, with model control."""
     root = tmp_path_factory.mktemp("page")
-    shutil.copytree(ROOT / "model_repo" / "mnist", root / "repository" / "mnist")
-    with running(root / "repository", root, settings={"admin_key": "secret"}) as server:
+    for name in ("mnist", "emotion", "u2netp"):
+        shutil.copytree(ROOT / "model_repo" / name, root / "repository" / name)
+    settings = {"admin_key": "secret", "grpc_port": 0}
+    with running(root / "repository", root, settings=settings) as server:
         server.wait_loaded()
         yield server
 
@@ -31,9 +35,14 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.M | re.S)
 
 
-def run(command: list[str], server: Server) -> str:
+def run(command: list[str], server: Server, *, cwd: Path | None = None) -> str:
+    grpc = server.wait_logged(event="listening for gRPC")["address"]
     done = subprocess.run(
-        [part.replace(ADDRESS, f"127.0.0.1:{server.port}") for part in command],
+        [
+            part.replace(ADDRESS, f"127.0.0.1:{server.port}").replace(GRPC_ADDRESS, grpc)
+            for part in command
+        ],
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -56,10 +65,17 @@ def test_every_curl_command_answers(server: Server) -> None:
     assert '"error"' not in infer + control
 
 
-def test_the_client_program_prints_a_digit(server: Server) -> None:
-    """`tritonclient` unchanged."""
-    [program] = blocks("python")
-    assert run([sys.executable, "-W", "ignore", "-c", program], server).strip() in "0123456789"
+def test_the_client_programs_print_what_they_should(server: Server, tmp_path: Path) -> None:
+    """`tritonclient` unchanged: a digit over HTTP, tasks, and a digit over gRPC."""
+    (tmp_path / "photo.jpg").write_bytes(encoded(photo(), "JPEG"))
+    digit, tasks, grpc_digit = (
+        run([sys.executable, "-W", "ignore", "-c", program], server, cwd=tmp_path).strip()
+        for program in blocks("python")
+    )
+    assert digit in list("0123456789")
+    assert "happy" in tasks
+    assert (tmp_path / "mask.png").read_bytes().startswith(b"\x89PNG")
+    assert grpc_digit == digit
 
 
 def test_every_endpoint_of_the_page_exists(server: Server) -> None:

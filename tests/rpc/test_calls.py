@@ -242,8 +242,8 @@ def test_keys_are_asked_for_before_a_message_is_read(registry: ModelRegistry) ->
             grpc.StatusCode.UNAUTHENTICATED,
             "unauthorized",
         )
-        for key in (("x-api-key", "k"), ("authorization", "Bearer k")):
-            assert client.ask("ModelInfer", infer(), metadata=[key])[0].model_name == "double"
+        for offered in (("x-api-key", "k"), ("authorization", "Bearer k")):
+            assert client.ask("ModelInfer", infer(), metadata=[offered])[0].model_name == "double"
         assert client.ask("ServerLive")[0].live
         index, key = "RepositoryIndex", [("x-api-key", "k")]
         assert client.refused(index, metadata=key)[0] is grpc.StatusCode.UNAUTHENTICATED

@@ -1,0 +1,294 @@
+"""Triton's own gRPC clients, unchanged, against a real server: what they ask for over HTTP, and
+the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.codecs.pictures import encoded, photo
+from tests.e2e.process import PATIENCE, ROOT, Server, running
+
+pytest.importorskip("grpc")
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what is imported beside it
+    triton = pytest.importorskip("tritonclient.grpc")
+    aio = pytest.importorskip("tritonclient.grpc.aio")
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
+KEY = {"x-api-key": "admin"}
+IMAGE = np.linspace(-1, 1, 2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)
+TEXT = "今天收到了大学的录取通知书，太开心了！"
+SERVICE = "inference.GRPCInferenceService"
+
+
+@pytest.fixture(scope="module")
+def server(
+    tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """The model `tiny`, and both tasks."""
+    root = tmp_path_factory.mktemp("grpc") / "repository"
+    shutil.copytree(tiny_model_repository, root)
+    for name in ("emotion", "u2netp"):
+        shutil.copytree(ROOT / "model_repo" / name, root / name)
+    settings = {"admin_key": "admin", "grpc_port": 0, "codec_processes": 1}
+    with running(root, tmp_path_factory.mktemp("log"), settings=settings) as server:
+        server.wait_loaded()
+        yield server
+
+
+def address(server: Server) -> str:
+    return str(server.wait_logged(event="listening for gRPC")["address"])
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Any]:
+    with triton.InferenceServerClient(address(server)) as client:
+        yield client
+
+
+def image(array: np.ndarray = IMAGE) -> Any:
+    tensor = triton.InferInput("image", list(array.shape), "FP32")
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+def strings(name: str, *items: bytes) -> Any:
+    tensor = triton.InferInput(name, [len(items)], "BYTES")
+    tensor.set_data_from_numpy(np.array(items, object))
+    return tensor
+
+
+def test_what_a_client_asks_first(client: Any, server: Server) -> None:
+    """Health, metadata, configuration, statistics: what HTTP says of the same."""
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("tiny", "1")
+    assert not client.is_model_ready("tiny", "2")
+    assert not client.is_model_ready("nobody")
+    with server.client() as http:
+        assert client.get_server_metadata(as_json=True) == http.get("/v2").json()
+        for name in ("tiny", "segment", "sentiment"):
+            told = http.get(f"/v2/models/{name}").json()
+            metadata = client.get_model_metadata(name)
+            assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [
+                (t["name"], t["datatype"], t["shape"]) for t in told["inputs"]
+            ]
+            assert metadata.platform == told["platform"]
+            config = client.get_model_config(name).config
+            told = http.get(f"/v2/models/{name}/config").json()
+            assert (config.max_batch_size, config.input[0].dims) == (
+                told["max_batch_size"],
+                told["input"][0]["dims"],
+            )
+    before = client.get_inference_statistics("tiny", "1").model_stats[0].inference_count
+    client.infer("tiny", [image()])
+    assert client.get_inference_statistics("tiny").model_stats[0].inference_count == before + 2
+    assert len(client.get_inference_statistics().model_stats) == 3
+
+
+def test_infer(client: Any, server: Server) -> None:
+    """Requested outputs in order, the id, a version, a deadline, a priority; HTTP's numbers."""
+    outputs = [triton.InferRequestedOutput(name) for name in ("mean", "scores")]
+    result = client.infer(
+        "tiny",
+        [image()],
+        model_version="1",
+        outputs=outputs,
+        request_id="7",
+        timeout=5_000_000,
+        priority=1,
+        client_timeout=PATIENCE,
+    )
+    assert result.get_response().id == "7"
+    assert [output.name for output in result.get_response().outputs] == ["mean", "scores"]
+    tensor = {"name": "image", "datatype": "FP32", "shape": list(IMAGE.shape)}
+    with server.client() as http:
+        reply = http.post(
+            "/v2/models/tiny/infer", json={"inputs": [tensor | {"data": IMAGE.ravel().tolist()}]}
+        )
+    for output in reply.json()["outputs"]:
+        found = result.as_numpy(output["name"]).ravel()
+        np.testing.assert_allclose(found, output["data"], atol=1e-4)
+    best = triton.InferRequestedOutput("scores", class_count=1)
+    assert client.infer("tiny", [image()], outputs=[best]).as_numpy("scores").shape == (2, 1)
+
+
+def test_whole_tasks(client: Any, server: Server) -> None:
+    """The bytes and labels that the tasks' own endpoints give."""
+    picture = encoded(photo(), "PNG")
+    result = client.infer("segment", [strings("image", picture)], parameters={"output": "mask"})
+    with server.client() as http:
+        mask = http.post(
+            "/segment?output=mask", content=picture, headers={"Content-Type": "image/png"}
+        )
+        labels = http.post("/sentiment", json={"text": TEXT}).json()
+    assert result.as_numpy("image").tolist() == [mask.content]
+    result = client.infer("sentiment", [strings("text", TEXT.encode())], parameters={"top_k": 1})
+    assert result.as_numpy("labels").tolist() == [[labels[0]["label"].encode()]]
+    with pytest.raises(triton.InferenceServerException, match="33 texts") as caught:
+        client.infer("sentiment", [strings("text", *[b"a"] * 33)])
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    with pytest.raises(triton.InferenceServerException, match="limit for 'sentiment'") as caught:
+        client.infer("sentiment", [strings("text", b"a" * 300_000)])
+    assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+
+
+def test_asynchronous_requests_and_streams(client: Any) -> None:
+    """Sixteen at once; and a stream, of which one request is refused."""
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    for _ in range(16):
+        client.async_infer("tiny", [image()], lambda result, error: answers.put((result, error)))
+    assert {answers.get(timeout=PATIENCE)[1] for _ in range(16)} == {None}
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    client.async_stream_infer("tiny", [image()], request_id="a")
+    client.async_stream_infer("nobody", [image()])
+    client.async_stream_infer("tiny", [image()], enable_empty_final_response=True)
+    first, refused, last = (answers.get(timeout=PATIENCE) for _ in range(3))
+    client.stop_stream()
+    assert first[0].get_response().id == "a"
+    assert "no model" in str(refused[1])
+    assert last[0].get_response().parameters["triton_final_response"].bool_param
+
+
+@pytest.mark.parametrize(
+    ("ask", "status", "words"),
+    [
+        (lambda c: c.infer("tiny", [image(IMAGE * np.nan)]), "INVALID_ARGUMENT", "NaN"),
+        (lambda c: c.infer("tiny", [image()], sequence_id=5), "INVALID_ARGUMENT", "parameters"),
+        (lambda c: c.infer("tiny", [image()], timeout=1), "DEADLINE_EXCEEDED", "deadline"),
+        (
+            lambda c: c.infer("tiny", [image()], compression_algorithm="gzip"),
+            "UNIMPLEMENTED",
+            "gzip",
+        ),
+        (lambda c: c.get_system_shared_memory_status(), "UNIMPLEMENTED", "shared memory"),
+        (lambda c: c.load_model("tiny"), "UNAUTHENTICATED", "admin key"),
+        (lambda c: c.load_model("nobody", headers=KEY), "NOT_FOUND", "model"),
+        (
+            lambda c: c.load_model("tiny", headers=KEY, config="{}"),
+            "INVALID_ARGUMENT",
+            "repository",
+        ),
+    ],
+    ids=["nan", "sequence", "deadline", "gzip", "memory", "no-key", "nobody", "config"],
+)
+def test_errors_reach_the_caller(client: Any, ask: Any, status: str, words: str) -> None:
+    """As the client's own exception, with the code and the server's words."""
+    with pytest.raises(triton.InferenceServerException, match=words) as caught:
+        ask(client)
+    assert caught.value.status() == f"StatusCode.{status}"
+    assert client.is_model_ready("tiny")
+
+
+def test_model_control(client: Any) -> None:
+    """Index, unload and load."""
+
+    def states() -> set[str]:
+        index = client.get_model_repository_index(headers=KEY).models
+        return {each.state for each in index if each.name == "tiny"}
+
+    assert states() == {"READY"}
+    client.unload_model("tiny", headers=KEY)
+    assert states() == {"UNAVAILABLE"}
+    client.load_model("tiny", headers=KEY)
+    assert states() == {"READY"}
+
+
+def test_the_client_of_asyncio(server: Server) -> None:
+    """Eight requests at once."""
+
+    async def ask() -> list[Any]:
+        async with aio.InferenceServerClient(address(server)) as client:
+            assert await client.is_server_ready()
+            return await asyncio.gather(*(client.infer("tiny", [image()]) for _ in range(8)))
+
+    assert {result.as_numpy("scores").shape for result in asyncio.run(ask())} == {(2, 2)}
+
+
+def test_health_and_reflection(server: Server) -> None:
+    """What balancers and grpcurl ask; the description has every method."""
+    with grpc.insecure_channel(address(server)) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for name in ("", SERVICE, "tiny", "segment"):
+            reply = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=PATIENCE)
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            health.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=PATIENCE)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        described = ProtoReflectionDescriptorDatabase(channel)
+        assert {SERVICE, "grpc.health.v1.Health"} <= set(described.get_services())
+        file = described.FindFileContainingSymbol(SERVICE)
+        assert "ModelInfer" in [method.name for method in file.service[0].method]
+    assert server.wait_logged(route=f"/{SERVICE}/ModelInfer")["method"] == "POST"
+
+
+def test_a_draining_server_says_so_and_serves_on(
+    tiny_model_repository: Path, tmp_path: Path
+) -> None:
+    """Readiness is gone at once and who watches is told; a second signal ends the delay."""
+    settings = {"grpc_port": 0, "drain_delay_seconds": 600}
+    with running(tiny_model_repository, tmp_path, settings=settings) as server:
+        server.wait_loaded()
+        with grpc.insecure_channel(address(server)) as channel:
+            watched = health_pb2_grpc.HealthStub(channel).Watch(
+                health_pb2.HealthCheckRequest(), timeout=PATIENCE
+            )
+            assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
+            with triton.InferenceServerClient(address(server)) as client:
+                server.process.send_signal(signal.SIGTERM)
+                assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
+                assert not client.is_server_ready()
+                assert client.infer("tiny", [image()]).as_numpy("scores").shape == (2, 2)
+        assert server.stop() == 1
+
+
+def test_a_drained_server_ends_with_open_channels(
+    tiny_model_repository: Path, tmp_path: Path
+) -> None:
+    """Within its time, and no call is taken any more."""
+    with running(tiny_model_repository, tmp_path, settings={"grpc_port": 0}) as server:
+        server.wait_loaded()
+        with triton.InferenceServerClient(address(server)) as client:
+            assert client.infer("tiny", [image()]).as_numpy("scores").shape == (2, 2)
+            assert server.stop() == 0
+            with pytest.raises(triton.InferenceServerException) as caught:
+                client.infer("tiny", [image()])
+            assert caught.value.status() == "StatusCode.UNAVAILABLE"
+    assert server.log()[-1]["event"] == "stopped"
+
+
+def test_a_taken_port_is_an_error_before_anything_starts(tmp_path: Path) -> None:
+    """Not a second server that shares it in silence."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "app.cli", "serve", "--port", "0"],
+            cwd=ROOT,
+            env=os.environ | {"PADDLEPOOL_GRPC_PORT": str(port)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    assert done.returncode == 3
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
