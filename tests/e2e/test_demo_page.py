@@ -18,7 +18,7 @@ from PIL import Image
 from playwright._impl._driver import compute_driver_executable
 from playwright.sync_api import Browser, FilePayload, Page, expect
 
-from app.api.docs import error_codes
+from app.api.error_codes import error_codes
 from tests.codecs import heic_samples, pictures
 from tests.e2e.browser import PHONE, chromium, opened, small_targets, violations
 from tests.e2e.process import PATIENCE, ROOT, Server, running
@@ -494,7 +494,7 @@ def test_words_are_whole(page: Page) -> None:
         " ...(await import('/demo/words.js')).WORDS})"
     )
     assert [name for name, pair in pairs.items() if len(pair) != 2 or not all(pair)] == []
-    assert [code for code, _, _ in error_codes() if f"error.{code}" not in pairs] == []
+    assert [row.code for row in error_codes() if f"error.{row.code}" not in pairs] == []
 
 
 def test_superseded_versions_are_not_missing_models(page: Page) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page
 
 from tests.codecs import pictures
+from tests.e2e.browser import chromium
 from tests.e2e.process import PATIENCE, ROOT, Server, running
-from tests.e2e.test_demo_page import ALONE, CHROMIUM
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
@@ -29,12 +29,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("NOT TESTED: /docs, for want of chromium on this machine")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ALONE))
+    with chromium("/docs") as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

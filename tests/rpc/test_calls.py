@@ -245,8 +245,8 @@ def test_keys_are_asked_for_before_a_message_is_read(registry: ModelRegistry) ->
         for offered in (("x-api-key", "k"), ("authorization", "Bearer k")):
             assert client.ask("ModelInfer", infer(), metadata=[offered])[0].model_name == "double"
         assert client.ask("ServerLive")[0].live
-        index, key = "RepositoryIndex", [("x-api-key", "k")]
-        assert client.refused(index, metadata=key)[0] is grpc.StatusCode.UNAUTHENTICATED
+        index, own = "RepositoryIndex", [("x-api-key", "k")]
+        assert client.refused(index, metadata=own)[0] is grpc.StatusCode.UNAUTHENTICATED
         [entry] = client.ask(index, metadata=[("x-api-key", "a")])[0].models
         assert (entry.name, entry.state) == ("double", "READY")
 
