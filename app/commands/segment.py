@@ -71,7 +71,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--format", choices=["png", "webp", "jpg"], help="default: as PATH ends, else png"
     )
     parser.add_argument(
-        "--size", choices=["full", "preview"], help="preview is at most 0.25 megapixels"
+        "--size",
+        choices=["full", "preview", "medium", "hd"],
+        help="preview is at most 0.25 megapixels, medium 1.5, hd 4",
     )
     parser.add_argument(
         "--refine", choices=["guided", "none"], help="guided follows the picture's edges"

@@ -66,6 +66,8 @@ export const WORDS = {
   size: ["Size", "尺寸"],
   "size.full": ["full", "原始尺寸"],
   "size.preview": ["preview, 0.25 MP", "预览（25 万像素）"],
+  "size.medium": ["medium, 1.5 MP", "中等（150 万像素）"],
+  "size.hd": ["hd, 4 MP", "高清（400 万像素）"],
   format: ["Format", "格式"],
   threshold: ["Hard edge from", "硬边阈值"],
   crop: ["Crop", "裁剪"],
