@@ -104,8 +104,11 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
 @contextmanager
 def _unheard() -> Iterator[None]:
     """Nothing is written to standard error: libtiff has a line there for every damaged row, and
-    whoever sends pictures must not fill the server's log."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    whoever sends pictures must not fill the server's log. Lines go to a pipe that nobody reads: a
+    codec process may open no file for writing, not even the null device."""
+    kept = os.dup(2)
+    unread, nowhere = os.pipe()
+    os.close(unread)
     try:
         os.dup2(nowhere, 2)
         yield

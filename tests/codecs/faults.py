@@ -1,4 +1,4 @@
-"""Functions for a codec process that misbehave on purpose; loaded there by their names."""
+"""Functions for a codec process; most misbehave on purpose. Loaded there by their names."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from app.codecs.decode import decode
+from app.codecs.limits import PictureLimits
 from app.contracts.errors import InvalidParameter
 from app.contracts.tensors import Tensors
 
@@ -73,3 +75,8 @@ def limits(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
 
     names = ("RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_FSIZE")
     return {name: resource.getrlimit(getattr(resource, name))[1] for name in names}, {}
+
+
+def decoded(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """A picture's pixels, by the decoder of the service."""
+    return {}, {"pixels": decode(arrays["body"].tobytes(), PictureLimits())}

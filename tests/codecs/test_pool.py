@@ -28,6 +28,8 @@ from app.contracts.errors import (
 )
 from app.contracts.reasons import Restart
 from app.process.child import Child, Reply
+from tests.codecs.heic_samples import PLAIN
+from tests.codecs.pictures import encoded, photo
 from tests.engine.fakes import Sleeper, wait_until
 
 pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
@@ -56,6 +58,27 @@ def one() -> Iterator[Pool]:
     pool = Pool()
     yield pool
     pool.pool.close()
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "JPEG": {}, "PNG": {}, "WEBP": {"lossless": True}, "GIF": {}, "BMP": {}, "AVIF": {},
+    "TIFF": {"compression": "tiff_lzw"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_decodes_in_a_confined_process(one: Pool, kind: str) -> None:
+    """What a decoder needs of the system is not among what a codec process may not do."""
+    body = np.frombuffer(encoded(photo(), kind, **KINDS[kind]), np.uint8)
+    pixels = one.call("decoded", arrays={"body": body}).result(timeout=60).arrays["pixels"]
+    assert pixels.shape[:2] == (48, 64)
+    assert not one.reasons
+
+
+def test_a_heic_decodes_in_a_confined_process(one: Pool) -> None:
+    pytest.importorskip("pi_heif", reason="NOT TESTED: the extra `heic` is not installed")
+    body = np.frombuffer(PLAIN, np.uint8)
+    assert one.call("decoded", arrays={"body": body}).result(timeout=60).arrays["pixels"].ndim == 3
 
 
 class Gate:
