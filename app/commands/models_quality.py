@@ -120,16 +120,22 @@ def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) ->
     from app.pipelines.task import agreement_of, load_tasks
     from app.quality.run import measure_loss, measure_model
 
+    names = [group.name for group in files.config.instance_group]
+    if args.group not in (None, *names):
+        raise ConfigError(
+            f"{files.name} has no instance group {args.group!r}, it has {', '.join(names)}",
+            received=args.group,
+        )
+    groups = dict.fromkeys((files.config.default_group, args.group or files.config.default_group))
+    # Progress bars are for terminals alone; elsewhere minutes of silence would look like the end.
+    print(
+        f"\n{files.name}@{files.version}: measuring {' and '.join(groups)}, which takes minutes",
+        flush=True,
+    )
     agreement = agreement_of(files.info(), tasks=load_tasks(PIPELINES))
     if args.group is None:
         return measure_model(
             files, task, agreement=agreement, open_predictor=ProcessBackend(), limit=args.limit
-        )
-    names = [group.name for group in files.config.instance_group]
-    if args.group not in names:
-        raise ConfigError(
-            f"{files.name} has no instance group {args.group!r}, it has {', '.join(names)}",
-            received=args.group,
         )
     return measure_loss(
         files,
