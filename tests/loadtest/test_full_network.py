@@ -24,6 +24,6 @@ def test_both_networks_get_a_line_and_an_absent_group_a_reason(
     main(["--groups", "native,gpu", "--runs", "1", "--side", "32"])
     lines = capsys.readouterr().out.splitlines()
     small, full = (line.split() for line in lines if line.startswith("native"))
-    assert ("u2netp", "u2net") == (small[1], full[1])
+    assert (small[1], full[1]) == ("u2netp", "u2net")
     assert float(full[6]) > float(small[6]) > 0
     assert any(line.startswith("gpu") and "NOT MEASURED" in line for line in lines)
