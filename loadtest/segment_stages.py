@@ -34,6 +34,7 @@ KINDS: dict[str, dict[str, str]] = {
     "mask guided": {"output": "mask", "refine": "guided"},
     "cutout png": {"output": "cutout"},
     "cutout png, own colours": {"output": "cutout", "colours": "original"},
+    "cutout png matting": {"output": "cutout", "refine": "matting"},
     "cutout png unrefined": {"output": "cutout", "refine": "none"},
     "cutout webp": {"output": "cutout", "format": "webp"},
     "composite jpg": {"output": "composite", "format": "jpg"},

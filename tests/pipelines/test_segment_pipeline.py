@@ -177,7 +177,7 @@ def test_a_flat_picture_and_a_flat_mask_give_finite_results(server: Server, leve
     assert set(mask.ravel().tolist()) == {63}
 
 
-@pytest.mark.parametrize("refine", ["none", "guided"])
+@pytest.mark.parametrize("refine", ["none", "guided", "matting"])
 @pytest.mark.parametrize(
     ("output", "file_format"),
     [("cutout", "png"), ("cutout", "webp"), ("mask", "png"), ("mask", "webp"),
@@ -384,12 +384,13 @@ def test_labels_have_the_limit_of_a_png() -> None:
         server.codecs.close()
 
 
-def test_guided_refinement_keeps_what_the_network_is_unsure_of(server: Server) -> None:
+@pytest.mark.parametrize("refine", ["guided", "matting"])
+def test_refinement_keeps_what_the_network_is_unsure_of(server: Server, refine: str) -> None:
     """A region at 0.25, and not an edge, stays at 0.25; the sure half stays opaque."""
     mask = np.zeros((1, 1, 320, 320), np.float32)
     mask[..., 40:160, 100:220] = 1
     mask[..., 160:280, 100:220] = 0.25
-    alpha = pixels_of(server.ask(PHOTO, lambda _: mask, output="mask", refine="guided"))
+    alpha = pixels_of(server.ask(PHOTO, lambda _: mask, output="mask", refine=refine))
     assert np.abs(alpha[88:120, 75:125].astype(int) - 64).max() <= 2
     assert alpha[30:60, 75:125].min() >= 253
 
@@ -446,6 +447,7 @@ def test_fifty_megapixels_pass_within_the_memory_limit(server: Server) -> None:
     body = pictures.encoded(image, "JPEG", quality=60)
     for options in (
         {"output": "mask", "refine": "guided"},
+        {"output": "mask", "refine": "matting"},
         {"output": "composite", "format": "jpg"},
         {"size": "preview"},
     ):

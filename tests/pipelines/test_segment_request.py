@@ -39,7 +39,7 @@ def test_a_mask_is_not_refined_unless_asked() -> None:
         ({"format": "jpg", "output": "mask"}, "png, webp for output=mask"),
         ({"size": "huge"}, "full, preview"),
         ({"crop": "yes"}, "true, false"),
-        ({"refine": "matting"}, "none, guided"),
+        ({"refine": "closed"}, "none, guided, matting"),
         ({"threshold": "half"}, "0 to 1"),
         ({"threshold": "1.01"}, "1.01"),
         ({"threshold": "-0.01"}, "-0.01"),
@@ -57,7 +57,7 @@ def test_a_wrong_option_is_refused_with_what_is_accepted(
     with pytest.raises(InvalidParameter) as caught:
         read_options(b"x", options)
     assert says in caught.value.message
-    assert "matting" not in caught.value.message
+    assert "closed" not in caught.value.message
 
 
 def test_a_refusal_does_not_repeat_what_the_client_wrote() -> None:

@@ -48,7 +48,7 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     stretched = _stretch(target)
     radius = max(1, round(RADIUS * max(rows, columns)))
     full, empty = _settled(stretched, radius)
-    share = _undecided(mask, rows, columns)
+    share = undecided(mask, rows, columns)
     unsettled: Pixels = (full | empty) ^ np.uint8(1)
     if share is not None:
         unsettled |= share > 0
@@ -139,7 +139,7 @@ def _stretch(mask: Floats) -> Floats:
     return np.clip(stretched, np.float32(0.0), np.float32(1.0))
 
 
-def _undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
+def undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
     """How much (rows, columns) the mask's own value is to count: 1 inside regions over which it is
     undecided. None where there is no such region."""
     radius = max(1, round(BROAD * max(mask.shape)))

@@ -14,7 +14,7 @@ FORMATS = ("png", "webp", "jpg")
 SIZE_PIXELS = {"preview": 250_000, "medium": 1_500_000, "hd": 4_000_000}
 """Most pixels of the result, by size; full has no such limit."""
 SIZES = ("full", *SIZE_PIXELS)
-REFINES = ("none", "guided")
+REFINES = ("none", "guided", "matting")
 COLOURS = ("estimated", "original")
 BOOLEANS = ("true", "false")
 DEFAULTS = {"output": "cutout", "size": "full", "crop": "false", "colours": "estimated"}

@@ -211,7 +211,8 @@ _SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "refine": (
         {"type": "string", "enum": list(REFINES)},
-        "`guided` makes the mask follow the picture's edges. Left out: "
+        "`guided` makes the mask follow the picture's edges; `matting` also looks "
+        "for hair and fur beside them and takes up to a second more. Left out: "
         + ", ".join(f"{refine} for {output}" for output, refine in DEFAULT_REFINE.items())
         + ".",
     ),

@@ -22,6 +22,7 @@ from app.pipelines.segment import matte
 from app.pipelines.segment.composition import compose
 from app.pipelines.segment.foreground import foreground_colours
 from app.pipelines.segment.guided import guided_alpha
+from app.pipelines.segment.matting import matted_alpha
 from app.pipelines.segment.request import SIZE_PIXELS
 from app.pipelines.segment.scene.backdrop import reduced
 from app.pipelines.segment.scene.framing import Area
@@ -117,7 +118,7 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
         decode(encode(pixels, format=kind).tobytes(), limits)
     matte.network_input(pixels, 32, (0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
     mask = np.linspace(0.0, 1.0, 1024, dtype=np.float32).reshape(32, 32)
-    alpha = guided_alpha(pixels, mask)
+    alpha = matted_alpha(pixels, mask)
     matte.box_of(alpha)
     encode(matte.cutout(foreground_colours(pixels, alpha), alpha), format="png")
     encode(matte.composite(pixels, matte.plain_alpha(mask, 64, 64), matte.WHITE), format="jpg")
@@ -151,6 +152,8 @@ def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixel
     height, width, channels = pixels.shape
     if meta["refine"] == "guided":
         alpha = guided_alpha(pixels, mask)
+    elif meta["refine"] == "matting":
+        alpha = matted_alpha(pixels, mask)
     else:
         alpha = matte.plain_alpha(mask, width, height)
     if meta["threshold"] is not None:

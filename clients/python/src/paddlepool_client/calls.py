@@ -27,7 +27,7 @@ class SegmentOptions(TypedDict, total=False):
     output: Literal["cutout", "mask", "composite"]
     format: Literal["png", "webp", "jpg"]
     size: Literal["full", "preview", "medium", "hd"]
-    refine: Literal["guided", "none"]
+    refine: Literal["guided", "matting", "none"]
     bg_color: str
     bg_image: Source
     bg_fit: Literal["cover", "contain"]
