@@ -75,9 +75,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=["full", "preview", "medium", "hd"],
         help="preview is at most 0.25 megapixels, medium 1.5, hd 4",
     )
-    parser.add_argument(
-        "--refine", choices=["guided", "none"], help="guided follows the picture's edges"
-    )
+    refines = ["guided", "matting", "none"]
+    parser.add_argument("--refine", choices=refines, help="to edges, to hair as well, or not")
     parser.add_argument("--threshold", help="0 to 1: opaque from there on, else transparent")
     parser.add_argument(
         "--colours", choices=["estimated", "original"], help="of edges (default estimated)"
