@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import encodings
-import json
 import random
 import tempfile
 from types import SimpleNamespace
