@@ -8,7 +8,7 @@ below every pixel of it is the foreground's own and known. Edges are sharp, soft
 turns. The served network makes the alpha of each composite. The error is the mean difference of the
 colours where the known alpha is partial, by the weight that the answer's alpha shows them with.
 
-Then, over the pairs themselves: what `refine=guided` does to the network's mask.
+Then, over the pairs themselves: what `guided` and `matting` do to the network's mask.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from app.pipelines.segment import matte
 from app.pipelines.segment.foreground import foreground_colours
 from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.matte import Floats
+from app.pipelines.segment.matting import matted_alpha
 from app.pipelines.segment.parameters import read_parameters
 from app.quality.masks import measure
 from app.repository.layout import ModelFiles
@@ -249,16 +250,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def masks_of(pairs: Sequence[Pair], found: Sequence[Floats]) -> None:
-    """Print IoU of both kinds of mask, and how many regions the guided one loses."""
+    """Print IoU of each kind of mask, and how many regions the refined ones lose."""
     size = pairs[0].mask.shape[1], pairs[0].mask.shape[0]
     plain = [matte.plain_alpha(mask, *size) for mask in found]
     guided = [guided_alpha(pair.picture, mask) for pair, mask in zip(pairs, found, strict=True)]
+    matted = [matted_alpha(pair.picture, mask) for pair, mask in zip(pairs, found, strict=True)]
     truths = [pair.mask for pair in pairs]
-    for name, alphas in (("refine=none", plain), ("refine=guided", guided)):
+    kinds = (("refine=none", plain), ("refine=guided", guided), ("refine=matting", matted))
+    for name, alphas in kinds:
         print(
             f"{name:14} {measure([a.astype(np.float32) / np.float32(255) for a in alphas], truths)}"
         )
     print(f"regions that guided loses: {sum(map(lost, plain, guided))}")
+    print(f"regions that matting loses: {sum(map(lost, plain, matted))}")
 
 
 if __name__ == "__main__":
