@@ -59,6 +59,7 @@ export const WORDS = {
   refine: ["Edges", "边缘"],
   "refine.auto": ["as the result needs", "自动"],
   "refine.guided": ["follow the picture", "贴合图片"],
+  "refine.matting": ["hair and fur, slower", "毛发细节（较慢）"],
   "refine.none": ["as the network gives them", "网络原始输出"],
   colours: ["Colours at the edge", "边缘颜色"],
   "colours.estimated": ["without the old background", "去除旧背景色"],
