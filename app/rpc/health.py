@@ -46,6 +46,7 @@ def handler(services: Services, calls: Calls) -> tuple[grpc.GenericRpcHandler, l
         asked = _parse(await calls.answer(watched, messages, context))
         last: int | None = None
         while True:
+            draining = services.lifecycle.draining  # before the status, which is then the last one
             try:
                 status = _status(services, asked)
             except ModelNotFound:
@@ -53,7 +54,7 @@ def handler(services: Services, calls: Calls) -> tuple[grpc.GenericRpcHandler, l
             if status != last:
                 yield bytes(Response(status=status).SerializeToString())
                 last = status
-            if services.lifecycle.draining:
+            if draining:
                 return
             await asyncio.sleep(LOOK_SECONDS)
 

@@ -27,6 +27,7 @@ META = {
     "output": "mask",
     "refine": "none",
     "format": "png",
+    "labels": False,
 }
 
 

@@ -112,7 +112,7 @@ def test_a_first_run_installs_what_serving_needs_and_a_first_test_the_rest(tmp_p
     shutil.copy(ROOT / "clients/python/pyproject.toml", tmp_path / "clients/python")
 
     def steps(target: str) -> list[str]:
-        command = ["make", "-n", target]
+        command = ["make", "--no-print-directory", "-n", target]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         words = r"requirement (\S+)|(paddlepool serve|pytest)"
         return [one or two for one, two in re.findall(words, done.stdout)]

@@ -22,6 +22,7 @@ LANGUAGES = ("sh", "console", "python", "javascript")
 HERE = ("README.md", "docs/client.md", "docs/segment.md", "docs/sentiment.md")
 TUTORIAL = "docs/first-model.md"
 ELSEWHERE = {
+    "docs/coming-from.md": "tests/e2e/test_doors.py",
     "docs/protocol.md": "tests/e2e/test_protocol_page.py",
     "docs/new-task.md": "tests/test_new_task.py has what they are parts of",
 }

@@ -132,7 +132,7 @@ def test_every_dtype_is_served_and_documented(sealed: Path) -> None:
     assert list(DATATYPES) == [spec.dtype for spec in manifest.inputs]
     assert list(DATATYPES) == [spec.dtype for spec in manifest.outputs]
     protocol = (ROOT / "docs" / "protocol.md").read_text("utf-8")
-    assert f"Datatypes: {', '.join(DATATYPES.values())}." in protocol
+    assert f"Datatypes: {', '.join(DATATYPES.values())}, and BYTES for" in protocol
 
 
 @pytest.mark.parametrize("backend", ["paddle_jit", "openvino"])

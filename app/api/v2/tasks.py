@@ -91,13 +91,15 @@ def _configured(spec: TensorSpec) -> dict[str, Any]:
 
 
 def listed(services: Services) -> Iterator[tuple[str, str, str]]:
-    """Name, state and reason of each task that answers here, for the repository's index."""
+    """Name, state and reason of each task that has a model here, for the repository's index."""
     for name in services.task_tensors:
         if task_named(services, name) is None:
             continue
         try:
             check_ready(services, name)
-        except (ModelNotFound, ModelNotReady) as error:
+        except ModelNotFound:
+            continue
+        except ModelNotReady as error:
             yield name, "UNAVAILABLE", error.message
         else:
             yield name, "READY", ""
