@@ -9,6 +9,8 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from app.api.forms import media_type
+
 UNSAID = ("", "application/x-www-form-urlencoded")
 """The types of a body whose sender did not name one: none, or what curl writes of its own accord.
 A page of another site may send the second without asking; app.api.middleware.sites refuses it."""
@@ -23,8 +25,7 @@ class JsonRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_json(request: Request) -> Response:
-            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind in UNSAID:
+            if media_type(request) in UNSAID:
                 others = [item for item in request.scope["headers"] if item[0] != _TYPE[0]]
                 request = Request({**request.scope, "headers": [*others, _TYPE]}, request.receive)
             return await handle(request)

@@ -51,13 +51,13 @@ class Asset:
 
 def read_asset(file: Path) -> Asset:
     """The file, read once: what is installed does not change under a running server."""
-    content = file.read_bytes()
+    content, packed = file.read_bytes(), None
     if file.suffix == PACKED:
-        content, file = gzip.decompress(content), file.with_suffix("")
+        content, packed, file = gzip.decompress(content), content, file.with_suffix("")
     if file.name == "index.html":
         header = (STATIC / "console" / "header.html").read_text("utf-8")
         content = content.decode("utf-8").replace(HEADER, header).encode("utf-8")
-    packed = gzip.compress(content, mtime=0)
+    packed = packed or gzip.compress(content, mtime=0)
     return Asset(
         content=content,
         packed=packed if len(packed) < len(content) else None,

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from app.contracts.tensors import Tensors, TensorSpec
 
 STRINGS = "object"
 """The dtype of a tensor of byte strings, each of its own length: an array of `bytes`."""
+
+
+def strings_of(items: Sequence[Any], shape: tuple[int, ...]) -> NDArray[np.object_]:
+    """An array of these objects, never of what NumPy would make of them."""
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from app.api.offload import beside_the_loop
 from app.api.replies import split_model
 from app.api.services import Services
 from app.api.v2.documents import Expected, ReplyForm, expected_of_model, expected_of_task
-from app.api.v2.tasks import check_version, task_named
+from app.api.v2.tasks import VERSION, check_version, task_named
 from app.contracts.errors import FileTooLarge
 from app.contracts.task_tensors import TaskTensors
 from app.contracts.tensors import Tensors
@@ -98,4 +98,4 @@ async def _run_task(
     if padding := task.padding(answer.value):
         services.metrics.padded(model=answer.model, group=answer.group, tokens=padding)
     outputs = task.write(answer.value, form.options)
-    return Inferred(outputs=outputs, form=form, answer=answer, model=name, version=1)
+    return Inferred(outputs=outputs, form=form, answer=answer, model=name, version=VERSION)

@@ -10,15 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.contracts.errors import InvalidTensor
+from app.contracts.task_tensors import strings_of
 
 LENGTH_BYTES = 4
-
-
-def strings_of(items: Sequence[Any], shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """An array of these objects, never of what NumPy would make of them."""
-    array = np.empty(len(items), object)
-    array[:] = items
-    return array.reshape(shape)
 
 
 def read_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[np.object_]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.contracts.errors import FileMissing, InvalidParameter
-from app.contracts.task_tensors import STRINGS, TaskTensors
+from app.contracts.task_tensors import STRINGS, TaskTensors, strings_of
 from app.contracts.tensors import Tensors, TensorSpec
 from app.pipelines.segment.request import OPTIONS, SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
@@ -61,11 +61,9 @@ def _text(name: str, value: str | int | float | bool) -> str:
 
 def _write(result: SegmentResult, parameters: Mapping[str, Any]) -> Tensors:
     del parameters
-    image = np.empty(1, object)
-    image[0] = result.image
     box = result.box
     return {
-        "image": image,
+        "image": strings_of([result.image], (1,)),
         "size": np.array([result.width, result.height], np.int32),
         "foreground_box": np.array([box.top, box.left, box.width, box.height], np.int32),
         "confidence": np.array([result.confidence], np.float32),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app.contracts.errors import InvalidParameter
-from app.contracts.task_tensors import STRINGS, TaskTensors
+from app.contracts.task_tensors import STRINGS, TaskTensors, strings_of
 from app.contracts.tensors import Array, Tensors, TensorSpec
 from app.pipelines.sentiment.pipeline import TextScores
 from app.pipelines.sentiment.settings import SentimentSettings
@@ -73,6 +73,4 @@ def _write(value: Sequence[TextScores], parameters: Mapping[str, Any]) -> Tensor
 
 
 def _strings(rows: Sequence[Sequence[str]]) -> Array:
-    array = np.empty((len(rows), len(rows[0])), object)
-    array[:] = [[text.encode() for text in row] for row in rows]
-    return array
+    return strings_of([text.encode() for row in rows for text in row], (len(rows), len(rows[0])))

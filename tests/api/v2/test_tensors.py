@@ -23,10 +23,10 @@ from app.api.v2.bodies import (
     write_reply,
 )
 from app.api.v2.documents import Expected, ReplyForm
-from app.api.v2.strings import classified, strings_of
+from app.api.v2.strings import classified
 from app.api.v2.tensors import DATATYPES
 from app.contracts.errors import InvalidTensor
-from app.contracts.task_tensors import STRINGS
+from app.contracts.task_tensors import STRINGS, strings_of
 from app.contracts.tensors import TensorSpec
 from app.dataplane import TensorRequest
 from app.settings import Settings
