@@ -22,8 +22,8 @@ run: weights  ## serve all models on http://127.0.0.1:8000; installs what servin
 test: $(INSTALLED) weights  ## run every test, in two processes; installs what tests need
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-fast: $(INSTALLED)  ## run the tests without Paddle, servers and long waits (two minutes on two cores)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal --hypothesis-profile=fast -m "not paddle and not e2e and not slow" $(TESTS)
+test-fast: $(INSTALLED)  ## run the tests without Paddle, servers and long waits, in less than a minute
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal --hypothesis-profile=fast -m "not paddle and not e2e and not slow" $(TESTS)
 
 lint: $(INSTALLED)  ## format, lint and types, changing nothing
 	$(BIN)/ruff format --check .

@@ -339,6 +339,7 @@ def test_no_task_is_known_by_name_outside_its_package() -> None:
     assert not importers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["app.main", "app.commands.serve", "app.cli"])
 def test_the_api_process_never_imports_paddle_or_a_picture_decoder(module: str) -> None:
     """Importing the server, every task's endpoint and pipeline included, loads none of them."""

@@ -41,6 +41,7 @@ def test_grpc_without_its_extra_is_refused_before_anything_starts(
         create_app(Settings(model_repository=tmp_path, grpc_port=0))
 
 
+@pytest.mark.slow
 def test_nothing_of_grpc_is_imported_without_its_port() -> None:
     """The server that most run is as light as before."""
     program = "import sys, app.main; sys.exit(any(n.split('.')[0] == 'grpc' for n in sys.modules))"

@@ -254,6 +254,7 @@ def test_where_no_server_is_one_line_says_what_to_do(
     assert "--local" in line
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_ends_the_run_once(tmp_path: Path) -> None:
     """Not with a line for each picture; what was done stays."""
     photos(tmp_path / "in", *(f"{number}.jpg" for number in range(50)))

@@ -173,6 +173,7 @@ def test_bad_arguments_are_refused_before_anything_runs(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_claims_are_measured_by_the_benchmark_of_the_checkout(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +216,7 @@ def test_real_predictors_end_to_end(
     assert "native (1t)" in "".join(drawn.getroot().itertext())
 
 
+@pytest.mark.slow
 def test_plots_are_pictures_and_equal_for_equal_results(files: ModelFiles, tmp_path: Path) -> None:
     """PNG by its suffix; an SVG has no date in it, so it changes only when a figure does."""
     found = compare(

@@ -12,6 +12,8 @@ from app.cli import main
 from app.comparison.graph import Graph, Operator
 from app.comparison.graph_svg import draw
 
+pytestmark = pytest.mark.slow  # reads the programs of a whole model
+
 
 @pytest.mark.paddle
 def test_a_real_graph_is_fused_timed_and_drawn(

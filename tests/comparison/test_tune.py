@@ -137,6 +137,7 @@ def test_load_goes_through_the_engine_and_its_metrics(tmp_path: Path) -> None:
     assert 0 < found.p95_seconds < 1
 
 
+@pytest.mark.slow
 def test_a_search_runs_in_stages_and_closes_what_it_opened(tmp_path: Path) -> None:
     """Splits first, then batches of the best; every turn ticks."""
     write_double(tmp_path)

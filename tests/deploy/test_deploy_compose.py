@@ -18,6 +18,7 @@ FILE = ROOT / "docker-compose.yml"
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text("utf-8"))["services"]
 
 
+@pytest.mark.slow
 def test_the_file_is_valid_by_the_compose_specification() -> None:
     """By the schema that check-jsonschema carries."""
     tool = shutil.which("check-jsonschema", path=str(Path(sys.executable).parent))

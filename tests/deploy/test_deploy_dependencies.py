@@ -13,6 +13,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -35,6 +36,7 @@ def imported(file: Path) -> set[str]:
     return names
 
 
+@pytest.mark.slow
 def test_every_package_that_is_imported_is_declared() -> None:
     """Also those that another dependency brings along today."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

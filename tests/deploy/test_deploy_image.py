@@ -20,6 +20,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
 SERVE = DOCKERFILE[DOCKERFILE.index("AS serve\n") :]
 
 
+@pytest.mark.slow
 def test_hadolint_has_nothing_to_say() -> None:
     """At its strictest: style counts as a fault, too."""
     tool = shutil.which("hadolint", path=str(Path(sys.executable).parent))

@@ -52,6 +52,7 @@ def test_a_plan_ends_at_its_duration(users_at: Callable[..., int | None], plan: 
     assert users_at(10, plan=plan, duration=10, peak=1) is None
 
 
+@pytest.mark.slow
 def test_pictures_are_jpegs_from_a_third_to_four_megapixels(
     script: Callable[[str], ModuleType],
 ) -> None:

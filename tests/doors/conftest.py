@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.doors.fakes import Doors
+from tests.doors.fakes import Doors, shared_doors
 
 
 @pytest.fixture
 def doors() -> Doors:
-    return Doors()
+    return shared_doors()

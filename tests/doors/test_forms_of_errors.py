@@ -22,7 +22,7 @@ from app.contracts.errors import (
 )
 from app.door_settings import DOOR_NAMES
 from app.doors.opened import DOORS
-from tests.doors.fakes import IN_BASE64, PICTURE, Doors
+from tests.doors.fakes import IN_BASE64, PICTURE, Doors, shared_doors
 
 FULL = Overloaded("the queue is full", retry_after=1.2)
 LATE = DeadlineExceeded("no answer within the deadline of 5 ms")
@@ -166,7 +166,7 @@ def test_what_the_task_raises(doors: Doors, case: Case, kind: str) -> None:
 @pytest.mark.parametrize("header", ["X-Api-Key", "Authorization"])
 def test_keys(case: Case, header: str) -> None:
     """No key and a wrong one are told in the door's form; both headers open it."""
-    doors = Doors(api_keys=("secret",))
+    doors = shared_doors(api_keys=("secret",))
     request = dict(case.request)
     headers = request.pop("headers", {})
     value = "secret" if header == "X-Api-Key" else "Bearer secret"
@@ -180,7 +180,7 @@ def test_keys(case: Case, header: str) -> None:
 @every
 def test_a_body_that_is_too_large(case: Case) -> None:
     """The task's own limit; nothing of it reaches the task."""
-    doors = Doors(segment_max_bytes=20, sentiment_max_bytes=5)
+    doors = shared_doors(segment_max_bytes=20, sentiment_max_bytes=5)
     check(doors.post(case.path, **case.request), case, case.too_large)
     assert not doors.plane.payloads
 
@@ -200,7 +200,9 @@ def test_a_host_that_is_not_ours(case: Case) -> None:
     """DNS rebinding does not come through a door either."""
     request = dict(case.request)
     headers = request.pop("headers", {}) | {"host": "evil.example"}
-    response = Doors(allowed_hosts=("localhost",)).post(case.path, headers=headers, **request)
+    response = shared_doors(allowed_hosts=("localhost",)).post(
+        case.path, headers=headers, **request
+    )
     assert response.status_code == 400
     assert "PADDLEPOOL_ALLOWED_HOSTS" in response.text
 

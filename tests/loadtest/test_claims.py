@@ -110,6 +110,7 @@ def test_texts_are_measured_padded_and_in_buckets(tmp_path: Path) -> None:
     assert len(claimed) == 9
 
 
+@pytest.mark.slow
 def test_the_page_holds_tables_plots_and_refusals(tmp_path: Path) -> None:
     """Published beside measured, ahead or not; then each model's groups with their reasons."""
     found = table(("dynamic", 1.0, 1.0), ("ours", 5.0, 3.8))

@@ -192,6 +192,7 @@ def test_a_hostile_second_picture_gets_the_errors_of_the_first(
     assert open_descriptors() == before
 
 
+@pytest.mark.slow
 def test_a_second_picture_that_takes_too_long_is_unreadable() -> None:
     """The wall limit holds for each picture by itself, and says which it was."""
     server = served(wall_seconds=0.2)

@@ -315,6 +315,7 @@ def test_a_text_scores_the_same_alone_and_in_any_batch(pipeline: SentimentPipeli
             assert abs(score - by_label(expected)[label]) <= 1e-4
 
 
+@pytest.mark.slow
 def test_naughty_strings_are_answered_or_refused(pipeline: SentimentPipeline) -> None:
     """T4: each of the Big List of Naughty Strings has six finite scores of sum 1, or is empty."""
     if not BLNS.exists():

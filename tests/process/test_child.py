@@ -15,6 +15,8 @@ from app.contracts.errors import BackendError
 from app.process.child import Child, Limits
 from app.process.suspension import Suspension
 
+pytestmark = pytest.mark.slow  # real processes
+
 TARGET = "tests.backends.targets:open_double"
 MOST = 24
 """More descriptors than a start takes."""

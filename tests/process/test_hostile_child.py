@@ -17,6 +17,8 @@ from app.process.child import Child, ChildDied
 from app.process.shared_arrays import SharedArrays
 from tests.process.hostile import MESSAGES
 
+pytestmark = pytest.mark.slow  # real processes
+
 TARGET = "tests.process.hostile:open_hostile"
 
 

@@ -77,6 +77,7 @@ def test_who_leaves_a_held_pause_goes_on(process: subprocess.Popen[bytes]) -> No
     wait_state(process, stopped=False)
 
 
+@pytest.mark.slow
 def test_a_let_up_lasts_for_the_moment(process: subprocess.Popen[bytes]) -> None:
     """The process runs for so long, whatever is held, and stands still after it."""
     suspension = Suspension(slice_seconds=1.0)  # long enough for anybody to see it

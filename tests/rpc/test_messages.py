@@ -79,6 +79,7 @@ def test_every_error_has_a_code() -> None:
 tensors = st.lists(st.binary(max_size=300), max_size=4)
 
 
+@pytest.mark.slow
 @given(name=st.text(max_size=20), raw=tensors)
 def test_a_message_is_divided_as_it_was_joined(name: str, raw: list[bytes]) -> None:
     """Without a byte of its tensors being parsed; a reply's are where its parser looks for them."""

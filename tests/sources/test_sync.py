@@ -170,6 +170,7 @@ def test_an_address_that_nothing_reads_is_refused(address: str) -> None:
         Source(address)
 
 
+@pytest.mark.slow
 def test_a_refresh_reports_and_never_raises(
     origin: Path, local: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -112,6 +112,7 @@ def test_everything_is_given_back_once(budget: BodyBudget, clock: Clock) -> None
     run(work)
 
 
+@pytest.mark.slow
 def test_a_slow_bodys_request_gets_503_and_the_fast_one_its_answer() -> None:
     """Through the application, with the one that stalls holding all there is."""
     router = APIRouter()

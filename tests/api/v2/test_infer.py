@@ -46,7 +46,7 @@ def registry(
     registry.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(registry: ModelRegistry) -> Client:
     return Client(make_app(registry=registry))  # type: ignore[arg-type]
 
@@ -403,6 +403,7 @@ def test_extensions_are_those_that_work(client: Client) -> None:
     assert "model_repository" in controlled.get("/v2").json()["extensions"]
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -181,6 +181,7 @@ def test_closing_settles_what_was_handed_over(served: Served) -> None:
     assert [values for values, _ in served.began] == [[1, 2]]
 
 
+@pytest.mark.slow
 def test_a_kept_job_whose_time_is_over_is_not_run(served: Served) -> None:
     """Its deadline passes while the predictor is replaced: it fails then, and never begins."""
     gate = served.behave(crashes=1)

@@ -319,6 +319,7 @@ def test_a_run_past_its_deadline_ends_the_predictor(
     observer.wait_for(lambda: observer.restarts == ["timeout"])
 
 
+@pytest.mark.slow
 def test_a_result_that_comes_too_late_is_a_failure_and_nothing_else(
     serve: Serve, factory: FakeFactory, observer: RecordingObserver
 ) -> None:
@@ -393,6 +394,7 @@ def test_an_idle_death_is_noticed_without_a_request(
     factory.wait_attempts(2)
 
 
+@pytest.mark.slow
 def test_a_crash_loop_takes_the_group_out_and_slow_attempts_go_on(
     serve: Serve, factory: FakeFactory, observer: RecordingObserver
 ) -> None:
@@ -504,6 +506,7 @@ def test_what_the_system_lacks_closes_no_group_however_long(
     assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE).outputs["y"] == 2
 
 
+@pytest.mark.slow
 def test_a_group_with_a_live_predictor_serves_whatever_the_others_do(
     serve: Serve, factory: FakeFactory, observer: RecordingObserver
 ) -> None:
@@ -596,6 +599,7 @@ def test_a_group_that_cannot_start_fails_its_jobs(serve: Serve, factory: FakeFac
     assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_job_whose_time_is_over_is_not_run_again(serve: Serve, factory: FakeFactory) -> None:
     """Of a refused batch only jobs that somebody still waits for get a run of their own."""
     late: list[Future[InferResult]] = []
