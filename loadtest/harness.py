@@ -45,8 +45,20 @@ class Connection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, request: bytes) -> Reply:
-        begin = time.perf_counter()
+        self.write(request)
+        return self.read()
+
+    def fileno(self) -> int:
+        """For `select`: readable once a reply has begun to arrive."""
+        return self._socket.fileno()
+
+    def write(self, request: bytes) -> None:
+        """Send a request; `read` takes its reply."""
+        self._begin = time.perf_counter()
         self._socket.sendall(request)
+
+    def read(self) -> Reply:
+        """Wait for the reply to what was written last."""
         received = bytearray()
         while (split := received.find(b"\r\n\r\n")) < 0:
             received += self._some()
@@ -58,7 +70,7 @@ class Connection:
         while missing > 0:
             received += (chunk := self._some())
             missing -= len(chunk)
-        seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - self._begin
         return Reply(int(lines[0].split()[1]), headers, bytes(received[split + 4 :]), seconds)
 
     def _some(self) -> bytes:
