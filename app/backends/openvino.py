@@ -12,6 +12,7 @@ import numpy as np
 
 from app.backends.handler import Handler, checked_options, serve
 from app.backends.onnx_conversion import onnx_bytes
+from app.backends.openvino_import import imported_openvino
 from app.contracts.errors import BackendError
 from app.contracts.tensors import Tensors
 
@@ -20,7 +21,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
     """Compile; called once in the child. Raises BackendError without the package."""
     checked_options("openvino", opening["options"], {})
     try:
-        import openvino
+        openvino = imported_openvino()
     except ImportError as error:
         raise BackendError(
             "the backend openvino needs the package openvino (extra onnx)"

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from app.backends.openvino_import import imported_openvino
 from app.contracts.errors import ConfigError
 from app.contracts.tensors import Tensors
 from app.programs.drift import drift
@@ -34,7 +35,7 @@ class Differences:
 def _run(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[list[NDArray[np.float64]]]:
     """By OpenVINO, which computes int8 as it will be served."""
     try:
-        import openvino
+        openvino = imported_openvino()
     except ImportError as error:
         raise ConfigError("quantising needs the package openvino (extra onnx)") from error
     core = openvino.Core()
