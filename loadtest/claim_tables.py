@@ -20,6 +20,7 @@ from app.comparison.opening import open_groups
 from app.comparison.tasks import Sample
 from app.contracts.errors import BackendError
 from app.contracts.ports import Predictor, PredictorFactory
+from app.programs.derive import INT8
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles
 from app.repository.selftest import read_selftest
@@ -35,6 +36,7 @@ LENGTHS = (7, 17, 19, 20, 22, 24, 26, 28, 31, 33, 36, 40, 44, 49, 55, 62, 72, 89
 """Tokens of the texts: the 20 middles of equal shares of 40,374 posts (SMP2020-EWECT)."""
 
 BFLOAT16_TOLERANCE = 0.1
+ENGINES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,7 @@ def measure_u2netp(
         _group("native", "paddle_inference", onednn=False),
         _group("onednn", "paddle_inference"),
         _group("bf16", "paddle_inference", bfloat16=True),
+        *(int8 := int8_groups(files)),
     )
     selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
     samples: list[Sample] = [("self-test", selftest.inputs)]
@@ -106,6 +109,7 @@ def measure_u2netp(
         "native": "Paddle Inference, oneDNN off",
         "onednn": "Paddle Inference + oneDNN (MKLDNN)",
         "bf16": "Paddle Inference + oneDNN in bfloat16",
+        **{group.name: f"int8 program, {ENGINES[group.backend]}" for group in int8},
     }
     rows = [
         _row(label, "1", times[name], times["dygraph"], U2NETP_SECONDS, name)
@@ -130,12 +134,15 @@ def measure_bert(
         _group("onnxruntime", "onnxruntime"),
         _group("onednn", "paddle_inference", cache_capacity=0),
         _group("bf16", "paddle_inference", cache_capacity=0, bfloat16=True),
+        *(int8 := int8_groups(files)),
     )
     samples = _texts()
     warm_up = [samples[bisect_right(LENGTHS, bucket) - 1] for bucket in BUCKETS]
     with _opened(files, groups, backends.served) as (alone, refused):
         variants: dict[str, Predictor] = {
-            name: PaddedPredictor(predictor, (PADDED,)) for name, predictor in alone.items()
+            name: PaddedPredictor(predictor, (PADDED,))
+            for name, predictor in alone.items()
+            if name not in {group.name for group in int8}
         }
         variants |= {
             f"{name}+buckets": PaddedPredictor(predictor, BUCKETS)
@@ -155,6 +162,10 @@ def measure_bert(
         "onnxruntime+buckets": "ONNX Runtime, in length buckets",
         "onednn+buckets": "static graph (Paddle Inference + oneDNN), in length buckets",
         "bf16+buckets": "static graph in bfloat16, in length buckets",
+        **{
+            f"{group.name}+buckets": f"int8 program, {ENGINES[group.backend]}, in length buckets"
+            for group in int8
+        },
     }
     published = {name: value * requests / BERT_REQUESTS for name, value in BERT_SECONDS.items()}
     rows = [
@@ -171,16 +182,24 @@ def measure_bert(
     )
 
 
-def runs_of(requests_u2netp: int, requests_bert: int, *, cores: int) -> int:
-    """How many times `tick` is called, for a progress bar: at most."""
+def int8_groups(files: ModelFiles) -> tuple[InstanceGroup, ...]:
+    """What `default_group = "auto"` may choose of lower precision, on one core."""
+    groups = files.config.instance_group
+    return tuple(each for each in groups if each.program == INT8 and each.threads == 1)
+
+
+def runs_of(
+    requests_u2netp: int, requests_bert: int, *, cores: int, int8: tuple[int, int] = (0, 0)
+) -> int:
+    """How many times `tick` is called, for a progress bar: at most. `int8`: groups of each."""
     one, pool = SLICES * -(-requests_bert // SLICES), -(-requests_bert // (SLICES * cores))
     picture = SLICES * -(-requests_u2netp // SLICES)
     pool_picture = -(-requests_u2netp // (SLICES * cores))
     return (
-        6 * requests_u2netp
+        (6 + int8[0]) * requests_u2netp
         + picture
         + SLICES * cores * pool_picture
-        + 7 * requests_bert
+        + (7 + int8[1]) * requests_bert
         + one
         + SLICES * cores * pool
     )
@@ -279,12 +298,12 @@ def _texts() -> list[Sample]:
 def _opened(
     files: ModelFiles, groups: Sequence[InstanceGroup], open_predictor: PredictorFactory
 ) -> Iterator[tuple[dict[str, Predictor], Mapping[str, str]]]:
-    """One predictor of each group; only bfloat16 may be refused."""
+    """One predictor of each group; only a lower precision may be refused."""
     selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
     opened = open_groups(files, list(groups), open_predictor=open_predictor, selftest=selftest)
     try:
         for name, reason in opened.refused.items():
-            if name != "bf16":
+            if name != "bf16" and name not in {each.name for each in int8_groups(files)}:
                 raise BackendError(f"{name} cannot be measured: {reason}")
         yield {name: several[0] for name, several in opened.predictors.items()}, opened.refused
     finally:

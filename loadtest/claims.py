@@ -26,6 +26,7 @@ from claim_tables import (
     Backends,
     ClaimTable,
     beaten,
+    int8_groups,
     measure_bert,
     measure_u2netp,
     runs_of,
@@ -45,6 +46,8 @@ from app.comparison.run import Plan, compare
 from app.contracts.errors import ConfigError, PaddlepoolError
 from app.pipelines import PIPELINES
 from app.pipelines.task import comparison_of, load_tasks
+from app.programs.derive import derive_int8, missing_packages
+from app.programs.place import add_program
 from app.resources import available_cores
 
 BERT_SOURCE = ROOT / "app" / "networks" / "bert.py"
@@ -90,7 +93,8 @@ def _measure(args: argparse.Namespace) -> int:
     pictures = min(args.requests or U2NETP_REQUESTS, U2NETP_REQUESTS)
     texts = args.requests or BERT_REQUESTS
     whole = max(1, int(cores))
-    total = runs_of(pictures, texts, cores=whole)
+    int8 = (len(int8_groups(u2netp)), len(int8_groups(bert)))
+    total = runs_of(pictures, texts, cores=whole, int8=int8)
     with tqdm(total=total, desc="claims", unit="run", disable=None) as bar:
         tables = [
             measure_u2netp(u2netp, backends, requests=pictures, cores=whole, tick=bar.update),
@@ -128,7 +132,10 @@ def random_bert() -> Path:
         from random_bert import export_random_bert  # brings Paddle in; not before it is needed
 
         root.mkdir(parents=True, exist_ok=True)
-        export_random_bert(root)
+        directory = export_random_bert(root)
+        files = read_version(open_repository(root), directory.parent.name, None)
+        if not missing_packages() and (derived := derive_int8(files)) is not None:
+            add_program(directory, derived)
     return root
 
 

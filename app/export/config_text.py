@@ -7,13 +7,13 @@ _GROUPS = """
 [[instance_group]]
 name = "onednn"
 backend = "paddle_inference"
-count = {count}
+count = "cores"
 threads = 1
 base = "native"
 [instance_group.options]
 onednn = true
 {cache}
-
+{alone}
 # What follows starts when it is first asked for or chosen as the default group, and is measured by
 # `paddlepool compare`. Groups that this machine cannot run are refused with their reason; one with
 # `candidate = false` is there for comparison alone and never chosen.
@@ -79,7 +79,7 @@ backend = "openvino"
 program = "int8"
 start = "on_demand"
 budget = {budget}
-
+{pairs}
 [[instance_group]]
 name = "gpu"
 backend = "paddle_inference"
@@ -100,6 +100,29 @@ float16 = true
 
 _ONE_SHAPE = "cache_capacity = 1          # every input has one shape"
 
+_PAIRS = """
+# Both cores of a pair on one picture: as many pictures a second, and one alone in half the time.
+[[instance_group]]
+name = "openvino_int8_t2"
+backend = "openvino"
+threads = 2
+program = "int8"
+start = "on_demand"
+budget = {budget}
+"""
+
+_ALONE = """
+# As onednn, but a text alone, which oneDNN's cost for each operator would slow down, runs on
+# Paddle's own kernels: a second copy of the weights.
+[[instance_group]]
+name = "mixed"
+backend = "paddle_inference"
+start = "on_demand"
+[instance_group.options]
+onednn_rows = 2
+{cache}
+"""
+
 _MASKS = "{ mean_difference = 0.015, agreement = 0.95 }"
 _LABELS = "{ mean_difference = 0.1, agreement = 1.0 }"
 
@@ -116,7 +139,9 @@ _CHINESE = {
 
 
 def segment_config(side: int) -> str:
-    groups = _GROUPS.format(count=2, budget=_MASKS, cache=_ONE_SHAPE)
+    groups = _GROUPS.format(
+        budget=_MASKS, cache=_ONE_SHAPE, alone="", pairs=_PAIRS.format(budget=_MASKS)
+    )
     return f"""pipeline = "segment"
 default_group = "auto"       # the server measures which is the fastest here
 
@@ -146,7 +171,7 @@ def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> s
     # A shape of its own, batch by bucket, for every batch: with room for some of them only, each
     # would hold the packed weights again, and be dropped and packed anew.
     cache = "cache_capacity = 0          # all shapes are kept and share their packed weights"
-    groups = _GROUPS.format(count=1, budget=_LABELS, cache=cache)
+    groups = _GROUPS.format(budget=_LABELS, cache=cache, alone=_ALONE.format(cache=cache), pairs="")
     return f"""pipeline = "sentiment"
 default_group = "auto"       # the server measures which is the fastest here
 equal_axes = [["input_ids.1", "attention_mask.1"]]     # no engine is relied on to look

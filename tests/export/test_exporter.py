@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from app.repository.config import load_config
 from app.repository.layout import VERSION
 from tests.networks.conftest import FIXTURES
 from tests.networks.stopwatch import seconds
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.paddle
 TINY = FIXTURES / "tiny_bert"
@@ -195,6 +198,20 @@ def test_default_configurations_are_valid(tmp_path: Path, text: str, pipeline: s
     config = load_config(tmp_path / "config.toml")
     assert config.pipeline == pipeline
     assert config.warmup
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        (segment_config(320), "u2netp"),
+        (sentiment_config(labels=("a", "b"), pad_id=0, positions=512), "emotion"),
+    ],
+    ids=["u2netp", "bert"],
+)
+def test_a_new_model_has_the_groups_of_the_shipped_one(text: str, model: str) -> None:
+    """What was measured for ours is there for everybody's."""
+    shipped = (ROOT / "model_repo" / model / "config.toml").read_text("utf-8")
+    assert tomllib.loads(text)["instance_group"] == tomllib.loads(shipped)["instance_group"]
 
 
 def test_failing_export_leaves_nothing(digits: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from padded_predictor import PaddedPredictor
 
 from app.comparison.run import Plan, compare
 from app.contracts.tensors import Tensors
-from app.repository.layout import ModelRepository
+from app.repository.layout import ModelFiles, ModelRepository
 from tests.engine.fakes import FakeFactory, write_double
 
 
@@ -79,14 +79,21 @@ def test_every_text_is_padded_to_the_smallest_length_that_holds_it(
     assert max(LENGTHS) == PADDED
 
 
+def with_int8(root: Path, *, backend: str) -> ModelFiles:
+    """A version whose configuration names a group of its int8 program."""
+    config = write_double(root) / "config.toml"
+    group = f'[[instance_group]]\nname = "i8"\nbackend = "{backend}"\nprogram = "int8"\n'
+    config.write_text(config.read_text("utf-8") + group + 'start = "on_demand"\n', "utf-8")
+    return ModelRepository(root).read("double", 1)
+
+
 def test_the_measurement_ticks_as_often_as_it_says(tmp_path: Path) -> None:
     """With a published row for each of the four ways, and the busy machine beside them."""
-    write_double(tmp_path)
-    files = ModelRepository(tmp_path).read("double", 1)
+    files = with_int8(tmp_path, backend="openvino")
     backends = Backends(served=FakeFactory(), tuned=FakeFactory())
     ticks: list[int] = []
     found = measure_u2netp(files, backends, requests=3, cores=2, tick=lambda: ticks.append(1))
-    assert len(ticks) == runs_of(3, 0, cores=2)
+    assert len(ticks) == runs_of(3, 0, cores=2, int8=(1, 0))
     assert [row.published_seconds for row in found.rows if row.published_seconds] == [
         2.1827,
         1.9110,
@@ -94,20 +101,22 @@ def test_the_measurement_ticks_as_often_as_it_says(tmp_path: Path) -> None:
         0.5750,
     ]
     assert found.rows[-1].label.startswith("all cores: Paddlepool")
+    [lower] = [row for row in found.rows if row.label == "int8 program, OpenVINO"]
+    assert lower.published_seconds is None
 
 
 def test_texts_are_measured_padded_and_in_buckets(tmp_path: Path) -> None:
     """In bfloat16 too, of which nothing was published; it ticks as often as it says."""
-    write_double(tmp_path)
-    files = ModelRepository(tmp_path).read("double", 1)
+    files = with_int8(tmp_path, backend="onnxruntime")
     backends = Backends(served=FakeFactory(behaviour=dict), tuned=FakeFactory())
     ticks: list[int] = []
     found = measure_bert(files, backends, requests=8, cores=2, tick=lambda: ticks.append(1))
-    assert len(ticks) == runs_of(0, 8, cores=2)
+    assert len(ticks) == runs_of(0, 8, cores=2, int8=(0, 1))
     claimed = {row.label: row.published_ratio is not None for row in found.rows}
     assert claimed["static graph (Paddle Inference + oneDNN), padded to 128"]
     assert not claimed["static graph in bfloat16, padded to 128"]
-    assert len(claimed) == 9
+    assert not claimed["int8 program, ONNX Runtime, in length buckets"]
+    assert len(claimed) == 10
 
 
 @pytest.mark.slow
