@@ -118,13 +118,14 @@ def build_application(
     protocol = [
         module.router() for module in (health, stats, metadata, config, repository, shared_memory)
     ]
-    # Tasks first: routes are tried in order, and these are the ones whose time counts.
+    # Routes are tried in order: first those that do work, whose time counts.
     mounts = [
         *(_Mount(task.endpoints(settings), TASK_STATUSES) for task in tasks),
+        _Mount(infer.router(settings), protocol=True),
+        *(_Mount(door.routes(settings), TASK_STATUSES, errors=door.errors) for door in doors),
         _Mount(info.router(card=[name for task in tasks for name in task.card])),
         *(_Mount(module.router()) for module in (data, metrics, docs, pages)),
-        *(_Mount(router, protocol=True) for router in (*protocol, infer.router(settings))),
-        *(_Mount(door.routes(settings), TASK_STATUSES, errors=door.errors) for door in doors),
+        *(_Mount(router, protocol=True) for router in protocol),
     ]
     routes = RouteTable(
         [(mount.router, _statuses(mount), mount.errors) for mount in mounts],

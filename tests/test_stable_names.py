@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.api.routing import ROUTING
 from app.api.uploads import FILE_FIELDS
 from app.api.v2.documents import PARAMETERS as INFER_PARAMETERS
 from app.application import ACCEPTED, build_application
@@ -21,7 +22,7 @@ from app.doors.opened import DOORS as DOORS_OPEN
 from app.observability.gauges import ModelGauges
 from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
-from app.pipelines.segment.request import OPTIONS, ROUTING
+from app.pipelines.segment.request import OPTIONS
 from app.pipelines.sentiment.router import SentimentParameters, SentimentRequest
 from app.pipelines.task import load_tasks, settings_class
 from app.repository.config import DynamicBatching, InstanceGroup, ModelConfig, VersionPolicy, Warmup

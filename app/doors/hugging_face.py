@@ -16,16 +16,17 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.direct import direct_route
+from app.api.direct import direct_route, plain_route
 from app.api.forms import media_type
 from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
+from app.api.routing import Routing, RoutingDep
 from app.api.services import Services, ServicesDep
 from app.api.uploads import RAW_TYPES
 from app.contracts.errors import FileMissing, UnsupportedMediaType
 from app.doors.bodies import json_object, picture_in_base64, refused
-from app.doors.door import TAG, Door, Query, RoutingDep
+from app.doors.door import TAG, Door
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.pipelines.sentiment.router import classify
@@ -97,7 +98,7 @@ def text_routes(settings: Settings) -> APIRouter:
 
 
 def picture_routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG])
+    router = APIRouter(tags=[TAG], route_class=plain_route(_answer_picture))
     router.add_api_route(
         "/hf/segment",
         segment_picture,
@@ -125,16 +126,12 @@ async def classify_texts(
     return await _answer_texts(body, services, routing)
 
 
-async def _answer_texts(body: TextsRequest, services: Services, query: Query) -> Response:
+async def _answer_texts(body: TextsRequest, services: Services, routing: Routing) -> Response:
     asked = body.parameters or TextParameters()
     if asked.function_to_apply not in (None, "softmax"):
         raise refused("parameters.function_to_apply", "only softmax is offered")
     answer = await classify(
-        services,
-        [body.inputs] if isinstance(body.inputs, str) else body.inputs,
-        model=query.model,
-        predictor=query.predictor,
-        timeout_ms=query.timeout_ms,
+        services, [body.inputs] if isinstance(body.inputs, str) else body.inputs, routing
     )
     replies = [
         [
@@ -151,6 +148,10 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
 
     A mask is soft unless `mask_threshold` is given.
     """
+    return await _answer_picture(request, services, routing)
+
+
+async def _answer_picture(request: Request, services: Services, routing: Routing) -> Response:
     kind = media_type(request)
     if kind not in ("", JSON) and not kind.startswith(RAW_TYPES):
         raise UnsupportedMediaType(

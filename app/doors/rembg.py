@@ -11,14 +11,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from app.api.direct import plain_route
 from app.api.forms import FORM, media_type, read_form
 from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
-from app.api.services import ServicesDep
+from app.api.routing import Routing, RoutingDep
+from app.api.services import Services, ServicesDep
 from app.api.uploads import FIELD_BYTES
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from app.doors.bodies import NOT_FETCHED, refused
-from app.doors.door import TAG, Door, RoutingDep
+from app.doors.door import TAG, Door
 from app.pipelines.segment.request import SegmentRequest, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings
@@ -49,6 +51,7 @@ def routes(settings: Settings) -> APIRouter:
     router.add_api_route(
         "/api/remove",
         remove,
+        route_class_override=plain_route(_answer),
         methods=["POST"],
         max_body_size=settings.of(SegmentSettings).segment_max_bytes,
         operation_id="rembgRemove",
@@ -85,6 +88,17 @@ async def remove(
     picture's own colours. `a=true` refines edges, `dc=true` takes the old background's colour out
     of them.
     """
+    return await _answer(request, services, routing, bgc=bgc, extras=extras)
+
+
+async def _answer(
+    request: Request,
+    services: Services,
+    routing: Routing,
+    *,
+    bgc: str | None = None,
+    extras: str | None = None,
+) -> Response:
     settings = services.settings
     if media_type(request) != FORM:
         raise UnsupportedMediaType("send the picture in a form: curl -F file=@photo.jpg")

@@ -15,15 +15,17 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
+from app.api.direct import plain_route
 from app.api.forms import FORM, media_type, read_form
 from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
+from app.api.routing import Routing, RoutingDep
 from app.api.services import Services, ServicesDep
 from app.contracts.errors import InvalidParameter, UnsupportedMediaType
 from app.dataplane import Answer
 from app.doors.bodies import json_object
-from app.doors.door import TAG, Door, RoutingDep
+from app.doors.door import TAG, Door
 from app.doors.removebg_fields import Source, document, read_source, translate
 from app.pipelines.segment.accept import read_accept
 from app.pipelines.segment.request import MEDIA_TYPES, SegmentRequest, SegmentResult
@@ -65,6 +67,7 @@ def routes(settings: Settings) -> APIRouter:
     router.add_api_route(
         "/v1.0/removebg",
         remove_background,
+        route_class_override=plain_route(_answer),
         methods=["POST"],
         max_body_size=settings.of(SegmentSettings).segment_max_bytes,
         operation_id="removebgRemove",
@@ -94,6 +97,10 @@ async def remove_background(
     """Takes a form, or the same fields as JSON with the picture as base64. `size` is `preview`
     unless told otherwise, as it is there.
     """
+    return await _answer(request, services, routing)
+
+
+async def _answer(request: Request, services: Services, routing: Routing) -> Response:
     settings = services.settings
     given = await _given(request, services)
     no_type = False

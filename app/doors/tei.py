@@ -16,10 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.direct import direct_route
 from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
+from app.api.routing import Routing, RoutingDep
 from app.api.services import Services, ServicesDep
 from app.contracts.errors import InvalidParameter, TextEmpty
 from app.doors.bodies import refused
-from app.doors.door import TAG, Door, Query, RoutingDep
+from app.doors.door import TAG, Door
 from app.pipelines.sentiment.router import classify
 from app.pipelines.sentiment.settings import SentimentSettings
 from app.pipelines.sentiment.texts import WholeTexts
@@ -97,19 +98,13 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
     return await _answer(body, services, routing)
 
 
-async def _answer(body: PredictRequest, services: Services, query: Query) -> Response:
+async def _answer(body: PredictRequest, services: Services, routing: Routing) -> Response:
     if body.raw_scores:
         raise refused("raw_scores", "not offered; scores are probabilities")
     if body.truncate and body.truncation_direction.lower() == "left":
         raise refused("truncation_direction", "left is not offered; a text keeps its beginning")
     texts, single = read_inputs(body.inputs)
-    answer = await classify(
-        services,
-        texts if body.truncate else WholeTexts(texts),
-        model=query.model,
-        predictor=query.predictor,
-        timeout_ms=query.timeout_ms,
-    )
+    answer = await classify(services, texts if body.truncate else WholeTexts(texts), routing)
     replies = [
         [{"score": round(score, 7), "label": label} for label, _, score in result.scores]
         for result in answer.value

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.testclient import TestClient
 
-from app.api.direct import PlainQuery, direct_route
+from app.api.direct import direct_route, plain_route
+from app.api.routing import Routing
 from app.api.services import Services
 
 GOOD = '{"text": "好"}'
@@ -23,9 +24,9 @@ class Asked(BaseModel):
     text: str
 
 
-async def answer(body: Asked, services: Services, query: PlainQuery) -> Response:
+async def answer(body: Asked, services: Services, routing: Routing) -> Response:
     """What the short way answers: itself, and all that it was given."""
-    return PlainTextResponse(f"direct {body.text} {query.model} {query.timeout_ms} {services}")
+    return PlainTextResponse(f"direct {body.text} {routing.model} {routing.timeout_ms} {services}")
 
 
 async def documented(
@@ -101,3 +102,26 @@ def test_a_body_of_unknown_length_is_not_read_the_short_way(client: TestClient) 
     """It may turn out to be too long while it is read, which FastAPI's way tells."""
     reply = client.post("/ask", content=iter([GOOD.encode()]), headers={"Content-Type": JSON})
     assert reply.text.startswith("documented")
+
+
+async def answer_plainly(request: Request, services: Services, routing: Routing) -> Response:
+    return PlainTextResponse(f"direct {routing.model} {services}")
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "says"),
+    [
+        ("", 200, "direct None services"),
+        ("?model=a", 200, "documented"),
+        ("?timeout_ms=0", 422, "greater_than_equal"),
+    ],
+)
+def test_without_a_query_an_endpoint_is_asked_itself(query: str, status: int, says: str) -> None:
+    """FastAPI solves the parameters where there are any."""
+    router = APIRouter(route_class=plain_route(answer_plainly))
+    router.add_api_route("/ask", documented, methods=["POST"])
+    app = FastAPI()
+    app.include_router(router)
+    app.state.paddlepool = "services"
+    found = ask(TestClient(app), GOOD, query, JSON)
+    assert (found[0], says in found[1]) == (status, True), found

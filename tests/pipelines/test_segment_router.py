@@ -15,10 +15,11 @@ from starlette.testclient import TestClient
 
 from app.api.errors import install
 from app.api.offload import LARGE_BYTES
+from app.api.routing import ROUTING
 from app.contracts.errors import ImageUnreadable, Overloaded
 from app.dataplane import Answer
 from app.observability.metrics import Metrics
-from app.pipelines.segment.request import OPTIONS, ROUTING, Box, SegmentRequest, SegmentResult
+from app.pipelines.segment.request import OPTIONS, Box, SegmentRequest, SegmentResult
 from app.pipelines.segment.router import build_router
 from app.pipelines.segment.scene.options import Scene
 from tests.api.fakes import RecordingExecutor, make_settings

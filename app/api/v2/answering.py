@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from app.api.offload import beside_the_loop
-from app.api.replies import split_model
+from app.api.routing import split_model
 from app.api.services import Services
 from app.api.v2.documents import Expected, ReplyForm, expected_of_model, expected_of_task
 from app.api.v2.tasks import VERSION, check_version, task_named

@@ -34,7 +34,6 @@ OPTIONS = (
 )
 BACKGROUND_FIELDS = ("bg_image", "bg_image_file")
 """The form's file fields for the second picture."""
-ROUTING = ("model", "predictor", "timeout_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from app.api.offload import base64_parts, beside_the_loop
-from app.api.replies import answer_headers, split_model, timeout_seconds
+from app.api.replies import answer_headers
+from app.api.routing import ROUTING, Routing
 from app.api.services import ServicesDep
 from app.api.uploads import read_upload
 from app.contracts.errors import InvalidParameter
@@ -27,7 +28,6 @@ from app.pipelines.segment.request import (
     OPTIONS,
     OUTPUTS,
     REFINES,
-    ROUTING,
     SIZES,
     SegmentResult,
     read_options,
@@ -120,15 +120,12 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     given = upload.parameters
     as_json, preferred = read_accept(request.headers.get("accept", ""))
     payload = read_options(upload.body, given, background=upload.second, preferred_format=preferred)
-    name, version = split_model(given.get("model"))
-    answer = await services.dataplane.run(
-        "segment",
-        payload,
-        model=name,
-        version=version,
-        group=given.get("predictor"),
-        timeout=timeout_seconds(_integer(given.get("timeout_ms")), settings),
+    routing = Routing.model_construct(
+        model=given.get("model"),
+        predictor=given.get("predictor"),
+        timeout_ms=_integer(given.get("timeout_ms")),
     )
+    answer = await services.dataplane.run("segment", payload, **routing.options(settings))
     if not as_json:
         return _as_picture(answer)
     content = await beside_the_loop(

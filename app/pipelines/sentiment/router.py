@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Body, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.direct import PlainQuery, direct_route
-from app.api.replies import (
-    ModelParameter,
-    PredictorParameter,
-    TimeoutParameter,
-    answer_headers,
-    split_model,
-    timeout_seconds,
-)
+from app.api.direct import direct_route
+from app.api.replies import answer_headers
+from app.api.routing import ROUTING, Routing, RoutingDep
 from app.api.services import Services, ServicesDep
 from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
@@ -26,9 +20,6 @@ from app.pipelines.sentiment.pipeline import TextScores
 from app.pipelines.sentiment.settings import SentimentSettings
 from app.pipelines.sentiment.texts import TextLimits, check_texts
 from app.settings import Settings
-
-T = TypeVar("T")
-ROUTING = ("model", "predictor", "timeout_ms")
 
 
 class _Strict(BaseModel):
@@ -141,25 +132,16 @@ def build_router(settings: Settings) -> APIRouter:
 async def classify_sentiment(
     body: Annotated[SentimentRequest, Body(openapi_examples=EXAMPLES)],
     services: ServicesDep,
-    model: ModelParameter = None,
-    predictor: PredictorParameter = None,
-    timeout_ms: TimeoutParameter = None,
+    routing: RoutingDep,
 ) -> Response:
     """Classifies `text` or `inputs`. A string gets one list of labels, a list one per input."""
-    query = PlainQuery.model_construct(model=model, predictor=predictor, timeout_ms=timeout_ms)
-    return await _answer(body, services, query)
+    return await _answer(body, services, routing)
 
 
-async def _answer(body: SentimentRequest, services: Services, query: PlainQuery) -> Response:
+async def _answer(body: SentimentRequest, services: Services, routing: Routing) -> Response:
     asked = body.parameters
     texts, single = _texts(body)
-    answer = await classify(
-        services,
-        texts,
-        model=_either("model", query.model, asked.model),
-        predictor=_either("predictor", query.predictor, asked.predictor),
-        timeout_ms=_either("timeout_ms", query.timeout_ms, asked.timeout_ms),
-    )
+    answer = await classify(services, texts, _in_one_place(routing, asked))
     results: tuple[TextScores, ...] = answer.value
     replies = [_render(result, asked) for result in results]
     return Response(
@@ -170,14 +152,7 @@ async def _answer(body: SentimentRequest, services: Services, query: PlainQuery)
     )
 
 
-async def classify(
-    services: Services,
-    texts: Sequence[str],
-    *,
-    model: str | None,
-    predictor: str | None,
-    timeout_ms: int | None,
-) -> Answer:
+async def classify(services: Services, texts: Sequence[str], routing: Routing) -> Answer:
     """The texts' scores: check them, run them, count the padding. Every format ends here."""
     settings = services.settings
     own = settings.of(SentimentSettings)
@@ -185,15 +160,7 @@ async def classify(
         texts,
         limits=TextLimits(characters=own.text_max_characters, texts=own.text_max_inputs),
     )
-    name, version = split_model(model)
-    answer = await services.dataplane.run(
-        "sentiment",
-        texts,
-        model=name,
-        version=version,
-        group=predictor,
-        timeout=timeout_seconds(timeout_ms, settings),
-    )
+    answer = await services.dataplane.run("sentiment", texts, **routing.options(settings))
     services.metrics.padded(
         model=answer.model,
         group=answer.group,
@@ -213,10 +180,13 @@ def _texts(body: SentimentRequest) -> tuple[list[str], bool]:
     return ([given], True) if isinstance(given, str) else (list(given or ()), False)
 
 
-def _either(name: str, in_query: T | None, in_body: T | None) -> T | None:
-    if in_query is not None and in_body is not None:
-        raise InvalidParameter(f"{name} is given both in the query and in parameters")
-    return in_query if in_query is not None else in_body
+def _in_one_place(routing: Routing, asked: SentimentParameters) -> Routing:
+    """What the query and `parameters` name together. Raises InvalidParameter for what both do."""
+    named = {name: value for name in ROUTING if (value := getattr(asked, name)) is not None}
+    for name in named:
+        if getattr(routing, name) is not None:
+            raise InvalidParameter(f"{name} is given both in the query and in parameters")
+    return routing.model_copy(update=named) if named else routing
 
 
 def _render(result: TextScores, asked: SentimentParameters) -> Any:

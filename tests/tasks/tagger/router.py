@@ -5,14 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict
 
-from app.api.replies import (
-    ModelParameter,
-    PredictorParameter,
-    TimeoutParameter,
-    answer_headers,
-    split_model,
-    timeout_seconds,
-)
+from app.api.replies import answer_headers
+from app.api.routing import RoutingDep
 from app.api.services import ServicesDep
 from app.settings import Settings
 from tests.tasks.tagger.settings import TaggerSettings
@@ -46,20 +40,11 @@ async def tag_text(
     body: TagRequest,
     response: Response,
     services: ServicesDep,
-    model: ModelParameter = None,
-    predictor: PredictorParameter = None,
-    timeout_ms: TimeoutParameter = None,
+    routing: RoutingDep,
 ) -> list[TagScore]:
     """Best first, at most PADDLEPOOL_TAGGER_MAX_TAGS."""
-    name, version = split_model(model)
-    answer = await services.dataplane.run(
-        "tagger",
-        body.text,
-        model=name,
-        version=version,
-        group=predictor,
-        timeout=timeout_seconds(timeout_ms, services.settings),
-    )
+    options = routing.options(services.settings)
+    answer = await services.dataplane.run("tagger", body.text, **options)
     tags = answer.value[: services.settings.of(TaggerSettings).tagger_max_tags]
     response.headers.update(answer_headers(answer) | {"X-Tags": str(len(tags))})
     return [TagScore(tag=tag.name, score=tag.score) for tag in tags]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.api.replies import split_model
+from app.api.routing import split_model
 from app.contracts.errors import InvalidParameter
 
 
