@@ -8,10 +8,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from app.api.offload import LARGE_BYTES
 from app.api.services import Services
 from app.api.v2.answering import Inferred, check_size, infer_tensors
-from app.api.v2.bodies import raw_bytes, reply_tensor
+from app.api.v2.bodies import place_timeout, raw_bytes, reply_tensor
 from app.api.v2.documents import Expected, read_document
 from app.api.v2.tensors import NAMES, NO_SHARED_MEMORY
 from app.contracts.errors import InvalidParameter, InvalidTensor
@@ -58,7 +57,9 @@ async def infer_message(
         read_version(request.model_version),
         parse,
         size=len(head),
-        place_timeout=_place_timeout(len(message), request, settings),
+        place_timeout=place_timeout(
+            len(message), names_group="predictor" in request.parameters, settings=settings
+        ),
     )
     reply = messages["ModelInferResponse"](
         model_name=found.model, model_version=str(found.version), id=found.form.id or ""
@@ -80,13 +81,6 @@ def read_version(text: str) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
         raise InvalidParameter("the version of a model is a whole number")
     return int(text)
-
-
-def _place_timeout(size: int, request: Any, settings: Settings) -> float | None:
-    """As app.api.v2.bodies.place_timeout."""
-    if size <= LARGE_BYTES or "predictor" in request.parameters:
-        return None
-    return settings.timeout_max_ms / 1000
 
 
 def _parse(
@@ -114,7 +108,7 @@ def _document(request: Any, tensors: list[memoryview]) -> dict[str, Any]:
             "name": tensor.name,
             "datatype": tensor.datatype,
             "shape": list(tensor.shape),
-            "parameters": _parameters(tensor.parameters),
+            "parameters": read_parameters(tensor.parameters),
         }
         for tensor in request.inputs
     ]
@@ -136,10 +130,10 @@ def _document(request: Any, tensors: list[memoryview]) -> dict[str, Any]:
             raise InvalidTensor(f"inputs[{number}] has neither contents nor raw_input_contents")
     return {
         "id": request.id or None,
-        "parameters": _parameters(request.parameters),
+        "parameters": read_parameters(request.parameters),
         "inputs": inputs,
         "outputs": [
-            {"name": output.name, "parameters": _parameters(output.parameters)}
+            {"name": output.name, "parameters": read_parameters(output.parameters)}
             for output in request.outputs
         ],
     }
@@ -154,7 +148,8 @@ def _data(tensor: Any) -> list[Any]:
     return list(getattr(tensor.contents, field))
 
 
-def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+def read_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands in a message's parameters. Raises InvalidTensor for one without a value."""
     parameters = {}
     for name, parameter in given.items():
         kind = parameter.WhichOneof("parameter_choice")

@@ -13,7 +13,7 @@ from app.api.services import Services
 from app.api.v2 import config, health, metadata, repository, stats
 from app.contracts.errors import InvalidParameter, InvalidTensor, ModelNotFound, ModelNotReady
 from app.rpc.calls import Call, Method
-from app.rpc.infer_messages import infer_message, read_version
+from app.rpc.infer_messages import infer_message, read_parameters, read_version
 from app.rpc.messages import Messages
 
 Ask = Callable[[Services, Any], Awaitable[dict[str, Any]]]
@@ -123,23 +123,16 @@ async def _index(services: Services, request: Any) -> dict[str, Any]:
 
 async def _load(services: Services, request: Any) -> dict[str, Any]:
     _check_repository(request)
-    await repository.load_model(services, request.model_name, _parameters(request))
+    await repository.load_model(services, request.model_name, read_parameters(request.parameters))
     return {}
 
 
 async def _unload(services: Services, request: Any) -> dict[str, Any]:
     _check_repository(request)
-    await repository.unload_model(services, request.model_name, _parameters(request))
+    await repository.unload_model(services, request.model_name, read_parameters(request.parameters))
     return {}
 
 
 def _check_repository(request: Any) -> None:
     if request.repository_name:
         raise InvalidParameter("there is one repository, and it has no name")
-
-
-def _parameters(request: Any) -> dict[str, Any]:
-    return {
-        name: getattr(value, kind) if (kind := value.WhichOneof("parameter_choice")) else None
-        for name, value in request.parameters.items()
-    }

@@ -55,12 +55,18 @@ def parse_request(
     )
 
 
-def place_timeout(body: bytes, json_bytes: int, settings: Settings) -> float | None:
-    """How long to hold a place in the default group's queue while the body is read, in seconds.
+def may_name_group(body: bytes, json_bytes: int) -> bool:
+    """Whether the JSON that a body begins with may have a `predictor`; it is not parsed yet."""
+    return body.find(b'"predictor"', 0, json_bytes) >= 0
+
+
+def place_timeout(size: int, *, names_group: bool, settings: Settings) -> float | None:
+    """How long to hold a place in the default group's queue while a body of `size` bytes is read,
+    in seconds.
 
     None for a small body, and where it may name another group: that is known when it is read.
     """
-    if len(body) <= LARGE_BYTES or body.find(b'"predictor"', 0, json_bytes) >= 0:
+    if size <= LARGE_BYTES or names_group:
         return None
     return settings.timeout_max_ms / 1000
 

@@ -11,7 +11,13 @@ from app.api.problems import documented
 from app.api.replies import answer_headers
 from app.api.services import ServicesDep
 from app.api.v2.answering import check_size, infer_tensors
-from app.api.v2.bodies import json_size, parse_request, place_timeout, write_reply
+from app.api.v2.bodies import (
+    json_size,
+    may_name_group,
+    parse_request,
+    place_timeout,
+    write_reply,
+)
 from app.api.v2.tensors import BINARY_HEADER
 from app.api.v2.version_routes import add_by_version
 from app.contracts.errors import FileTooLarge, InvalidTensor
@@ -79,7 +85,9 @@ async def _infer(
         version,
         partial(parse_request, body, header_length=length, settings=settings),
         size=json_bytes,
-        place_timeout=place_timeout(body, json_bytes, settings),
+        place_timeout=place_timeout(
+            len(body), names_group=may_name_group(body, json_bytes), settings=settings
+        ),
     )
     write = partial(
         write_reply, found.outputs, found.form, model=found.model, version=found.version

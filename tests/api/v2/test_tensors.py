@@ -18,6 +18,7 @@ from app.api.offload import LARGE_BYTES
 from app.api.v2.bodies import (
     MAX_LISTS,
     PART_NUMBERS,
+    may_name_group,
     parse_request,
     place_timeout,
     write_reply,
@@ -344,6 +345,10 @@ def test_a_large_body_of_the_default_group_holds_a_place() -> None:
     """For as long as its deadline may be; what stands behind the JSON names no group."""
     header = json.dumps(document()).encode()
     large = header + b'"predictor"' + bytes(LARGE_BYTES)
-    assert place_timeout(large, len(header), Settings()) == 30
-    assert place_timeout(large, len(large), Settings()) is None
-    assert place_timeout(header, len(header), Settings()) is None
+    for body, json_bytes, seconds in (
+        (large, len(header), 30),
+        (large, len(large), None),
+        (header, len(header), None),
+    ):
+        named = may_name_group(body, json_bytes)
+        assert place_timeout(len(body), names_group=named, settings=Settings()) == seconds
