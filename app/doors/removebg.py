@@ -221,16 +221,35 @@ def _as_json(result: SegmentResult) -> bytes:
 
 CODES = {
     "file_missing": "missing_source",
+    "image_unreadable": "failed_to_read_image",
+    "unsupported_media_type": "invalid_file_type",
     "unauthorized": "auth_failed",
     "overloaded": "rate_limit_exceeded",
     "quota_exceeded": "rate_limit_exceeded",
 }
 """Names that remove.bg has for errors of ours; others keep the name they have here."""
+FIELDS = (
+    "image_url",
+    "size",
+    "format",
+    "roi",
+    "crop_margin",
+    "scale",
+    "position",
+    "channels",
+    "semitransparency",
+    "bg_color",
+    "bg_image_url",
+)
+"""For each of these it has a code of its own."""
 
 
 def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
     del request_id
     code = CODES.get(fault.code, fault.code)
+    name = fault.detail.partition(" ")[0].removesuffix(":")  # refusals begin with the field's
+    if code == "invalid_parameter" and name in FIELDS:
+        code = f"invalid_{name}"
     return {"errors": [{"title": fault.title, "code": code, "detail": fault.detail}]}
 
 

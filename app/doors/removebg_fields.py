@@ -22,7 +22,7 @@ SIZES = {
     "50MP": "full",
     "auto": "full",
 }
-TYPES = ("auto", "person", "product", "animal", "car", "transportation", "graphics", "other")
+TYPES = ("auto", "person", "product", "animal", "car", "transportation", "graphic", "other")
 LEVELS = ("none", "1", "2", "latest")
 FORMATS = ("auto", "png", "jpg", "webp")
 CHANNELS = ("rgba", "alpha")
@@ -105,7 +105,8 @@ def translate(source: Source, fields: Mapping[str, str]) -> SegmentRequest:
     options = {"size": SIZES[size], "crop": "true" if _flag(fields, "crop") else "false"}
     options |= {name: fields[name] for name in ("scale", "position") if name in fields}
     if "crop_margin" in fields and options["crop"] == "true":  # else it has no effect there
-        options["crop_margin"] = fields["crop_margin"]
+        margin = fields["crop_margin"]
+        options["crop_margin"] = "0px" if margin == "0" else margin  # its default, without a unit
     if _one_of(fields, "channels", CHANNELS) == "alpha":
         options |= _alpha(fields)
     else:

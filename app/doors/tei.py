@@ -118,6 +118,8 @@ async def _answer(body: PredictRequest, services: Services, routing: Routing) ->
 
 def read_inputs(inputs: Any) -> tuple[list[str], bool]:
     """The texts, and whether it is one that stands alone. Raises InvalidParameter, TextEmpty."""
+    if isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], str):
+        inputs = inputs[0]  # a pair without its second, which TEI takes for a text
     if isinstance(inputs, str):
         return [inputs], True
     if not isinstance(inputs, list):
@@ -156,6 +158,7 @@ DOOR = Door(
         write=_write,
         statuses={
             "text_empty": 400,
+            "invalid_request": 422,
             "text_too_long": 413,
             "too_many_inputs": 413,
             "overloaded": 429,

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from app.doors.removebg import UNLIMITED_CALLS
+from app.contracts.errors import (
+    FileMissing,
+    FileTooLarge,
+    ImageUnreadable,
+    PaddlepoolError,
+    ResolutionTooHigh,
+    UnsupportedMediaType,
+)
+from app.doors.removebg import FIELDS, UNLIMITED_CALLS
 from app.pipelines.segment.request import Box
 from app.pipelines.segment.scene.options import Scene
 from tests.doors.fakes import IN_BASE64, PICTURE, Doors
@@ -97,6 +105,8 @@ def test_a_plus_sign_that_is_not_quoted_is_no_space(doors: Doors) -> None:
         ({"shadow_type": "drop", "shadow_opacity": "20"}, {"scene": Scene(shadow=0.2)}),
         ({"shadow_type": "drop", "shadow_opacity": "0"}, {"scene": Scene()}),
         ({"type": "car", "semitransparency": "false"}, {"output": "cutout"}),
+        ({"type": "graphic"}, {"output": "cutout"}),
+        ({"crop": "true", "crop_margin": "0"}, {"crop": True, "scene": Scene()}),
         ({"roi": "0% 0% 100% 100%", "unheard_of": "1"}, {"output": "cutout"}),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -139,9 +149,28 @@ def test_what_is_not_offered_is_refused_by_name(
 ) -> None:
     """In remove.bg's form."""
     error = refusal(doors.form(PATH, "image_file", fields))
-    assert error["code"] == "invalid_parameter"
+    assert error["code"] == (f"invalid_{name}" if name in FIELDS else "invalid_parameter")
     assert error["detail"].startswith(name)
     assert not doors.plane.payloads
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ImageUnreadable("cut off"), "failed_to_read_image"),
+        (UnsupportedMediaType("no picture"), "invalid_file_type"),
+        (ResolutionTooHigh("60 megapixels"), "resolution_too_high"),
+        (FileTooLarge("13 MB"), "file_too_large"),
+        (FileMissing("none"), "missing_source"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_wrong_with_a_picture_has_remove_bgs_code(
+    doors: Doors, error: PaddlepoolError, code: str
+) -> None:
+    """Programs go by it."""
+    doors.plane.error = error
+    assert refusal(doors.form(PATH, "image_file"))["code"] == code
 
 
 def test_a_background_picture(doors: Doors) -> None:

@@ -16,8 +16,10 @@ LABELS = [{"score": 0.75, "label": "happy"}, {"score": 0.25, "label": "sad"}]
 def test_a_text_and_a_batch(doors: Doors) -> None:
     """One list of labels, and a list of them; texts are read whole or not at all."""
     assert doors.post(PATH, json={"inputs": "好"}).json() == LABELS
+    assert doors.post(PATH, json={"inputs": ["好"]}).json() == LABELS
     assert doors.post(PATH, json={"inputs": [["好"], ["坏"]]}).json() == [LABELS, LABELS]
-    assert doors.plane.payloads == [WholeTexts(["好"]), WholeTexts(["好", "坏"])]
+    one, several = WholeTexts(["好"]), WholeTexts(["好", "坏"])
+    assert doors.plane.payloads == [one, one, several]
     assert all(isinstance(each, WholeTexts) for each in doors.plane.payloads)
 
 
@@ -32,7 +34,7 @@ def test_with_truncate_a_text_may_be_cut(doors: Doors) -> None:
     [
         ({"inputs": ["a", "b"]}, 422, "Validation", "pairs are not offered"),
         ({"inputs": [["a", "b"]]}, 422, "Validation", "pairs are not offered"),
-        ({"inputs": ["a"]}, 422, "Validation", "batch"),
+        ({"inputs": ["a", "b", "c"]}, 422, "Validation", "batch"),
         ({"inputs": [["a"], "b"]}, 422, "Validation", "batch"),
         ({"inputs": [[1]]}, 422, "Validation", "batch"),
         ({"inputs": 7}, 422, "Validation", "batch"),
@@ -59,3 +61,9 @@ def test_refusals(doors: Doors, body: dict[str, Any], status: int, kind: str, sa
     assert response.json()["error_type"] == kind
     assert says in response.json()["error"]
     assert not doors.plane.payloads
+
+
+def test_a_body_that_no_parser_takes(doors: Doors) -> None:
+    """400 says to its clients that there is no text."""
+    response = doors.post(PATH, content=b"[" * 3_000, headers={"content-type": "application/json"})
+    assert (response.status_code, response.json()["error_type"]) == (422, "Validation")

@@ -146,7 +146,7 @@ def test_the_removebg_client(server: Server, client: httpx.Client, tmp_path: Pat
         [str(each) for each in command], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[:2] == ["400 invalid_parameter", "403 auth_failed"]
+    assert done.stdout.split("\n")[:2] == ["400 invalid_image_url", "403 auth_failed"]
     expected = mask_of(client, output="cutout")
     assert np.array_equal(opened((tmp_path / "64.png").read_bytes()), expected)
     with Image.open(f"{photo}_no_bg.png") as picture:  # the second of the name
