@@ -72,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
     ):  # the first time, before anything is read; the log says if it fails
         bring_models(threading.Event())
     try:
-        connections = affordable_connections(settings.max_connections)
+        ports = 1 if settings.grpc_port is None else 2
+        connections = affordable_connections(settings.max_connections, ports=ports)
+        settings = settings.model_copy(update={"max_connections": connections})
         app = create_app(settings, lifecycle=lifecycle)
     except ConfigError as error:
         return _refuse(error.message)

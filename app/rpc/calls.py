@@ -10,7 +10,7 @@ import asyncio
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,8 @@ from app.api.middleware.quotas import Purses, is_free
 from app.api.problems import Fault
 from app.api.services import Services
 from app.contracts.caller import CALLER
-from app.contracts.errors import InvalidTensor, Overloaded, PaddlepoolError
+from app.contracts.errors import Overloaded, PaddlepoolError
+from app.rpc.arrivals import Arrivals
 from app.rpc.messages import SERVICE
 from app.rpc.status import CODES, metadata_of
 
@@ -37,7 +38,7 @@ NOTHING_ASKED = 0
 
 DEADLINE = 504
 TOO_LATE = "The client did not send its message in time."
-NO_MESSAGE = "the call ended without a message"
+KEPT_RETRY_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -70,7 +71,8 @@ class Method:
 class Calls:
     """Answers every call of the port; for one event loop."""
 
-    def __init__(self, services: Services, gates: Gates) -> None:
+    def __init__(self, services: Services, gates: Gates, *, connections: int) -> None:
+        """`connections` are as many calls as may be under way."""
         settings = services.settings
         self._services = services
         self._gates = gates
@@ -80,8 +82,10 @@ class Calls:
         )
         # Whole messages are assembled before they are seen: no more of them at one time than fit.
         self._at_once = max(1, gates.bodies.limit // settings.infer_max_bytes)
-        self._arriving = asyncio.Semaphore(self._at_once)
+        self._arrivals = Arrivals(self._at_once, seconds=settings.receive_timeout_seconds)
         self._streams = 0
+        self._most_kept = max(1, connections // 2)
+        self._kept = 0
 
     async def answer(self, method: Method, messages: AsyncIterator[bytes], context: Any) -> bytes:
         """The reply to a call of one message. Ends the call with the error's code and words."""
@@ -114,6 +118,27 @@ class Calls:
                 yield reply if fault is None else fault
         finally:
             self._streams -= 1
+
+    @asynccontextmanager
+    async def kept_open(self, context: Any) -> AsyncIterator[None]:
+        """For a call that asks for no key and may stay as long as it likes: half of all calls are
+        for those that ask for work. Ends the call where there are too many."""
+        if self._kept >= self._most_kept:
+            fault = fault_of(
+                Overloaded(
+                    f"{self._kept} calls are kept open, as many as may",
+                    retry_after=KEPT_RETRY_SECONDS,
+                    limit=self._most_kept,
+                    received=self._kept + 1,
+                )
+            )
+            metadata = tuple(metadata_of(fault).items())
+            await context.abort(CODES[fault.status], fault.detail, metadata)
+        self._kept += 1
+        try:
+            yield
+        finally:
+            self._kept -= 1
 
     async def _refusal(self, method: Method, context: Any, call: Call) -> Fault | None:
         """Why there may be no stream."""
@@ -162,12 +187,7 @@ class Calls:
         CALLER.set(self._gates.keys.caller(method.path, headers, address))
 
     async def _reply(self, method: Method, messages: AsyncIterator[bytes], call: Call) -> bytes:
-        limit = self._services.settings.receive_timeout_seconds
-        try:
-            async with asyncio.timeout(limit), self._arriving:
-                message = await anext(messages)
-        except StopAsyncIteration:
-            raise InvalidTensor(NO_MESSAGE) from None
+        message = await self._arrivals.next(messages)
         bodies = self._gates.bodies
         arrival = bodies.begin(len(message))
         try:

@@ -45,18 +45,19 @@ def handler(services: Services, calls: Calls) -> tuple[grpc.GenericRpcHandler, l
     async def watch(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         asked = _parse(await calls.answer(watched, messages, context))
         last: int | None = None
-        while True:
-            draining = services.lifecycle.draining  # before the status, which is then the last one
-            try:
-                status = _status(services, asked)
-            except ModelNotFound:
-                status = Response.SERVICE_UNKNOWN
-            if status != last:
-                yield bytes(Response(status=status).SerializeToString())
-                last = status
-            if draining:
-                return
-            await asyncio.sleep(LOOK_SECONDS)
+        async with calls.kept_open(context):
+            while True:
+                draining = services.lifecycle.draining  # before the status: then the last one
+                try:
+                    status = _status(services, asked)
+                except ModelNotFound:
+                    status = Response.SERVICE_UNKNOWN
+                if status != last:
+                    yield bytes(Response(status=status).SerializeToString())
+                    last = status
+                if draining:
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
 
     table = {"Check": unary(calls, check), "Watch": grpc.stream_stream_rpc_method_handler(watch)}
     return grpc.method_handlers_generic_handler(NAME, table), [check, watched]

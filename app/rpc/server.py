@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from app.api.middleware.gates import Gates
 from app.api.problems import ANY_STATUSES, TASK_STATUSES, Fault
@@ -31,7 +31,11 @@ log = logging.getLogger("paddlepool.server")
 
 
 class GrpcDoor:
-    """Built in the event loop that serves; `open` binds the port and says it in `port`."""
+    """Built in the event loop that serves; `open` binds the port and says it in `port`.
+
+    `connections` may be open, and as many calls under way in all of them; an idle one is closed as
+    one of HTTP is, which its client, once it has something to ask, opens again.
+    """
 
     def __init__(self, services: Services, gates: Gates, *, connections: int) -> None:
         self._services = services
@@ -39,7 +43,7 @@ class GrpcDoor:
         self._closing: asyncio.Future[None] | None = None
         settings = services.settings
         messages = Messages()
-        calls = Calls(services, gates)
+        calls = Calls(services, gates, connections=connections)
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=connections,
             options=(
@@ -48,6 +52,12 @@ class GrpcDoor:
                 ("grpc.max_metadata_size", settings.header_max_bytes),
                 ("grpc.absolute_max_metadata_size", settings.header_max_bytes),
                 ("grpc.compression_enabled_algorithms_bitset", IDENTITY_ONLY),
+                ("grpc.max_allowed_incoming_connections", connections),
+                (
+                    "grpc.server_handshake_timeout_ms",
+                    _milliseconds(settings.header_timeout_seconds),
+                ),
+                ("grpc.max_connection_idle_ms", _milliseconds(settings.keep_alive_seconds)),
             ),
         )
         own = methods(services, messages)
@@ -68,7 +78,9 @@ class GrpcDoor:
             file = descriptor_pb2.FileDescriptorProto.FromString(known.serialized_pb)
             messages.pool.Add(file)
         names = (SERVICE, health.NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server, pool=messages.pool)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            _Reflection(calls, names, messages.pool), self._server
+        )
 
     async def open(self) -> None:
         """Raises ConfigError where the port cannot be had."""
@@ -102,6 +114,25 @@ def _stream(calls: Calls, method: Method, messages: Messages) -> grpc.RpcMethodH
             yield bytes(response.SerializeToString())
 
     return grpc.stream_stream_rpc_method_handler(handle)
+
+
+class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # grpc has no types
+    """The library's, of which not too many are kept open."""
+
+    def __init__(self, calls: Calls, names: Sequence[str], pool: Any) -> None:
+        super().__init__(names, pool)
+        self._calls = calls
+
+    async def ServerReflectionInfo(  # noqa: N802  # the method's name
+        self, request_iterator: AsyncIterator[Any], context: Any
+    ) -> AsyncIterator[Any]:
+        async with self._calls.kept_open(context):
+            async for reply in super().ServerReflectionInfo(request_iterator, context):
+                yield reply
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(1000 * seconds))
 
 
 class _SharedMemory(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types

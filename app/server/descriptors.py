@@ -13,22 +13,23 @@ OWN_DESCRIPTORS = 256
 log = logging.getLogger("paddlepool.server")
 
 
-def affordable_connections(wanted: int) -> int:
-    """As many of the `wanted` connections as there are descriptors for; says so where it is fewer.
+def affordable_connections(wanted: int, *, ports: int = 1) -> int:
+    """As many of the `wanted` connections as there are descriptors for, of each of so many ports;
+    says so where it is fewer.
 
     Takes as many as the hard limit allows. Raises ConfigError where not one connection is left.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + OWN_DESCRIPTORS
+    needed = wanted * ports + OWN_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if allowed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    connections = max(allowed, soft) - OWN_DESCRIPTORS
+    connections = (max(allowed, soft) - OWN_DESCRIPTORS) // ports
     if connections < 1:
         raise ConfigError(
-            f"the limit of open files is {hard}, at least {OWN_DESCRIPTORS + 1} are needed "
+            f"the limit of open files is {hard}, at least {OWN_DESCRIPTORS + ports} are needed "
             f"(ulimit -n), and {needed} for PADDLEPOOL_MAX_CONNECTIONS={wanted}"
         )
     if connections < wanted:

@@ -171,19 +171,43 @@ def test_too_few_open_files_end_the_start(tmp_path: Path) -> None:
     assert f"{OWN_DESCRIPTORS + 1_000} for PADDLEPOOL_MAX_CONNECTIONS=1000" in line
 
 
+def with_few_files(directory: Path, files: int) -> Path:
+    """A script that starts a server with so many open files at most."""
+    code = (
+        "import resource, runpy, sys;"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (64, {files}));"
+        "sys.argv[0] = 'paddlepool'; runpy.run_module('app.cli', run_name='__main__')"
+    )
+    module = directory / "few_files.py"
+    module.write_text(code, "utf-8")
+    return module
+
+
+def test_connections_of_grpc_leave_files_for_http(tmp_path: Path) -> None:
+    """Each port has its half, and no connection of the one takes a file of the other's."""
+    pytest.importorskip("grpc")
+    (tmp_path / "models").mkdir()
+    few = OWN_DESCRIPTORS + 40
+    script, settings = with_few_files(tmp_path, few), {"grpc_port": 0}
+    with running(tmp_path / "models", tmp_path, script=script, settings=settings) as server:
+        server.wait_loaded()
+        [line] = [line for line in server.log() if "MAX_CONNECTIONS" in line["event"]]
+        assert f"is {few}: taking 20 connections at most" in line["event"]
+        address = str(server.wait_logged(event="listening for gRPC")["address"])
+        port = int(address.rpartition(":")[2])
+        with contextlib.ExitStack() as stack:
+            for _ in range(2 * few):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            with server.client() as client:
+                assert client.get("/v2/health/live").status_code == 200
+
+
 def test_connections_are_held_against_the_limit_of_open_files(tmp_path: Path) -> None:
     """Fewer are taken, one line says so, and the one too many gets its 503."""
     (tmp_path / "models").mkdir()
     idle: list[socket.socket] = []
     few = OWN_DESCRIPTORS + 20
-    code = (
-        "import resource, runpy, sys;"
-        f"resource.setrlimit(resource.RLIMIT_NOFILE, (64, {few}));"
-        "sys.argv[0] = 'paddlepool'; runpy.run_module('app.cli', run_name='__main__')"
-    )
-    module = tmp_path / "few_files.py"
-    module.write_text(code, "utf-8")
-    with running(tmp_path / "models", tmp_path, script=module) as server:
+    with running(tmp_path / "models", tmp_path, script=with_few_files(tmp_path, few)) as server:
         server.wait_loaded()
         [line] = [line for line in server.log() if "MAX_CONNECTIONS" in line["event"]]
         assert line["level"] == "warning"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import struct
 import threading
 from collections.abc import Iterator
@@ -66,9 +67,10 @@ def registry(
 class Client:
     """Asks a door; replies come with their trailing metadata."""
 
-    def __init__(self, channel: Any, services: Any) -> None:
+    def __init__(self, channel: Any, services: Any, port: int) -> None:
         self.channel = channel
         self.services = services
+        self.port = port
 
     def start(self, name: str, message: bytes, **options: Any) -> Any:
         """The call under way, a future."""
@@ -89,7 +91,7 @@ class Client:
 
 
 @contextlib.contextmanager
-def opened(registry: ModelRegistry, **given: Any) -> Iterator[Client]:
+def opened(registry: ModelRegistry, connections: int = 64, **given: Any) -> Iterator[Client]:
     """A door in the event loop of a thread."""
     with ThreadPoolExecutor(1) as operations:
         chosen = Settings(grpc_port=0, **given)
@@ -100,7 +102,7 @@ def opened(registry: ModelRegistry, **given: Any) -> Iterator[Client]:
         thread.start()
 
         async def build() -> GrpcDoor:
-            door = GrpcDoor(services, gates, connections=64)
+            door = GrpcDoor(services, gates, connections=connections)
             await door.open()
             return door
 
@@ -110,7 +112,7 @@ def opened(registry: ModelRegistry, **given: Any) -> Iterator[Client]:
         door = done(build())
         try:
             with grpc.insecure_channel(f"127.0.0.1:{door.port}") as channel:
-                yield Client(channel, services)
+                yield Client(channel, services, door.port)
         finally:
             done(door.close())
             loop.call_soon_threadsafe(loop.stop)
@@ -357,3 +359,83 @@ def test_a_stream_needs_a_key_too(registry: ModelRegistry) -> None:
         with pytest.raises(grpc.RpcError):
             next(call)
         assert call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def still_open(connections: list[socket.socket]) -> int:
+    """How many the server has not closed; what it has sent is read."""
+    count = 0
+    for each in connections:
+        each.setblocking(False)
+        try:
+            while each.recv(4096):
+                pass
+        except BlockingIOError:
+            count += 1
+        except OSError:
+            pass
+    return count
+
+
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
+
+
+@pytest.mark.parametrize("greeting", [b"", HTTP2], ids=["silent", "HTTP/2"])
+def test_idle_connections_are_bounded(registry: ModelRegistry, greeting: bytes) -> None:
+    """As many as may be open, whether they begin to speak HTTP/2 or not; and none for long."""
+    short = {"header_timeout_seconds": 0.5, "keep_alive_seconds": 0.5}
+    with opened(registry, 8, **short) as client, contextlib.ExitStack() as stack:
+        connections = []
+        for _ in range(40):
+            each = socket.create_connection(("127.0.0.1", client.port), timeout=PATIENCE)
+            connections.append(stack.enter_context(each))
+            with contextlib.suppress(OSError):
+                each.sendall(greeting)
+        wait_until(lambda: still_open(connections) <= 8)
+        wait_until(lambda: still_open(connections) == 0)
+        assert client.ask("ServerLive")[0].live
+
+
+REFLECTION = "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+@pytest.mark.parametrize("path", ["grpc.health.v1.Health/Watch", REFLECTION])
+def test_what_is_kept_open_without_a_key_leaves_room_for_work(
+    registry: ModelRegistry, path: str
+) -> None:
+    """Half of all calls: the next one is told to come again."""
+    with opened(registry, 8, api_keys=("k",)) as client, contextlib.ExitStack() as stack:
+        ask = client.channel.stream_stream(f"/{path}")
+        ended = threading.Event()
+        stack.callback(ended.set)
+
+        def messages() -> Iterator[bytes]:
+            yield b"" if "Health" in path else bytes((7 << 3 | 2, 0))  # list_services
+            ended.wait(PATIENCE)
+
+        for _ in range(4):
+            call = ask(messages(), timeout=PATIENCE)
+            stack.callback(call.cancel)
+            next(call)
+        one_more = ask(messages(), timeout=PATIENCE)
+        with pytest.raises(grpc.RpcError):
+            next(one_more)
+        assert one_more.code() is grpc.StatusCode.UNAVAILABLE
+        reply, _ = client.ask("ModelInfer", infer(), metadata=[("x-api-key", "k")])
+        assert reply.model_name == "double"
+
+
+def test_calls_that_send_nothing_keep_nobody_waiting(registry: ModelRegistry) -> None:
+    """Without a key and without a message; one message at a time fits into the memory."""
+    sizes = {"infer_max_bytes": 1_000_000, "body_memory_bytes": 1_000_000}
+    with opened(registry, **sizes) as client, contextlib.ExitStack() as stack:
+        ended = threading.Event()
+        stack.callback(ended.set)
+
+        def nothing() -> Iterator[bytes]:
+            ended.wait(PATIENCE)
+            yield from ()
+
+        ask = client.channel.stream_unary(f"/{SERVICE}/ServerLive")
+        for _ in range(3):
+            stack.callback(ask.future(nothing(), timeout=PATIENCE).cancel)
+        assert client.ask("ModelInfer", infer())[0].model_name == "double"
