@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,35 +74,60 @@ class Tally:
         )
 
 
+class Lost(Exception):
+    """A request that was not answered, and why: a status, or what became of the connection."""
+
+
+Ask = Callable[[], bytes]
+"""One request; gives the body of its answer or raises Lost."""
+
+
+class RawUser:
+    """Asks over one connection, which it opens anew when it is lost; never asks again."""
+
+    def __init__(self, port: int, asked: bytes) -> None:
+        self._port = port
+        self._asked = asked
+        self._connection: Connection | None = None
+
+    def __call__(self) -> bytes:
+        try:
+            self._connection = self._connection or Connection(self._port)
+            reply = self._connection.send(self._asked)
+        except OSError as error:
+            self._connection = None
+            raise Lost(type(error).__name__) from error
+        if reply.headers.get("connection") == "close":
+            self._connection = None
+        if reply.status != 200:
+            raise Lost(str(reply.status))
+        return reply.body
+
+
 @contextlib.contextmanager
-def users(port: int, calm: dict[str, bytes]) -> Iterator[Tally]:
-    """Two users for each request while the block runs; the tally is complete after it."""
+def users(asking: Iterable[tuple[Ask, bytes]]) -> Iterator[Tally]:
+    """A user for each way to ask, with the answer it must get, while the block runs; the tally is
+    complete after it."""
     tally, lock, ending = Tally(), threading.Lock(), threading.Event()
 
-    def use(name: str) -> None:
-        connection: Connection | None = None
+    def use(ask: Ask, calm: bytes) -> None:
         while not ending.is_set():
+            begun = time.perf_counter()
             try:
-                connection = connection or Connection(port)
-                reply = connection.send(REQUESTS[name])
-            except OSError as error:
-                connection = None
+                body = ask()
+            except Lost as lost:
                 with lock:
-                    _count_lost(tally, type(error).__name__)
+                    _count_lost(tally, str(lost))
                 continue
-            if reply.headers.get("connection") == "close":
-                connection = None
             with lock:
-                tally.slowest = max(tally.slowest, reply.seconds)
-                if reply.status != 200:
-                    _count_lost(tally, str(reply.status))
-                elif reply.body == calm[name]:
+                tally.slowest = max(tally.slowest, time.perf_counter() - begun)
+                if body == calm:
                     tally.right += 1
                 else:
                     tally.wrong += 1
             ending.wait(0.05)
 
-    threads = [threading.Thread(target=use, args=(name,)) for name in (*REQUESTS, *REQUESTS)]
+    threads = [threading.Thread(target=use, args=each) for each in asking]
     for thread in threads:
         thread.start()
     try:
@@ -111,6 +136,11 @@ def users(port: int, calm: dict[str, bytes]) -> Iterator[Tally]:
         ending.set()
         for thread in threads:
             thread.join()
+
+
+def raw_users(port: int, calm: Mapping[str, bytes]) -> list[tuple[Ask, bytes]]:
+    """Two for each request."""
+    return [(RawUser(port, REQUESTS[name]), calm[name]) for name in (*REQUESTS, *REQUESTS)]
 
 
 def _count_lost(tally: Tally, reason: str) -> None:
@@ -142,21 +172,26 @@ def rolling(running: list[Replica]) -> None:
 def price(direct: int, through: int) -> Iterator[str]:
     """p50 of each request on one replica, and what the way through the balancer adds."""
     for name, asked in REQUESTS.items():
-        ways = [Connection(direct), Connection(through)]
-        taken: tuple[list[float], list[float]] = ([], [])
-        for pair in range(PRICE_PAIRS):
-            for way in (0, 1) if pair % 2 else (1, 0):
-                taken[way].append(checked(ways[way].send(asked)).seconds)
-        bare, balanced = (statistics.median(each[4:]) * 1000 for each in taken)
-        added = statistics.median(b - a for a, b in zip(*taken, strict=True)) * 1000
-        yield (
-            f"{name}: p50 {bare:.2f} ms bare, {balanced:.2f} ms through the balancer; "
-            f"a pair differs by {added:+.2f} ms ({added / bare:+.1%})"
-        )
+        yield f"{name}: {added(asked, direct, through, pairs=PRICE_PAIRS)}"
 
 
-def checked(reply: Reply) -> Reply:
-    if reply.status != 200:
+def added(asked: bytes, direct: int, through: int, *, pairs: int, status: int = 200) -> str:
+    """p50 of a request on both ways, asked in turns, and the median difference of a pair."""
+    ways = [Connection(direct), Connection(through)]
+    taken: tuple[list[float], list[float]] = ([], [])
+    for pair in range(pairs):
+        for way in (0, 1) if pair % 2 else (1, 0):
+            taken[way].append(checked(ways[way].send(asked), status).seconds)
+    bare, balanced = (statistics.median(each[4:]) * 1000 for each in taken)
+    difference = statistics.median(b - a for a, b in zip(*taken, strict=True)) * 1000
+    return (
+        f"p50 {bare:.2f} ms bare, {balanced:.2f} ms through; "
+        f"a pair differs by {difference:+.2f} ms ({difference / bare:+.1%})"
+    )
+
+
+def checked(reply: Reply, status: int = 200) -> Reply:
+    if reply.status != status:
         raise RuntimeError(f"status {reply.status}: {reply.body[:300]!r}")
     return reply
 
@@ -186,7 +221,7 @@ def main() -> int:
         }
         for name, (least, part) in parts.items():
             if given.only in (None, name):
-                with users(port, calm) as tally:
+                with users(raw_users(port, calm)) as tally:
                     for line in part() or ():
                         print(f"  {line}")
                 print(f"{name}: {tally}")
