@@ -85,6 +85,16 @@ $(DOORS_INSTALLED): tests/e2e/requirements.lock
 	.venv-doors/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/e2e/requirements.lock
 	touch $(DOORS_INSTALLED)
 
+# Ray Serve and what it brings, beside what .venv has: half a gigabyte that one way to run needs.
+RAY_INSTALLED := .venv-ray/.installed
+SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+
+$(RAY_INSTALLED): requirements.ray.lock $(INSTALLED)
+	test -x .venv-ray/bin/python || $(BIN)/python -m venv .venv-ray
+	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" > "$$(.venv-ray/bin/python $(SITE))/beside.pth"
+	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements.ray.lock
+	touch $(RAY_INSTALLED)
+
 comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (45 minutes)
 	$(BIN)/python loadtest/claims.py --docs docs
 
@@ -98,6 +108,9 @@ lock:  ## resolve the dependencies again (needs uv on the path)
 	uv pip compile pyproject.toml --extra onnx --extra heic --universal --python-version 3.11 \
 		--override requirements.overrides.txt --constraint requirements.lock \
 		--generate-hashes --no-header --no-annotate --output-file requirements.serve.lock
+	uv pip compile pyproject.toml --extra ray --universal --python-version 3.11 \
+		--override requirements.overrides.txt --constraint requirements.lock \
+		--generate-hashes --no-header --no-annotate --output-file requirements.ray.lock
 	uv pip compile loadtest/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file loadtest/requirements.lock
 	uv pip compile deploy/requirements.in --universal --python-version 3.11 \

@@ -12,6 +12,7 @@ from app.contracts.errors import PaddlepoolError
 
 COMMANDS = {
     "serve": ("app.commands.serve", "serve the models of a repository over HTTP"),
+    "ray": ("app.commands.ray", "serve with several replicas under Ray Serve"),
     "segment": ("app.commands.segment", "cut out a picture, or every one of a directory"),
     "sentiment": (
         "app.commands.sentiment",

@@ -1,4 +1,4 @@
-"""Hold the Helm chart and the KServe manifests against Kubernetes' schemas, without a cluster.
+"""Hold the Helm chart and the manifests of KServe and Ray to their schemas, without a cluster.
 
     make .venv-deploy/.installed
     .venv-deploy/bin/python deploy/check_manifests.py [--crds DIR]
@@ -25,7 +25,7 @@ import yaml
 
 DEPLOY = Path(__file__).parent
 CHART = DEPLOY / "helm" / "paddlepool"
-KSERVE = DEPLOY / "kserve"
+KSERVE, RAY = DEPLOY / "kserve", DEPLOY / "ray"
 VERSIONS = ("1.27", "1.37")
 
 VALUES: Mapping[str, Mapping[str, Any]] = {
@@ -107,10 +107,11 @@ def main() -> int:
     arguments.add_argument("--crds", type=Path, help="custom resource definitions, *.yaml.gz")
     arguments.add_argument("--chart", type=Path, default=CHART)
     arguments.add_argument("--kserve", type=Path, default=KSERVE)
+    arguments.add_argument("--ray", type=Path, default=RAY)
     given = arguments.parse_args()
     schemas = {} if given.crds is None else crd_schemas(given.crds)
     findings = [*lint(given.chart), *accepted_nonsense(given.chart)]
-    objects = list(written(given.kserve))
+    objects = [*written(given.kserve), *written(given.ray)]
     try:
         objects += rendered(given.chart)
     except helm_python.HelmError as error:
@@ -130,7 +131,8 @@ def main() -> int:
     for name in sorted(unseen):
         print(f"no schema at hand: {name}")
     print(
-        f"{len(objects)} objects of {len(VALUES)} sets of values and {given.kserve.name}, "
+        f"{len(objects)} objects of {len(VALUES)} sets of values, {given.kserve.name} and "
+        f"{given.ray.name}, "
         f"{len(REFUSED)} sets of nonsense, Kubernetes {' and '.join(VERSIONS)}: "
         f"{len(findings)} faults"
     )

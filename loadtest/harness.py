@@ -106,7 +106,7 @@ class Server:
 
 def memory_of(pid: int) -> dict[str, int]:
     """Bytes of a process and all below it: `rss` counts shared pages in each, `pss` once."""
-    pids = [pid, *_descendants(pid)]
+    pids = [pid, *descendants(pid)]
     return {
         "processes": len(pids),
         "rss": sum(_rollup(each, "Rss") for each in pids),
@@ -187,7 +187,8 @@ def is_ready(port: int) -> bool:
     return False
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """The processes below one."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

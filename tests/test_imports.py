@@ -116,7 +116,9 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("app.rpc*", (*EDGE, "app.rpc")),
     ("app.server*", ("app.api", "app.contracts", "app.server", "app.settings")),
+    ("app.scale*", ("app.api.errors", "app.api.problems", "app.scale", "app.settings")),
     ("app.commands.serve", ("app",)),
+    ("app.commands.ray", ("app.contracts.errors", "app.scale")),
     ("app.commands*", (*ENGINE, *OFFLINE, "app.commands", "app.settings")),
     ("app.cli", ("app.contracts.errors", "app.commands")),
     ("app.application", (*EDGE, "app.engine", "app.resources", "app.pipelines.task")),
@@ -323,6 +325,16 @@ def test_paddle_lives_in_three_places() -> None:
         and not (within(found.importer, "app.commands") and found.in_function)
     ]
     assert not reached
+
+
+def test_ray_is_imported_only_when_it_is_used() -> None:
+    """It takes a second and 150 MB: nothing leads to it but its own command, when that runs."""
+    users = [found for found in ALL if within(found.imported, "ray")]
+    assert {found.importer for found in users} == {"app.scale.ray", "app.commands.ray"}
+    reached = [found for found in ALL if found.imported == "app.scale.ray"] + users
+    wrong = [f for f in reached if f.importer != "app.scale.ray" and not f.in_function]
+    assert reached
+    assert not wrong
 
 
 def test_no_task_is_known_by_name_outside_its_package() -> None:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 OURS = {"app", "paddlepool_client"}  # the second is installed from clients/python, by its path
 # Imported only when an instance group or a command asks for it.
-EXTRAS = ("onnx", "compare", "sources", "heic", "quantize", "grpc")
+EXTRAS = ("onnx", "compare", "sources", "heic", "quantize", "grpc", "ray")
 
 
 def imported(file: Path) -> set[str]:
@@ -103,6 +103,17 @@ def test_what_serves_is_a_part_of_the_complete_lock(
         "paddlepool-client",
     }
     assert not names & {"pytest", "playwright", "mypy", "ruff", "hypothesis", "matplotlib"}
+
+
+def test_ray_is_installed_beside_what_the_complete_lock_has() -> None:
+    """No package in two versions, and nothing of Ray's among what everybody installs."""
+    beside, complete = (
+        dict(line.split(" ")[0].split("==") for line in locked(name) if "==" in line)
+        for name in ("requirements.ray.lock", "requirements.lock")
+    )
+    assert "ray" in beside.keys() - complete.keys()
+    shared = beside.keys() & complete.keys()
+    assert {name: beside[name] for name in shared} == {name: complete[name] for name in shared}
 
 
 def test_a_first_run_installs_what_serving_needs_and_a_first_test_the_rest(tmp_path: Path) -> None:

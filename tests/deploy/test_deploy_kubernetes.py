@@ -1,8 +1,9 @@
-"""The Helm chart and the KServe manifests: rendered, linted and held to Kubernetes' schemas."""
+"""The Helm chart and the manifests for KServe and Ray: linted and held to their schemas."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -17,8 +18,10 @@ from app.settings import Settings
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "paddlepool"
 KSERVE = ROOT / "deploy" / "kserve"
+RAY = ROOT / "deploy" / "ray"
 PYTHON = ROOT / ".venv-deploy" / "bin" / "python"
 CRDS = ROOT.parent / "shared" / "data" / "crds"
+NO_CRDS = "SKIPPED MANIFEST TESTS: no custom resource definitions beside the project"
 
 Check = Callable[..., tuple[int, str]]
 
@@ -50,12 +53,12 @@ def test_chart_and_manifests_are_without_a_fault(check: Check) -> None:
 
 
 @pytest.mark.slow
-def test_kserve_manifests_fit_their_definitions(check: Check) -> None:
-    """With the definitions at hand no kind of KServe's is without a schema."""
+def test_manifests_fit_their_definitions(check: Check) -> None:
+    """With the definitions at hand no kind of KServe's or Ray's is without a schema."""
     if not CRDS.is_dir():
-        pytest.skip("SKIPPED KSERVE TESTS: no custom resource definitions beside the project")
+        pytest.skip(NO_CRDS)
     code, printed = check("--crds", CRDS)
-    assert (code, "serving.kserve.io" in printed) == (0, False), printed
+    assert (code, "serving.kserve.io" in printed, "ray.io" in printed) == (0, False, False), printed
 
 
 @pytest.mark.slow
@@ -69,22 +72,24 @@ def test_kserve_manifests_fit_their_definitions(check: Check) -> None:
         ("helm/paddlepool/values.schema.json", '"replicaCount"', '"replicas"'),
         ("kserve/servingruntime.yaml", "supportedModelFormats", "supportedModelFormat"),
         ("kserve/inferenceservice.yaml", "maxReplicas", "maxReplica"),
+        ("ray/rayservice.yaml", "serveConfigV2", "serveConfigv2"),
+        ("ray/rayservice.yaml", "containerPort: 6379", "containerport: 6379"),
     ],
     ids=lambda value: Path(str(value)).name,
 )
 def test_a_planted_typo_is_found(
     check: Check, tmp_path: Path, file: str, right: str, wrong: str
 ) -> None:
-    if file.startswith("kserve") and not CRDS.is_dir():
-        pytest.skip("SKIPPED KSERVE TESTS: no custom resource definitions beside the project")
-    for directory in ("helm", "kserve"):  # the chart's links become files
+    if not file.startswith("helm") and not CRDS.is_dir():
+        pytest.skip(NO_CRDS)
+    for directory in ("helm", "kserve", "ray"):  # the chart's links become files
         shutil.copytree(ROOT / "deploy" / directory, tmp_path / directory)
     text = (tmp_path / file).read_text("utf-8")
     assert right in text
     (tmp_path / file).write_text(text.replace(right, wrong), "utf-8")
     crds = ("--crds", CRDS) if CRDS.is_dir() else ()
-    chart, kserve = tmp_path / "helm" / "paddlepool", tmp_path / "kserve"
-    code, printed = check("--chart", chart, "--kserve", kserve, *crds)
+    chart, kserve, ray = tmp_path / "helm" / "paddlepool", tmp_path / "kserve", tmp_path / "ray"
+    code, printed = check("--chart", chart, "--kserve", kserve, "--ray", ray, *crds)
     assert (code, "fault: " in printed) == (1, True), printed
 
 
@@ -121,6 +126,8 @@ def test_versions_and_settings_are_the_servers_own() -> None:
     runtime = yaml.safe_load((KSERVE / "servingruntime.yaml").read_text("utf-8"))
     assert chart["appVersion"] == __version__
     assert runtime["spec"]["containers"][0]["image"] == f"paddlepool:{__version__}"
+    service = (RAY / "rayservice.yaml").read_text("utf-8")
+    assert set(re.findall("image: (.+)", service)) == {f"paddlepool-ray:{__version__}"}
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
     kept = schema["properties"]["settings"]["propertyNames"]["not"]["enum"]
     known = {f"PADDLEPOOL_{name.upper()}" for name in Settings.model_fields}

@@ -1,0 +1,72 @@
+"""A complete server of its own process on this machine, for whoever stands in front of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from app.settings import PREFIX, Settings
+
+HOST = "127.0.0.1"
+GRPC_PORT = f"{PREFIX}GRPC_PORT"
+TRUSTED_PROXIES = f"{PREFIX}TRUSTED_PROXIES"
+KILL_AFTER_SECONDS = 5.0
+"""What a server gets beyond its drain timeout."""
+
+
+class LocalServer:
+    """`paddlepool serve` on a free port of the loopback, ended when this process ends."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.port = _free_port()
+        self._drain_seconds = settings.drain_timeout_seconds
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "app.commands.serve_until_closed",
+                *("--host", HOST, "--port", str(self.port)),
+            ],
+            stdin=subprocess.PIPE,
+            env=server_environment(os.environ),
+        )
+
+    @property
+    def ended(self) -> int | None:
+        """Its exit code once it has ended."""
+        return self._process.poll()
+
+    async def drain(self) -> None:
+        """Finish the requests in flight within the drain timeout, then end."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            seconds = self._drain_seconds + KILL_AFTER_SECONDS
+            await asyncio.to_thread(self._process.wait, seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings, but for what belongs to whoever stands in front.
+
+    Whoever is in front takes a replica out of rotation before it is drained, so that the server
+    need not wait, and says who the client is. gRPC has no way in: its port would be each replica's.
+    """
+    trusted = [environment[TRUSTED_PROXIES]] if environment.get(TRUSTED_PROXIES) else []
+    changed = {
+        f"{PREFIX}DRAIN_DELAY_SECONDS": "0",
+        TRUSTED_PROXIES: ",".join([*trusted, HOST]),
+    }
+    return {name: v for name, v in environment.items() if name != GRPC_PORT} | changed
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+    return port

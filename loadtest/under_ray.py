@@ -1,0 +1,70 @@
+"""`paddlepool ray up` as a process of its own, with little memory and its own directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+
+from harness import HOST, ROOT, free_port, is_ready
+
+PYTHON = ROOT / ".venv-ray" / "bin" / "python"
+INGRESSES: Mapping[str, Mapping[str, str]] = {
+    "proxy": {},
+    "HAProxy": {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response junk-response 503",
+        "RAY_SERVE_HAPROXY_RETRIES": "3",
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "1114112",
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
+    },
+}
+"""What leads to the replicas, and the environment of Ray's processes that chooses it."""
+
+OBJECT_STORE_BYTES = 200 << 20
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+"""Also: replicas do not stand back behind their users, who are on the same machine here."""
+
+START_SECONDS = 180.0
+STOP_SECONDS = 90.0
+
+
+@contextlib.contextmanager
+def ray_up(
+    *options: str, environment: Mapping[str, str]
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Its port and its process, once its first replica answers; ended with the block.
+
+    Raises RuntimeError, with the end of what it printed, when none does.
+    """
+    port = free_port()
+    with (
+        tempfile.TemporaryDirectory(prefix="ray") as directory,
+        tempfile.TemporaryFile() as log,
+        subprocess.Popen(
+            [PYTHON, "-m", "app.cli", "ray", "up", "--host", HOST, "--port", str(port), *options],
+            cwd=ROOT,
+            env=os.environ | {"RAY_TMPDIR": directory} | dict(environment),
+            stdout=log,
+            stderr=log,
+        ) as process,
+    ):
+        try:
+            until = time.perf_counter() + START_SECONDS
+            while not is_ready(port):
+                if process.poll() is not None or time.perf_counter() > until:
+                    log.seek(0)
+                    raise RuntimeError(
+                        f"no replica:\n{log.read().decode(errors='replace')[-3000:]}"
+                    )
+                time.sleep(0.1)
+            yield port, process
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,153 @@
+"""A replica under Ray Serve on this machine: it answers, it is counted, it drains."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from harness import HOST, Connection, descendants, request
+from under_ray import PYTHON, ray_up
+
+from app.commands.ray import configure, run
+from app.contracts.errors import ConfigError
+from app.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFEST = ROOT / "deploy" / "ray" / "rayservice.yaml"
+PATIENCE = 120.0
+
+needs_ray = pytest.mark.skipif(
+    not PYTHON.exists(),
+    reason="SKIPPED RAY SERVE TESTS: `make .venv-ray/.installed` makes what they need",
+)
+INFER = json.dumps(
+    {
+        "inputs": [
+            {"name": "image", "shape": [1, 3, 1, 2], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6]}
+        ]
+    }
+).encode()
+
+
+@pytest.fixture(scope="module")
+def up(tiny_model_repository: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """`paddlepool ray up` with the model `tiny`."""
+    environment = {
+        "PADDLEPOOL_MODEL_REPOSITORY": str(tiny_model_repository),
+        "PADDLEPOOL_PROVE_GROUPS": "off",
+        "PADDLEPOOL_STATE_FILE": "off",
+        "PADDLEPOOL_QUOTA_REQUESTS_PER_MINUTE": "600",
+    }
+    with ray_up("--cpus", "1", environment=environment) as running:
+        yield running
+
+
+@needs_ray
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_replica_answers_and_its_metrics_have_its_name(
+    up: tuple[int, subprocess.Popen[bytes]],
+) -> None:
+    """Through Ray, as the bare server does; what would change one replica alone is not offered."""
+    port, _ = up
+    with httpx.Client(base_url=f"http://{HOST}:{port}", timeout=PATIENCE) as client:
+        answer = client.post("/v2/models/tiny/infer", content=INFER)
+        assert (answer.status_code, len(answer.json()["outputs"])) == (200, 2)
+        assert answer.headers["ratelimit-limit"] == "600"
+        assert len(answer.headers.get_list("date")) == 1
+        assert len(answer.headers.get_list("x-request-id")) == 1
+        wrong = client.post("/v2/models/tiny/infer", content=b"{")
+        assert (wrong.status_code, "error" in wrong.json()) == (400, True)
+        assert client.post("/v2/repository/index").status_code == 404
+        metrics = client.get("/metrics")
+    ready = re.findall(r'(?m)^paddlepool_model_ready\{replica="(\w+)",.*\} 1.0$', metrics.text)
+    assert len(ready) == 1
+
+
+@needs_ray
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_request_in_flight_is_answered_before_the_end(
+    up: tuple[int, subprocess.Popen[bytes]],
+) -> None:
+    """SIGTERM with half a body sent: the answer comes, then everything ends with code 0."""
+    port, process = up
+    below = descendants(process.pid)
+    assert len(below) > 5
+    asked = request("POST", "/v2/models/tiny/infer", INFER, content_type="application/json")
+    with contextlib.closing(Connection(port, timeout=PATIENCE)) as connection:
+        connection.write(asked[:-5])
+        time.sleep(1)  # the replica has it
+        process.terminate()
+        time.sleep(1)
+        assert connection.send(asked[-5:]).status == 200
+    assert process.wait(PATIENCE) == 0
+    assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
+
+
+@needs_ray
+@pytest.mark.slow
+def test_the_manifest_is_what_ray_serve_takes() -> None:
+    """Its serveConfigV2 by Ray's own schema, its arguments by ours."""
+    text = yaml.safe_load(MANIFEST.read_text("utf-8"))["spec"]["serveConfigV2"]
+    [application] = yaml.safe_load(text)["applications"]
+    program = (
+        "import sys, json; from ray.serve.schema import ServeDeploySchema;"
+        "from app.scale.ray import application;"
+        "given = json.load(sys.stdin);"
+        "config = ServeDeploySchema.model_validate(given);"
+        "application(config.applications[0].args)"
+    )
+    done = subprocess.run(
+        [PYTHON, "-c", program],
+        input=json.dumps(yaml.safe_load(text)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    assert application["import_path"] == "app.scale.ray:application"
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    with pytest.raises(
+        ConfigError, match=r"^ray is not installed: pip install 'paddlepool\[ray\]'$"
+    ):
+        run(parser.parse_args(["up"]))
+
+
+@needs_ray
+@pytest.mark.slow
+def test_figures_that_do_not_fit_are_refused_before_ray_starts() -> None:
+    done = subprocess.run(
+        [PYTHON, "-m", "app.cli", "ray", "up", "--cpus", "0"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    said = "paddlepool ray: num_cpus: Input should be greater than 0, received '0'"
+    assert done.stderr.splitlines()[-1] == said
+
+
+def test_the_manifest_s_settings_are_settings() -> None:
+    text = yaml.safe_load(MANIFEST.read_text("utf-8"))["spec"]["serveConfigV2"]
+    [application] = yaml.safe_load(text)["applications"]
+    given = set(application["runtime_env"]["env_vars"])
+    assert given <= {f"PADDLEPOOL_{name.upper()}" for name in Settings.model_fields}
