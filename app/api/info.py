@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app import __version__
 from app.api.services import Services, ServicesDep
 from app.contracts.errors import ModelNotFound, ModelNotReady
-from app.contracts.status import UNKNOWN_EFFECT, GroupStatus, ModelStatus
+from app.contracts.status import CANNOT_START, Choice, GroupStatus, ModelStatus
 from app.engine.registry.load_history import NOT_LOADED
 from app.engine.registry.model import ServedModel
 from app.settings import Settings
@@ -229,15 +229,16 @@ def group_members(served: ServedModel) -> list[dict[str, Any]]:
             "default": group.name == served.config.default_group,
             "effective": group.effect.effective,
             "proof": group.effect.reason,
-            "reason": _reason(group),
+            "reason": _reason(group, served.choice),
         }
         for group in served.groups()
     ]
 
 
-def _reason(group: GroupStatus) -> str | None:
+def _reason(group: GroupStatus, choice: Choice) -> str | None:
     if group.ready:
         return None if group.effect.effective else group.effect.reason
-    # A proof that could not open the group says more than that no request has named it yet.
-    tried = not group.started and group.effect is not UNKNOWN_EFFECT
-    return group.effect.reason if tried and not group.effect.effective else group.reason
+    # A proof or a trial that could not open the group says more than that no request has named it.
+    tried = [each.reason for each in choice.candidates if each.group == group.name]
+    refused = (each for each in (group.effect.reason, *tried) if each.startswith(CANNOT_START))
+    return next(refused, group.reason)

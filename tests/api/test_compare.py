@@ -9,11 +9,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.contracts.reasons import ShadowOutcome
-from app.contracts.status import Effect, GroupStatus, ModelStatus
+from app.contracts.status import Candidate, Effect, GroupStatus, ModelStatus
 from app.observability.metrics import SECONDS, Metrics
 from app.repository.config import InstanceGroup, ModelConfig
 from app.settings import Settings
 from tests.api.fakes import (
+    CHOICE,
     GROUP,
     Client,
     FakeModel,
@@ -115,6 +116,32 @@ def test_a_refused_group_says_why(metrics_and_client: tuple[Metrics, Client]) ->
     assert told["two"]["refused"] == told["two"]["reason"]
     assert told["one"]["refused"] is None
     assert (told["two"]["start"], told["two"]["options"]) == ("on_demand", {"bfloat16": True})
+
+
+@pytest.mark.parametrize(
+    ("effect", "trial", "reason"),
+    [
+        (Effect(None, "too noisy to tell"), "too noisy to tell", "not started yet"),
+        (Effect(False, "changes nothing"), "takes 4 times as long", "not started yet"),
+        (Effect(None, "not measured yet"), "cannot start: no CUDA", "cannot start: no CUDA"),
+        (Effect(None, "its base one cannot start: x"), "too noisy to tell", "not started yet"),
+    ],
+)
+def test_a_measured_group_is_not_a_refused_one(effect: Effect, trial: str, reason: str) -> None:
+    """What was found out about a group that does not run is no reason why it does not."""
+
+    class Measured(FakeModel):
+        def groups(self) -> tuple[GroupStatus, ...]:
+            return (GROUP, replace(REFUSED, effect=effect))
+
+    choice = replace(CHOICE, candidates=(Candidate(group="two", fit=False, reason=trial),))
+    registry = FakeRegistry(models=[Measured(config=CONFIG, choice=choice)])
+    client = Client(make_app(registry=registry))
+    two = groups(client)["two"]
+    assert (two["reason"], two["proof"]) == (reason, effect.reason)
+    assert two["refused"] == (reason if trial == reason else None)
+    [model] = client.get("/info").json()["models"]
+    assert model["predictors"][1]["reason"] == reason
 
 
 def test_the_choice_and_shadowing_are_told(metrics_and_client: tuple[Metrics, Client]) -> None:

@@ -18,7 +18,7 @@ from app.api.info import ChoiceInfo, group_members, shown
 from app.api.services import Services, ServicesDep
 from app.contracts.errors import ModelNotFound, ModelNotReady
 from app.contracts.ports import Clock
-from app.contracts.status import CANNOT_START, Choice, ModelStatus
+from app.contracts.status import CANNOT_START, ModelStatus
 from app.engine.registry.model import ServedModel
 from app.observability.history import INTERVAL_SECONDS
 
@@ -134,15 +134,13 @@ def _served(services: Services, served: ServedModel) -> dict[str, Any]:
                 "base": served.config.base_of(group["name"]),
                 "candidate": configured[group["name"]].candidate,
                 "options": configured[group["name"]].options,
-                "refused": _refusal(group, served.choice),
+                "refused": _refusal(group),
             }
             for group in group_members(served)
         ],
     }
 
 
-def _refusal(group: Mapping[str, Any], choice: Choice) -> str | None:
-    """Known from a request that named it, from its proof, or from its trial as a candidate."""
-    tried = [each.reason for each in choice.candidates if each.group == group["name"]]
-    said = ("" if group["ready"] else group["reason"], group["proof"], *tried)
-    return next((each for each in said if each.startswith(CANNOT_START)), None)
+def _refusal(group: Mapping[str, Any]) -> str | None:
+    known = not group["ready"] and group["reason"].startswith(CANNOT_START)
+    return group["reason"] if known else None

@@ -20,8 +20,11 @@ export const badgeOf = (group) => {
   return group.replays.count ? ["shadowed", "accent"] : ["stopped", "soft"];
 };
 
-// In words: the proof, or the reason why there is none.
-export const wordsOf = (group) => group.refused ?? (group.effective === null && !group.ready ? group.reason : null) ?? group.proof;
+// In words: the proof, or the reason why it does not run.
+export function wordsOf({ ready, reason, proof }) {
+  const stopped = !ready && reason === STOPPED && proof === UNKNOWN;
+  return stopped || (!ready && reason !== STOPPED) ? reason : proof;
+}
 
 export function configurationOf(group) {
   const options = Object.entries(group.options).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
@@ -84,8 +87,7 @@ class Card {
     this.ask.textContent = t("ask");
     this.askCost.textContent = t("ask.cost");
     const words = wordsOf(group);
-    const proven = group.effective !== null || (group.ready && !group.refused);
-    this.words.replaceChildren(proven ? element("b", {}, `${t("proof")}: `) : "", words === UNKNOWN ? t("proof.none") : element("span", { lang: "en" }, words));
+    this.words.replaceChildren(words === group.proof ? element("b", {}, `${t("proof")}: `) : "", words === UNKNOWN ? t("proof.none") : element("span", { lang: "en" }, words));
     this.words.hidden = words === STOPPED; // the badge says so
     this.words.className = `small words ${group.refused ? "warn" : ""}`;
     const busy = group.runs || group.replays.count;

@@ -4,15 +4,19 @@ import { $, element } from "/console/dom.js";
 import { onLanguage, t } from "/console/i18n.js";
 import { onServer, server } from "/console/server.js";
 
-const NOT_ASKED = "not started"; // the server's word for a group that nobody has asked for yet
+// The server's words for a group that nobody has asked for yet, and for one that is on its way.
+const COMES = ["not started", "restarting"];
 
-const fails = (group) => !group.ready && (group.started || group.reason !== NOT_ASKED);
+const fails = (group) => !group.ready && !COMES.includes(group.reason);
 
 function nameOf(group) {
   if (group.default) return t("group.default", { name: group.name });
   if (fails(group)) return t("group.fails", { name: group.name });
   return group.ready ? group.name : t("group.starts", { name: group.name });
 }
+
+// The server's reason begins with what the page says in its own language.
+const whyOf = ({ reason }) => reason.replace(/^cannot start: /, "");
 
 function fill(select, options) {
   const before = select.value;
@@ -39,7 +43,7 @@ export function offerGroups(task) {
     const failing = known.filter(fails);
     note.replaceChildren(
       ...failing.map((group) =>
-        element("p", {}, element("b", {}, nameOf(group)), " · ", element("span", { lang: "en" }, group.reason)),
+        element("p", {}, element("b", {}, nameOf(group)), " · ", element("span", { lang: "en" }, whyOf(group))),
       ),
     );
   }
