@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
 def _is_file(text: str) -> bool:
     """Whether it is a path: one that is there, or a missing one that no text would be."""
     with contextlib.suppress(OSError, ValueError):  # too long for a name, or NUL in it
-        return text.endswith(".csv") or (text != STANDARD and Path(text).exists())
+        return text.endswith(".csv") or (text not in ("", STANDARD) and Path(text).exists())
     return False
 
 

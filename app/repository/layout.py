@@ -104,7 +104,7 @@ class ModelRepository:
                 )
         except OSError as error:
             raise ConfigError(
-                f"the model repository cannot be read: {error.strerror or error}"
+                f"the model repository cannot be read: {self.root}: {error.strerror or error}"
             ) from error
 
     def versions(self, name: str) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ class Server:
             return httpx.Response(self.refusal, json={"code": "refused"})
         return httpx.Response(200, json=[[{"label": f"of {text}", "score": 0.5}] for text in texts])
 
-    def classify(self, file: Path, *more: str) -> int:
+    def classify(self, file: Path | str, *more: str) -> int:
         parser = argparse.ArgumentParser()
         sentiment.configure(parser)
         transport = httpx.MockTransport(self)
@@ -147,6 +147,12 @@ def test_the_line_of_a_wrong_byte_is_right_far_into_a_file(
         file.write("1000,不好\n".encode("gbk") + b"1001,fine\n" * 5000)
     assert main(["sentiment", str(table)]) == 1
     assert f"line {1 + 2 * 1000 + 1}: not utf-8" in capsys.readouterr().err
+
+
+def test_an_empty_text_is_a_text(server: Server) -> None:
+    """The server refuses it in its words; it is not the directory one is in."""
+    assert server.classify("") == 0
+    assert server.asked == [[""]]
 
 
 def test_a_file_that_is_not_there_is_one_line(
