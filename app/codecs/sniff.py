@@ -45,11 +45,11 @@ def sniff(body: bytes) -> str:
     if name in accepted_formats():
         return name
     accepted = ", ".join(accepted_formats())
-    what = f"a {name} file" if name else "not a picture format this server knows"
+    what = name or "in no picture format this server knows"
     raise UnsupportedMediaType(
         f"the file is {what}; accepted are {accepted} (told by content, not by name)",
         limit=accepted,
-        received=name or "unknown",
+        received=name or None,
     )
 
 

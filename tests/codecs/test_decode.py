@@ -151,11 +151,11 @@ def test_sixteen_bit_grey_is_scaled_and_not_clipped() -> None:
         (b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>', "SVG"),
         (b"%PDF-1.7\n", "PDF"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n", "EPS"),
-        (b"hello, this is not a picture", "unknown"),
+        (b"hello, this is not a picture", None),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_other_formats_are_refused_by_name(body: bytes, name: str) -> None:
+def test_other_formats_are_refused_by_name(body: bytes, name: str | None) -> None:
     """The refusal says what the file is and what would be accepted."""
     with pytest.raises(UnsupportedMediaType) as caught:
         decode(body, LIMITS)
