@@ -162,6 +162,7 @@ def build_application(
         answers = documented(
             *ANY_STATUSES, *mount.statuses, protocol=mount.protocol, form=mount.errors
         )
+        openapi.title(mount.router)
         app.include_router(mount.router, responses=answers)
     models: list[type[BaseModel]] = [door.errors.model for door in doors]
     # FastAPI's own way to have another document than its own.

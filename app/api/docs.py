@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import html
 import re
-from pathlib import Path
 from string import Template
 
 from fastapi import APIRouter, Request
-from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from app.api.error_codes import ErrorCode, error_codes
 from app.api.openapi import for_people
-from app.api.problems import documented
+from app.api.pages import PACKED, STATIC, add_files, read_asset
 
-STATIC = Path(__file__).parent / "static"
 # Swagger UI styles its elements, draws icons from data: addresses and shows a reply that is a
 # picture by a blob: address of its own; nothing else may load.
 POLICY = (
@@ -24,15 +20,8 @@ POLICY = (
     "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 
-
-ASSETS = {
-    "docs.js": ("docs.js", "text/javascript"),
-    "docs.css": ("docs.css", "text/css"),
-    "icon.svg": ("console/icon.svg", "image/svg+xml"),
-    "swagger-ui.css": ("swagger-ui.css.gz", "text/css"),
-    "swagger-ui-bundle.js": ("swagger-ui-bundle.js.gz", "text/javascript"),
-}
-"""Name in the address: file and media type."""
+FILES = ("docs.css", "docs.js", "swagger-ui.css.gz", "swagger-ui-bundle.js.gz")
+"""What the two pages load, below static/."""
 
 
 def router() -> APIRouter:
@@ -42,7 +31,9 @@ def router() -> APIRouter:
     routes.add_api_route("/docs", page)
     routes.add_api_route("/docs/errors", errors_page)
     routes.add_api_route("/docs/openapi.json", openapi_for_people)
-    routes.add_api_route("/docs/{asset}", asset, responses=documented(404))
+    add_files(
+        routes, "docs", {name.removesuffix(PACKED): read_asset(STATIC / name) for name in FILES}
+    )
     return routes
 
 
@@ -57,21 +48,6 @@ async def openapi_for_people(request: Request) -> Response:
 
 async def page() -> Response:
     return _html((STATIC / "docs.html").read_text("utf-8"))
-
-
-async def asset(asset: str, request: Request) -> Response:
-    if asset not in ASSETS:
-        raise HTTPException(404)
-    file, media_type = ASSETS[asset]
-    content = (STATIC / file).read_bytes()
-    headers = {"Cache-Control": "public, max-age=86400"}
-    if file.endswith(".gz"):
-        headers["Vary"] = "Accept-Encoding"
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            headers["Content-Encoding"] = "gzip"
-        else:
-            content = gzip.decompress(content)
-    return Response(content, media_type=media_type, headers=headers)
 
 
 async def errors_page() -> Response:

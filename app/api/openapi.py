@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from app.api.error_codes import error_codes
@@ -37,6 +38,14 @@ def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool
             schema["security"] = [{KEY: []}]
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+def title(router: APIRouter) -> None:
+    """Title each route by the first sentence of what it does: a function's name is no title."""
+    for route in router.routes:
+        if isinstance(route, APIRoute) and not route.summary:
+            first = " ".join(route.description.partition("\n\n")[0].split())
+            route.summary = first.partition(". ")[0].partition("; ")[0].rstrip(".") or None
 
 
 def for_people(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def router() -> APIRouter:
         }
         if folder in PAGES:
             _add(routes, PAGES[folder], files.pop("index.html"))
-        _add_folder(routes, folder, files)
+        add_files(routes, folder, files)
     return routes
 
 
@@ -87,7 +87,9 @@ def _add(routes: APIRouter, address: str, index: Asset) -> None:
     routes.add_api_route(address, page, responses={304: {}})
 
 
-def _add_folder(routes: APIRouter, folder: str, files: Mapping[str, Asset]) -> None:
+def add_files(routes: APIRouter, folder: str, files: Mapping[str, Asset]) -> None:
+    """Each of the files below the folder's address, by its name."""
+
     async def asset(asset: str, request: Request) -> Response:
         if asset not in files:
             raise HTTPException(404)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.api.docs import STATIC
+from app.api.pages import STATIC
 from app.api.problems import ANY_STATUSES, TASK_STATUSES
 from app.application import build_application
 from app.pipelines import PIPELINES
@@ -84,7 +84,7 @@ def test_docs_load_nothing_from_elsewhere(product: Client) -> None:
     addresses = re.findall(r'(?:src|href)="([^"]+)"', page.text)
     assert len(addresses) >= 3
     for address in addresses:
-        assert address.startswith("/docs/")
+        assert re.match(r"/(?!/)", address), address
         response = product.get(address)
         assert response.status_code == 200
         assert response.content
@@ -99,9 +99,29 @@ def test_assets_are_sent_compressed_to_those_who_can_read_it(product: Client) ->
     packed = product.get(path, headers={"Accept-Encoding": "gzip"})
     plain = product.get(path, headers={"Accept-Encoding": "identity"})
     assert packed.headers["content-encoding"] == "gzip"
+    tag = {"If-None-Match": packed.headers["etag"]}
+    assert product.get(path, headers=tag).status_code == 304
     assert "content-encoding" not in plain.headers
     expected = gzip.decompress((STATIC / "swagger-ui.css.gz").read_bytes())
     assert plain.content == packed.content == expected
+
+
+def test_every_operation_has_a_title_in_words(schema: dict[str, Any]) -> None:
+    """What it does, not how its function is called."""
+    named = [
+        path
+        for _, path, operation in operations(schema)
+        if re.fullmatch(r"([A-Z][a-z]+ ?){1,3}", operation["summary"])
+    ]
+    assert named == []
+
+
+def test_the_pages_lead_to_each_other(product: Client) -> None:
+    """From the interface and its errors back to what people see."""
+    for page in ("/docs", "/docs/errors"):
+        text = product.get(page).text
+        for address in ("/", "/compare", "/docs", "/docs/errors"):
+            assert f'href="{address}"' in text, (page, address)
 
 
 def test_the_page_of_errors_has_every_type(product: Client) -> None:

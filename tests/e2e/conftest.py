@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.process import Server, running
+from tests.e2e.process import ROOT, Server, running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +43,27 @@ def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ) as server:
         server.wait_loaded()
         yield server
+
+
+@pytest.fixture(scope="module")
+def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
+    """Chromium; the module's tests are skipped where there is none."""
+    from tests.e2e.browser import chromium  # what other tests need not load
+
+    with chromium(request.module.__doc__.partition(":")[0]) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def served(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with the models of the repository, for the pages: no module finds started what
+    another one has started."""
+    with running(ROOT / "model_repo", tmp_path_factory.mktemp("served")) as server:
+        server.wait_loaded()
+        yield server
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """What the browser's console and network had to say against the page."""
+    return []

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page
 
 from tests.codecs import pictures
-from tests.e2e.browser import chromium
+from tests.e2e.browser import PHONE, violations
 from tests.e2e.process import PATIENCE, ROOT, Server, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
@@ -18,24 +18,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 PHOTO = ROOT / "docs" / "images" / "astronaut.jpg"
 SEGMENT, SENTIMENT = "#operations-segment-segmentImage", "#operations-sentiment-classifySentiment"
 KEY = "one-of-the-keys"
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(ROOT / "model_repo", tmp_path_factory.mktemp("docs")) as server:
-        server.wait_loaded()
-        yield server
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium("/docs") as browser:
-        yield browser
-
-
-@pytest.fixture
-def complaints() -> list[str]:
-    return []
 
 
 @pytest.fixture
@@ -145,6 +127,20 @@ def test_errors_are_one_row_with_a_way_to_their_table(page: Page, served: Server
     row = page.locator("tr:target")
     assert "No text, or one without a visible character." in row.inner_text()
     assert row.evaluate("e => getComputedStyle(e).backgroundColor") != "rgba(0, 0, 0, 0)"
+
+
+def test_the_pages_follow_the_browser(browser: Browser, served: Server) -> None:
+    """Dark where it is, and on a phone nothing of the table has to be scrolled for."""
+    context = browser.new_context(color_scheme="dark", viewport=PHONE)
+    page = context.new_page()
+    page.goto(f"{served.url}/docs")
+    page.wait_for_selector("html.dark-mode .swagger-ui .info")
+    page.goto(f"{served.url}/docs/errors")
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    table = "(e => e.scrollWidth <= e.clientWidth)(document.querySelector('.scroll'))"
+    assert page.evaluate(table)
+    assert violations(page) == []
+    context.close()
 
 
 def test_a_key_is_given_once(

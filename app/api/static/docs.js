@@ -8,3 +8,8 @@ window.ui = SwaggerUIBundle({
   layout: "BaseLayout",
   presets: [SwaggerUIBundle.presets.apis],
 });
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const colour = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", colour);
+colour();
