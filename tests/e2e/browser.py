@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ALONE = (
@@ -23,8 +23,8 @@ ALONE = (
     "--use-fake-device-for-media-stream",  # a camera that shows a moving test picture
     "--use-fake-ui-for-media-stream",
 )
-DESKTOP = {"width": 1360, "height": 900}
-PHONE = {"width": 390, "height": 844}
+DESKTOP: ViewportSize = {"width": 1360, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 TARGET = 24
 """Pixels: nothing that can be pressed is smaller (WCAG 2.2, 2.5.8)."""
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from tests.e2e.browser import DESKTOP, PHONE, chromium, opened, small_targets, violations
+from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
 from tests.e2e.process import ROOT, Server, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
@@ -28,25 +28,6 @@ OURS = [
     "{{constructor.constructor('document.title=1')()}}",
 ]
 KEY = "schlüssel-钥匙"
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(ROOT / "model_repo", tmp_path_factory.mktemp("compare")) as server:
-        server.wait_loaded()
-        yield server
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium("the page of comparison") as browser:
-        yield browser
-
-
-@pytest.fixture
-def complaints() -> list[str]:
-    """What the browser's console and network had to say against the page."""
-    return []
 
 
 @pytest.fixture
@@ -73,7 +54,9 @@ def test_at_first_sight_a_picture_runs_through_what_runs(
     assert "p99" in page.inner_text(f"{card('onednn')} .figures")
     assert page.inner_text(f"{card('onednn')} .badge.accent") == "default"
     assert page.inner_text("#verdict-text strong") == "onednn"
-    assert page.inner_text(f"#idle {card('native')} .badge.soft") == "not running"
+    assert "it serves until" not in page.inner_text("#verdict-text")  # the badge says so
+    assert page.inner_text(f"#idle {card('native')} .asking button") == "Start and run"
+    assert page.locator(f"#idle {card('native')} .badge").locator("visible=true").count() == 0
     assert page.locator("#idle .answer img").count() == 0
     assert complaints == []
 
@@ -92,6 +75,8 @@ def test_a_group_is_started_on_a_press_and_compared(
     page.click("#views button[data-value=table]")
     row = page.locator("#table tbody tr", has=page.locator("th", has_text="native"))
     row.locator("td", has_text="×").first.wait_for()
+    assert "replays" not in page.inner_text("#table thead")  # there are none
+    assert page.evaluate("document.querySelector('#table').scrollWidth") < DESKTOP["width"]
     assert page.locator("#legend button").all_inner_texts() == ["onednn", "native"]
     page.click("#legend button[data-group=native]")
     page.wait_for_selector("#legend button[data-group=native][aria-pressed=false]")
@@ -158,7 +143,7 @@ def test_everybody_can_use_it(
         page.goto(f"{served.url}/compare?model=emotion")
         page.wait_for_selector("#overlay canvas")
         for size in (PHONE, DESKTOP):
-            page.set_viewport_size(size)  # type: ignore[arg-type]
+            page.set_viewport_size(size)
             for view in ("table", "cards"):
                 page.click(f"#views button[data-value={view}]")
                 page.wait_for_selector("#table table" if view == "table" else card("onednn"))

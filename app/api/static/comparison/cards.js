@@ -20,10 +20,10 @@ export const badgeOf = (group) => {
   return group.replays.count ? ["shadowed", "accent"] : ["stopped", "soft"];
 };
 
-// In words: the proof, or the reason why it does not run.
+// In words: the proof, or the reason why it does not run; none where its state says it all.
 export function wordsOf({ ready, reason, proof }) {
-  const stopped = !ready && reason === STOPPED && proof === UNKNOWN;
-  return stopped || (!ready && reason !== STOPPED) ? reason : proof;
+  if (ready) return proof;
+  return reason !== STOPPED ? reason : proof === UNKNOWN ? "" : proof;
 }
 
 export function configurationOf(group) {
@@ -33,7 +33,8 @@ export function configurationOf(group) {
 
 const sameBits = ({ count, same_bits: same }) => (count ? percent(same / count) : NONE);
 
-export const FIGURES = [
+const OF_REPLAYS = ["replays", "same", "drift", "agrees"];
+const FIGURES = [
   ["p50", (group) => milliseconds(group.times.p50)],
   ["p95", (group) => milliseconds(group.times.p95)],
   ["p99", (group) => milliseconds(group.times.p99)],
@@ -46,6 +47,12 @@ export const FIGURES = [
   ["drift", (group) => small(group.replays.p99)],
   ["agrees", (group) => percent(group.replays.agreement)],
 ];
+
+// Those of replays only where there are some.
+export function figuresOf(groups) {
+  const replayed = groups.some(({ replays }) => replays.count);
+  return FIGURES.filter(([name]) => replayed || !OF_REPLAYS.includes(name));
+}
 
 export const nameOf = (figure) => (/^p\d/.test(figure) ? figure : t(figure));
 
@@ -64,8 +71,7 @@ class Card {
     this.words = element("p", { className: "small words" });
     this.ask = element("button", { type: "button" });
     this.ask.addEventListener("click", () => onAsk(group.name));
-    this.askCost = element("span", { className: "small" });
-    this.asking = element("div", { className: "asking" }, this.ask, this.askCost);
+    this.asking = element("div", { className: "asking" }, this.ask);
     const title = element("h3", { id: `group-${group.name}` }, swatch, group.name);
     const head = element("div", { className: "head" }, title, this.default, this.badge);
     this.configuration = element("p", { className: "small mono" });
@@ -85,17 +91,14 @@ class Card {
     this.configuration.textContent = `${configurationOf(group)} · ${t("threads", group)}`;
     this.asking.hidden = !canAsk || group.ready || group.started;
     this.ask.textContent = t("ask");
-    this.askCost.textContent = t("ask.cost");
     const words = wordsOf(group);
     this.words.replaceChildren(words === group.proof ? element("b", {}, `${t("proof")}: `) : "", words === UNKNOWN ? t("proof.none") : element("span", { lang: "en" }, words));
-    this.words.hidden = words === STOPPED; // the badge says so
+    this.words.hidden = !words;
     this.words.className = `small words ${group.refused ? "warn" : ""}`;
     const busy = group.runs || group.replays.count;
-    const figures = FIGURES.filter(([name]) => busy || (name === "memory" && group.resident_bytes));
+    const figures = figuresOf([group]).filter(([name]) => busy || (name === "memory" && group.resident_bytes));
     this.figures.replaceChildren(
-      ...figures
-        .filter(([name]) => group.replays.count || !["replays", "same", "drift", "agrees"].includes(name))
-        .map(([name, value]) => element("div", {}, element("dt", {}, nameOf(name)), element("dd", {}, value(group)))),
+      ...figures.map(([name, value]) => element("div", {}, element("dt", {}, nameOf(name)), element("dd", {}, value(group)))),
     );
     this.box.hidden = !group.runs;
     if (!group.runs) return this.plot.clear();

@@ -40,7 +40,7 @@ export class Plot {
     this.chart = null;
     if (!this.latest || !this.box.clientWidth) return;
     const { options, data } = this.latest;
-    this.chart = new uPlot({ ...options(), width: this.box.clientWidth, height: this.height, legend: { show: false }, padding: [10, 12, 0, 0] }, data, this.box);
+    this.chart = new uPlot({ ...options(), width: this.box.clientWidth, height: this.height, legend: { show: false }, padding: [10, 18, 0, 0] }, data, this.box);
   }
 
   clear() {
@@ -124,6 +124,8 @@ function drawMarks(chart, marks) {
   ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
   ctx.fillStyle = ctx.strokeStyle = style("--ink");
   ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+  ctx.textAlign = "left"; // the axes leave their own
+  ctx.textBaseline = "alphabetic";
   let free = -Infinity;
   for (const { place, label } of marks) {
     const x = Math.round(chart.valToPos(place, "x", true));
@@ -132,9 +134,11 @@ function drawMarks(chart, marks) {
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    if (x > free) {
-      ctx.fillText(label, x + 3 * devicePixelRatio, bbox.top + 10 * devicePixelRatio);
-      free = x + ctx.measureText(label).width + 6 * devicePixelRatio;
+    const [width, gap] = [ctx.measureText(label).width, 3 * devicePixelRatio];
+    const left = x + gap + width > chart.width * devicePixelRatio ? x - gap - width : x + gap;
+    if (left > free) {
+      ctx.fillText(label, left, bbox.top + 10 * devicePixelRatio);
+      free = left + width + gap;
     }
   }
   ctx.restore();
@@ -161,7 +165,7 @@ export function showHour(plot, { seconds, series, range, dark, unit, events }) {
     cursor: { y: false },
     scales: { x: { range: () => plot.range }, y: { range: (chart, low, high) => [0, high > 0 ? high * 1.15 : 1] } },
     axes: [
-      axis({ size: 30, space: 60, values: (chart, splits) => splits.map((at) => new Date(1000 * at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })) }),
+      axis({ size: 30, space: 60, values: (chart, splits) => splits.map((at) => new Date(1000 * at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" })) }),
       axis({ size: 48, values: (chart, splits) => splits.map((value) => digits(value)) }),
     ],
     series: [{}, ...series.map(({ colour }) => ({ stroke: colour(), width: 2, points: { show: true, size: 4, fill: colour() } }))],

@@ -2,12 +2,13 @@
 
 import { $, element } from "/console/dom.js";
 import { t } from "/console/i18n.js";
-import { badgeOf, FIGURES, nameOf, wordsOf } from "./cards.js";
+import { badgeOf, figuresOf, nameOf, wordsOf } from "./cards.js";
 import { colourIn } from "./charts.js";
 
 export function showTable(model) {
   const colour = colourIn(model);
-  const heads = [t("group"), t("state"), ...FIGURES.map(([name]) => nameOf(name)), t("proof")];
+  const figures = figuresOf(model.groups);
+  const heads = [t("group"), t("state"), ...figures.map(([name]) => nameOf(name)), t("proof")];
   const rows = model.groups.map((group) => {
     const swatch = element("i", { className: "swatch" });
     swatch.style.background = colour(group.name);
@@ -17,7 +18,7 @@ export function showTable(model) {
       {},
       element("th", { scope: "row" }, swatch, group.name, group.default ? element("span", { className: "badge accent" }, t("default")) : null),
       element("td", {}, element("span", { className: `badge ${tone}` }, t(`badge.${badge}`))),
-      ...FIGURES.map(([, value]) => element("td", { className: "number" }, value(group))),
+      ...figures.map(([, value]) => element("td", { className: "number" }, value(group))),
       element("td", { className: "small words", lang: "en" }, wordsOf(group)),
     );
   });

@@ -31,7 +31,7 @@ export function showVerdict(answer, model) {
   $("verdict-text").replaceChildren(
     element("p", { className: "chosen" }, swatch, element("strong", {}, choice.group), " ", t("answers"), element("span", { className: "badge accent" }, howOf(choice))),
     ...gain,
-    ...(chosen?.gain ? [] : [element("p", { className: "small", lang: "en" }, choice.reason)]),
+    ...(chosen?.gain || choice.by === "start" ? [] : [element("p", { className: "small", lang: "en" }, choice.reason)]),
     ...notes.map((note) => element("p", { className: "small" }, note)),
   );
   showCandidates(model, first);
