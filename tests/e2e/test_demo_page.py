@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, FilePayload, Page, expect
 
 from app.api.error_codes import error_codes
 from tests.codecs import heic_samples, pictures
-from tests.e2e.browser import PHONE, chromium, opened, small_targets, violations
+from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
 from tests.e2e.process import PATIENCE, ROOT, Server, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
@@ -56,25 +56,6 @@ PASTE = """
     new ClipboardEvent('paste', {clipboardData: transfer, bubbles: true, cancelable: true}));
 }
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium("the demo page") as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def served(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(ROOT / "model_repo", tmp_path_factory.mktemp("demo")) as server:
-        server.wait_loaded()
-        yield server
-
-
-@pytest.fixture
-def complaints() -> list[str]:
-    """What the browser's console and network had to say against the page."""
-    return []
 
 
 @pytest.fixture
@@ -136,7 +117,7 @@ def test_a_picture_and_a_sentence_are_answered_at_first_sight(
         answered(page)
         expect(page.locator("#scores li")).to_have_count(6)
         expect(page.locator("#save")).to_have_attribute("download", "astronaut-cutout.png")
-        expect(page.locator("#server-state")).to_have_text("3 of 3 models ready")
+        expect(page.locator("#server-state")).to_have_text("All models ready")
         assert page.is_hidden("#key-form")
         assert "infer" in page.inner_text("#segment-timing")
         assert "emotion@" in page.inner_text("#sentiment-timing")
@@ -176,6 +157,9 @@ def test_every_control_asks_for_what_it_says(page: Page, complaints: list[str]) 
         (lambda: page.check("#shadow"), {"shadow": "drop", "shadow_opacity": "50"}),
         (lambda: page.fill("#shadow-opacity", "80"), {"shadow_opacity": "80"}),
         (lambda: page.click(label("none")), {"shadow": "drop"}),
+        (lambda: page.check("#scale-on"), {"scale": "80%"}),
+        (lambda: page.fill("#scale", "60"), {"scale": "60%"}),
+        (lambda: page.select_option("#position", "50% 100%"), {"position": "50% 100%"}),
         (lambda: page.check("#crop"), {"crop": "true"}),
         (
             lambda: (page.fill("#crop-margin", "10%"), page.press("#crop-margin", "Enter")),
@@ -244,6 +228,8 @@ def test_several_files_stand_in_a_strip(page: Page) -> None:
     broken = payload("notes.txt", b"no picture at all", "text/plain")
     page.set_input_files("#file", [file_of("one.png"), broken, file_of("three.png")])
     expect(page.locator("#strip .state")).to_have_text(["done", "refused", "done"])
+    drawn = page.eval_on_selector_all("#strip img", "all => all.map(each => each.naturalWidth > 0)")
+    assert drawn == [True, True, True]
     assert page.is_hidden("#segment-refusal")
     page.click("#strip li:nth-child(2) button")
     refusal = page.locator("#segment-refusal")
@@ -255,6 +241,8 @@ def test_several_files_stand_in_a_strip(page: Page) -> None:
     page.click("text=Clear")
     assert page.is_hidden("#strip")
     assert page.is_hidden("#segment-result")
+    expect(page.locator("#viewer-empty")).to_have_text("Drop a picture here")
+    assert page.inner_text("#viewer-note") == ""
 
 
 def test_the_line_and_the_zoom_move(page: Page) -> None:
@@ -338,6 +326,11 @@ def test_a_refused_picture_says_so_with_its_limit(page: Page) -> None:
     refusal = page.locator("#segment-refusal")
     page.evaluate(DROP, ["notes.txt", "text/plain", list(b"hello"), "body"])
     expect(refusal.locator("strong")).to_have_text("This kind of file is not accepted")
+    expect(refusal).to_contain_text("notes.txt")
+    assert refusal.inner_text().count("JPEG, PNG") == 1
+    assert "unknown" not in refusal.inner_text()
+    assert page.inner_text("#viewer-note") == ""
+    assert page.is_hidden("#zoom")
     page.evaluate(DROP, ["folder", "", [], "body"])
     page.click("#strip li:nth-child(2) button")
     expect(refusal.locator("strong")).to_have_text("No picture in the request")
@@ -403,6 +396,29 @@ def test_starting_is_waited_for_and_shown(
         expect(page.locator("#text-waiting")).to_be_hidden()
 
 
+def test_a_start_may_take_longer_than_a_request(page: Page) -> None:
+    """A group that is still starting when the request's time ends is asked again."""
+    late = 1
+
+    def end(route: Any) -> None:
+        nonlocal late
+        if not late:
+            route.continue_()
+            return
+        late -= 1
+        problem = {"code": "deadline_exceeded", "title": "Deadline exceeded", "limit": 10}
+        route.fulfill(status=504, json=problem)
+
+    page.route(at("/sentiment"), end)
+    page.click("#text-more summary")
+    page.select_option("#sentiment-predictor", "onnxruntime")
+    expect(page.locator("#sentiment-timing")).to_contain_text("· onnxruntime ·")
+    assert late == 0
+    late = 9  # one that runs is not waited for
+    page.fill("#text", "还在等")
+    expect(page.locator("#sentiment-refusal strong")).to_have_text("Deadline exceeded")
+
+
 def test_the_code_does_what_the_page_did(page: Page, tmp_path: Path, served: Server) -> None:
     """Each program, run as it is, gives the page's result; names that a shell or curl would read
     as their own included."""
@@ -436,6 +452,9 @@ def test_the_code_of_a_text_does_what_the_page_did(page: Page, tmp_path: Path) -
         page.click(f"#sentiment-code .tab:text-is('{language}')")
         printed = run(command, page.locator("#sentiment-code pre").inner_text(), tmp_path)
         assert printed.count("happy") == printed.count("tokens") == 2, language
+    page.click("#segment-code summary")
+    page.click("#sentiment-code .tab:text-is('Python')")
+    expect(page.locator("#segment-code pre")).to_contain_text("import httpx")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.click("#sentiment-code button:text-is('Copy')")
     expect(page.locator("#sentiment-code button:text-is('Copied')")).to_be_visible()
@@ -525,7 +544,15 @@ def test_everything_is_done_by_keys_alone(page: Page) -> None:
     wanted = [
         *("skip", "language", "file", "camera-open", "sample", "pan", "split", "zoom-in"),
         *("result", "background", "own-colour", "refine", "colours", "size", "format"),
-        *("threshold-on", "crop", "shadow", "segment-model", "segment-predictor"),
+        *(
+            "threshold-on",
+            "crop",
+            "shadow",
+            "scale-on",
+            "position",
+            "segment-model",
+            "segment-predictor",
+        ),
         *("save", "text", "chip"),
     ]
     assert [name for name in wanted if name not in reached] == []
@@ -563,6 +590,7 @@ def test_nobody_is_shut_out(
         expect(page.locator("#scores > li details")).to_have_count(6)
         assert violations(page) == []
         assert small_targets(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") == DESKTOP["width"]
         broken = payload("notes.txt", b"none")
         page.set_input_files("#file", [broken, file_of("two.png")])
         page.fill("#text", "好" * 2001)
@@ -589,6 +617,8 @@ def test_a_phone_shows_it_all(
             "output": "mask"
         }
         expect(page.locator("#result-name")).to_have_text("astronaut-mask.png")
+        page.tap("#segment-code summary")
+        page.tap("#sentiment-code summary")
         page.tap("#sentences .chip:last-child")
         expect(page.locator("#scores > li details")).to_have_count(6)
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]

@@ -15,17 +15,20 @@ export function titleOf(problem) {
   return knows(name) ? t(name) : (problem.title ?? problem.code);
 }
 
-function facts({ limit, received }) {
+// Not again what the sentence before says in full.
+function facts({ limit, received, detail = "" }) {
   const told = { limit, received };
   return Object.entries(told)
     .filter(([, value]) => value !== undefined && value !== null)
+    .filter(([, value]) => typeof value === "number" || !detail.includes(value))
     .map(([name, value]) => element("div", {}, element("dt", {}, t(`refusal.${name}`)), element("dd", {}, figure(value))));
 }
 
-function render(box, { problem, more }) {
+function render(box, { problem, more, of }) {
   const rows = facts(problem);
   box.replaceChildren(
     element("strong", {}, titleOf(problem)),
+    ...(of ? [element("span", { className: "small" }, of)] : []),
     element("p", { lang: problem.language ?? "en" }, problem.detail ?? ""),
     ...(more ? [element("p", {}, more)] : []),
     ...(rows.length ? [element("dl", {}, ...rows)] : []),
@@ -34,10 +37,11 @@ function render(box, { problem, more }) {
   box.hidden = false;
 }
 
-// `box` is an element of class refusal with role=alert. `more` is a further sentence.
-export function showRefusal(box, error, more = "") {
+// `box` is an element of class refusal with role=alert. `more` is a further sentence, `of` the name
+// of the file that was refused.
+export function showRefusal(box, error, { more = "", of = "" } = {}) {
   if (!(error instanceof Refusal)) throw error;
-  shown.set(box, { problem: error.problem, more });
+  shown.set(box, { problem: error.problem, more, of });
   render(box, shown.get(box));
 }
 

@@ -85,7 +85,7 @@ function showServer() {
   const models = modelsOf(info);
   const ready = models.filter((model) => model.state === "READY");
   dot.className = ready.length === models.length && models.length ? "dot good" : "dot warn";
-  $("server-state").textContent = t(models.length ? "server.ready" : "server.none", { ready: ready.length, all: models.length });
+  $("server-state").textContent = t(!models.length ? "server.none" : ready.length === models.length ? "server.all" : "server.ready", { ready: ready.length, all: models.length });
   $("server-models").replaceChildren(
     ...models.map(describe),
     element("p", { className: "small" }, `Paddlepool ${info.version} · `, element("a", { href: "/metrics" }, t("nav.metrics"))),

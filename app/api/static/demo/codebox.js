@@ -6,7 +6,8 @@ import { onLanguage, t } from "/console/i18n.js";
 import { curl, javascript, python } from "./code.js";
 
 const LANGUAGES = { curl, Python: python, JavaScript: javascript };
-let chosen = "curl"; // in both boxes
+let chosen = "curl"; // in every box
+const boxes = []; // how each shows itself anew
 
 // A box in the empty <details> `box`; returns a function that shows a request.
 export function codeBox(box) {
@@ -31,7 +32,7 @@ export function codeBox(box) {
   for (const tab of tabs) {
     tab.addEventListener("click", () => {
       chosen = tab.textContent;
-      render();
+      for (const each of boxes) each();
     });
   }
   copy.addEventListener("click", async () => {
@@ -45,6 +46,7 @@ export function codeBox(box) {
     }
   });
   box.addEventListener("toggle", render);
+  boxes.push(render);
   onLanguage(render);
   return (made) => {
     request = made;

@@ -7,7 +7,7 @@ import { onServer, server } from "/console/server.js";
 // The server's words for a group that nobody has asked for yet, and for one that is on its way.
 const COMES = ["not started", "restarting"];
 
-const fails = (group) => !group.ready && !COMES.includes(group.reason);
+export const fails = (group) => !group.ready && !COMES.includes(group.reason);
 
 function nameOf(group) {
   if (group.default) return t("group.default", { name: group.name });
@@ -16,7 +16,7 @@ function nameOf(group) {
 }
 
 // The server's reason begins with what the page says in its own language.
-const whyOf = ({ reason }) => reason.replace(/^cannot start: /, "");
+export const whyOf = ({ reason }) => reason.replace(/^cannot start: /, "");
 
 function fill(select, options) {
   const before = select.value;

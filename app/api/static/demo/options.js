@@ -8,8 +8,8 @@ let background = null; // the second picture, a File
 
 const chosen = (name) => document.querySelector(`input[name=${name}]:checked`).value;
 
-// {query: [[name, value]], background: File or null, output, cropped, plain, wanted}; `plain` where
-// nothing shines through.
+// {query: [[name, value]], background: File or null, output, reframed, plain, wanted}; `plain` where
+// nothing shines through, `reframed` where the result does not lie on the picture.
 export function readOptions() {
   const mask = chosen("result") === "mask";
   const behind = mask ? "none" : chosen("background");
@@ -29,13 +29,16 @@ export function readOptions() {
     threshold: $("threshold-on").checked ? $("threshold").value : "",
     crop: $("crop").checked ? "true" : "",
     crop_margin: $("crop").checked ? $("crop-margin").value.trim() : "",
+    scale: $("scale-on").checked ? `${$("scale").value}%` : "",
+    position: $("position").value,
     shadow: !mask && $("shadow").checked ? "drop" : "",
     shadow_opacity: !mask && $("shadow").checked ? $("shadow-opacity").value : "",
     model: wanted.model,
     predictor: wanted.group,
   };
   const query = Object.entries(given).filter(([, value]) => value !== "");
-  return { query, background: picture, output, cropped: $("crop").checked, plain: output !== "cutout", wanted };
+  const reframed = ["crop", "scale", "position"].some((name) => given[name] && given[name] !== "original");
+  return { query, background: picture, output, reframed, plain: output !== "cutout", wanted };
 }
 
 // Show what the choice before it asks for, and what follows from it.
@@ -49,11 +52,12 @@ function arrange() {
   $("colours").disabled = $("shadow").disabled = mask;
   $("threshold").disabled = !$("threshold-on").checked;
   $("crop-margin").disabled = !$("crop").checked;
+  $("scale").disabled = !$("scale-on").checked;
   $("shadow-opacity").disabled = mask || !$("shadow").checked;
   const jpeg = $("format").querySelector("[value=jpg]");
   jpeg.disabled = mask || behind === "none"; // it holds no transparency
   if (jpeg.disabled && $("format").value === "jpg") $("format").value = "";
-  for (const name of ["threshold", "shadow-opacity"]) $(`${name}-now`).textContent = $(name).value;
+  for (const [name, unit] of [["threshold", ""], ["shadow-opacity", " %"], ["scale", " %"]]) $(`${name}-now`).textContent = $(name).value + unit;
 }
 
 // `changed` runs when something else is asked for, not while a slider still moves.

@@ -17,7 +17,7 @@ import { showPictures, startViewer } from "./viewer.js";
 
 let items = [];
 let current = null;
-let showing = null; // the addresses {before, after} that the viewer shows
+let showing = {}; // what the viewer shows: the addresses before and after, and whether refused
 
 const kilobytes = (bytes) => `${numberText(Math.ceil(bytes / 1000))} kB`;
 
@@ -33,7 +33,7 @@ function showRefused(again) {
     hideRefusal($("segment-refusal"));
     return;
   }
-  showRefusal($("segment-refusal"), current.error, current.error.reason);
+  showRefusal($("segment-refusal"), current.error, { more: current.error.reason, of: current.name });
   const button = element("button", { type: "button" }, t("again"));
   button.addEventListener("click", again);
   $("segment-refusal").append(button);
@@ -62,10 +62,11 @@ export function startPictures() {
     showResult(showCode);
     // While a result is asked for anew, the one before stays until there is another.
     const comes = current?.state === "waiting" || current?.state === "asking";
-    if (comes && showing?.before === current.before) return;
-    if (showing?.before === current?.before && showing?.after === current?.after) return;
-    showing = { before: current?.before, after: current?.after };
-    showPictures({ name: current?.name ?? "", ...showing, cropped: current?.asked?.cropped, plain: current?.asked?.plain });
+    const next = { before: current?.before, after: current?.after, refused: current?.state === "refused" };
+    if (comes && showing.before === next.before) return;
+    if (Object.keys(next).every((name) => showing[name] === next[name])) return;
+    showing = next;
+    showPictures({ name: current?.name ?? "", ...next, reframed: current?.asked?.reframed, plain: current?.asked?.plain });
   }
 
   const more = segmentQueue(() => items, (item) => {

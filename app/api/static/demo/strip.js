@@ -3,6 +3,7 @@
 import { $, element } from "/console/dom.js";
 import { onLanguage, t } from "/console/i18n.js";
 
+const UNSHOWN = "/demo/unshown.svg"; // for what the browser cannot show
 const rows = new Map(); // item -> its <li>
 
 function describe(item, current) {
@@ -21,7 +22,7 @@ function describe(item, current) {
 
 function makeRow(item, pick) {
   const image = element("img", { alt: "", width: 72, height: 72 });
-  image.addEventListener("error", () => image.removeAttribute("src"));
+  image.addEventListener("error", () => (image.src = UNSHOWN), { once: true });
   const words = ["name", "state"].map((className) => element("span", { className }));
   const button = element("button", { type: "button" }, image, ...words);
   button.addEventListener("click", () => pick(item));

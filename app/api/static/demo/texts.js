@@ -93,7 +93,7 @@ async function askNow(showCode) {
     if (!(error instanceof Refusal)) throw error;
     shown = null;
     show();
-    showRefusal($("sentiment-refusal"), error, error.reason);
+    showRefusal($("sentiment-refusal"), error, { more: error.reason });
   }
 }
 

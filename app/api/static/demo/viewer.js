@@ -37,6 +37,7 @@ function say() {
 }
 
 async function load(image, address) {
+  if (address && image.src === address && image.naturalWidth) return true;
   image.hidden = true;
   if (!address) return false;
   image.src = address;
@@ -56,13 +57,14 @@ function alike(one, other) {
 
 let turn = 0;
 
-// `before` and `after` are addresses, `after` empty while there is no result. Resolves when shown.
-export async function showPictures({ name, before, after, cropped, plain }) {
+// `before` and `after` are addresses, `after` empty while there is no result and both where there is
+// no picture. Resolves when shown.
+export async function showPictures({ name, before, after, refused, reframed, plain }) {
   const mine = ++turn;
   const [first, second] = [$("before"), $("after")];
   const [hasBefore, hasAfter] = await Promise.all([load(first, before), load(second, after)]);
   if (mine !== turn) return;
-  const over = hasBefore && hasAfter && !cropped && alike(first, second);
+  const over = hasBefore && hasAfter && !reframed && alike(first, second);
   const main = hasAfter ? second : first;
   if (hasBefore || hasAfter) size = [main.naturalWidth, main.naturalHeight];
   $("canvas").hidden = !hasBefore && !hasAfter;
@@ -73,7 +75,10 @@ export async function showPictures({ name, before, after, cropped, plain }) {
   $("divider").hidden = $("split-label").hidden = !over;
   $("swap").hidden = !hasAfter || over || !hasBefore;
   $("swap").setAttribute("aria-pressed", "false");
-  note = !hasBefore ? { words: "viewer.hidden", name } : after && !hasAfter ? { words: "viewer.broken", name } : null;
+  $("viewer-empty").hidden = Boolean(before);
+  $("zoom").hidden = !hasBefore && !hasAfter;
+  // Of a file that is refused there is no more to say.
+  note = !before || refused ? null : !hasBefore ? { words: "viewer.hidden", name } : after && !hasAfter ? { words: "viewer.broken", name } : null;
   say();
   layOut();
 }
