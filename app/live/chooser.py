@@ -128,7 +128,10 @@ class Chooser:
             return replace(unfit, reason=crashed), True
         try:
             with Race(self._shadow_predictors, served, name, count=count) as race:
-                lap = race.run(most_difference=self._most_difference())
+                try:
+                    lap = race.run(most_difference=self._most_difference())
+                except PaddlepoolError as error:
+                    return replace(unfit, reason=f"its runs failed: {error.message}"), True
         except PaddlepoolError as error:
             return replace(unfit, reason=f"{CANNOT_START}{error.message}"), True
         if served.config.base_of(name) == first and lap.verdict is not None:

@@ -43,7 +43,8 @@ def nudged(inputs: Tensors) -> Tensors:
 
 
 class PacedPredictor(FakePredictor):
-    """Takes as many seconds a run as its group's options say, and adds `off` to its outputs."""
+    """Takes as many seconds a run as its group's options say, and adds `off` to its outputs; with
+    `fails` there it opens, and no run of a comparison comes back."""
 
     def __init__(self, factory: FakeFactory, options: Mapping[str, Any]) -> None:
         super().__init__(factory)
@@ -57,6 +58,8 @@ class PacedPredictor(FakePredictor):
 
     def receive(self, *, timeout: float) -> Ran:
         ran = super().receive(timeout=timeout)
+        if reason := self._options.get("fails"):
+            raise BackendError(str(reason))
         return Ran(ran.outputs, float(self._options["seconds"]))
 
 

@@ -219,6 +219,13 @@ def test_groups_that_cannot_run_here_say_why(bench: Bench) -> None:
     assert [each.group for each in bench.served().choice.candidates] == ["bf16", "wide"]
 
 
+def test_a_run_that_fails_is_not_called_a_refusal(bench: Bench) -> None:
+    """The group has started: what it could not do is said, and not that it cannot start."""
+    bench.load(group("broken", seconds=0.1, fails="no result within 60.0 s"))
+    assert bench.choose().group == "first"
+    assert bench.candidate("broken") == "its runs failed: no result within 60.0 s"
+
+
 def test_what_was_measured_proves_an_effect(bench: Bench) -> None:
     """The prover need not open the same predictors again; counts go on as well."""
     bench.load(FAST)
