@@ -11,7 +11,7 @@ FIRST := $(if $(wildcard $(INSTALLED)),,$(SERVING))
 # pip's own progress for people; a log gets the words below alone.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
 
-.PHONY: help run test test-fast check lint load chart install lock comparison screenshots weights
+.PHONY: help run test test-fast check lint fuzz load chart sbom install lock comparison screenshots weights
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -55,6 +55,9 @@ $(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml $(F
 	$(PIP) --quiet --no-deps --editable . --editable ./clients/python
 	@touch $(SERVING) $(INSTALLED)
 	@echo "Installed. make test runs every test, make lists the rest."
+
+fuzz: $(INSTALLED)  ## a minute of coverage-guided fuzzing for each target; FUZZ="--seconds 600 --keep http"
+	$(BIN)/python -m tests.fuzz.run $(FUZZ)
 
 # locust registers a pytest plugin and brings gevent: it lives in an environment of its own.
 LOAD_INSTALLED := .venv-load/.installed

@@ -5,20 +5,127 @@ Each takes any bytes, and raises only where there is a fault.
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import contextlib
+import functools
 import json
-import struct
+import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
+from starlette.requests import Request
+from starlette.types import Message
+
+from app.api.uploads import read_upload
+from app.api.v2.bodies import parse_request, write_reply
+from app.api.v2.documents import Expected, ReplyForm
 from app.codecs.headers import check_header
 from app.codecs.limits import PictureLimits
 from app.codecs.sniff import sniff
-from app.contracts.errors import InputError
+from app.contracts.errors import ConfigError, InputError, ManifestError
+from app.contracts.task_tensors import STRINGS
+from app.contracts.tensors import DTYPES, Array, TensorSpec
 from app.process.answers import Answer, read_answer
 from app.process.shared_arrays import SharedArrays
-from tests.codecs import pictures
+from app.repository.config import load_config
+from app.repository.manifest import MANIFEST, read_manifest
+from app.settings import Settings
+from tests.fuzz import seeds
+from tests.fuzz.http_door import PIECE_BYTES, http
 
 LIMITS = PictureLimits()
+SETTINGS = Settings()
+EXPECTED = Expected(
+    inputs=[TensorSpec(dtype, dtype, (-1, 2)) for dtype in (*DTYPES, STRINGS)],
+    outputs=(TensorSpec("scores", "float32", (-1, 3)), TensorSpec("halves", "float16", (-1, 1))),
+    labels=("a", "b"),
+)
+OUTPUTS: dict[str, Array] = {
+    "scores": np.array([[0.5, -1.0, 2.0]], np.float32),
+    "halves": np.array([[0.1]], np.float16),
+}
+
+
+def multipart(data: bytes) -> None:
+    """A first line that is the form's Content-Type, and the body: a picture, or InputError."""
+    kind, _, body = data.partition(b"\n")
+    pieces = [body[at : at + PIECE_BYTES] for at in range(0, len(body), PIECE_BYTES)] or [b""]
+    for parts in ([body], pieces):
+        messages: list[Message] = [
+            {"type": "http.request", "body": part, "more_body": True} for part in parts
+        ]
+        messages[-1]["more_body"] = False
+        pending = iter(messages)
+
+        async def receive(pending: object = pending) -> Message:
+            return next(pending)  # type: ignore[call-overload,no-any-return]
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "query_string": b"",
+            "headers": [(b"content-type", b"multipart/form-data; " + kind)],
+        }
+        with contextlib.suppress(InputError):
+            _loop().run_until_complete(
+                read_upload(
+                    Request(scope, receive), known=("size",), max_fields=4, second=("bg_image",)
+                )
+            )
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
+
+def tensors(data: bytes) -> None:
+    """JSON, and behind the byte 0 raw tensors: what was declared, or InvalidTensor; and a reply in
+    the form asked for."""
+    head, split, raw = data.partition(b"\0")
+    try:
+        found = parse_request(
+            head + raw,
+            header_length=len(head) if split else None,
+            expected=EXPECTED,
+            settings=SETTINGS,
+        )
+    except InputError:
+        return
+    for name, array in found.inputs.items():
+        assert array.dtype.name == name, "each input is named as its type"
+        assert array.size >= 0
+    form = found.state
+    assert isinstance(form, ReplyForm)
+    body, length = write_reply(OUTPUTS, form, model="m", version=1)
+    json.loads(body[:length])
+
+
+def repository_files(data: bytes) -> None:
+    """A manifest and a config.toml of these bytes: read, or refused by an error of its own."""
+    version = _directory() / "model" / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    for file in (version / MANIFEST, version.parent / "config.toml"):
+        file.write_bytes(data)
+    with contextlib.suppress(ManifestError):
+        manifest = read_manifest(version)
+        assert manifest.reference.program in manifest.files
+    with contextlib.suppress(ConfigError):
+        config = load_config(version.parent / "config.toml")
+        for group in config.instance_group:
+            config.served_by(group.name)
+            config.base_of(group.name)
+        config.version_policy.choose((3, 2, 1))
+
+
+@functools.cache
+def _directory() -> Path:
+    made = Path(tempfile.mkdtemp(prefix="paddlepool-fuzz-"))
+    atexit.register(shutil.rmtree, made)
+    return made
 
 
 def picture_header(data: bytes) -> None:
@@ -42,31 +149,12 @@ def child_answer(data: bytes) -> None:
         block.close()
 
 
-def _answers() -> list[bytes]:
-    answers: list[object] = [
-        {"meta": {"a": 1}, "arrays": [["x", "<f4", [0, 3], 0]], "seconds": 0.5},
-        {"meta": {}, "arrays": [["x", "|u1", [2, 2], 64], ["y", "<i8", [1], 128]], "seconds": 1},
-        {"error": {"kind": "ImageUnreadable", "message": "no", "limit": 3, "received": 4}},
-        {"error": {"errno": 24}},
-    ]
-    return [json.dumps(answer).encode() for answer in answers]
-
-
-def _pictures() -> list[bytes]:
-    plain = [pictures.encoded(pictures.corners(), kind) for kind in pictures.FORMATS]
-    return [
-        *plain,
-        pictures.jpeg_with_scans(9),
-        pictures.jpeg_of_empty_scans(64, 64, scans=5, components=3, factors=0x22),
-        pictures.run_length_bmp(4, 2, b"\x04\x01\0\0\x04\x02\0\1"),
-        pictures.padded_gif(b"!\xfe\3abc\0!\xff\x0bNETSCAPE2.0\3\1\0\0\0"),
-        pictures.padded_png(pictures.chunk(b"iCCP", b"a\0\0") + pictures.chunk(b"tEXt", b"a\0b")),
-        b"RIFF" + struct.pack("<I", 30) + b"WEBPVP8X" + bytes(18),
-    ]
-
-
 TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]] = {
-    "picture header": (picture_header, _pictures),
-    "child answer": (child_answer, _answers),
+    "http": (http, seeds.requests),
+    "multipart": (multipart, seeds.forms),
+    "tensors": (tensors, seeds.tensor_requests),
+    "repository_files": (repository_files, seeds.files),
+    "picture_header": (picture_header, seeds.pictures),
+    "child_answer": (child_answer, seeds.answers),
 }
 """By name: the function, and the bytes to begin with."""

@@ -1,0 +1,118 @@
+"""Connections to the server's protocol and application in this process, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from typing import Any
+
+import uvicorn
+from fastapi import APIRouter, Request
+from uvicorn.server import ServerState
+
+from app.api.uploads import read_upload
+from app.server.connection_limits import ProtocolLimits, protocol_class
+from tests.api.fakes import FakeRegistry, make_app
+
+PIECE_BYTES = 7
+STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.written = bytearray()
+        self.closing = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def write_eof(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.closing = True
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class Door:
+    """One application; `send` opens a connection, sends the pieces and leaves."""
+
+    def __init__(self) -> None:
+        router = APIRouter()
+
+        async def upload(request: Request) -> dict[str, int]:
+            found = await read_upload(request, known=("size",), max_fields=4, second=("bg",))
+            return {"bytes": len(found.body)}
+
+        router.add_api_route("/upload", upload, methods=["POST"], max_body_size=4096)
+        limits = ProtocolLimits(
+            header_seconds=10,
+            header_bytes=4096,
+            receive_seconds=10,
+            send_stall_seconds=10,
+            connections=10,
+        )
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._failed)
+        self._failures: list[dict[str, Any]] = []
+        self._protocol = protocol_class(limits)
+        self._config = uvicorn.Config(
+            make_app(router, registry=FakeRegistry(models=[])),
+            http=self._protocol,
+            ws="none",
+            log_config=None,
+            log_level="critical",
+        )
+        self._config.load()
+        self._state = ServerState()
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._failures.append(context)
+
+    def send(self, *pieces: bytes) -> list[int]:
+        """The statuses of the replies. Raises what was raised where nobody would have seen it."""
+        return self._loop.run_until_complete(self._send(pieces))
+
+    async def _send(self, pieces: tuple[bytes, ...]) -> list[int]:
+        protocol = self._protocol(
+            config=self._config, server_state=self._state, app_state={}, _loop=self._loop
+        )
+        transport = Transport()
+        protocol.connection_made(transport)
+        for piece in pieces:
+            protocol.data_received(piece)
+            await asyncio.sleep(0)
+        tasks = set(self._state.tasks)
+        if tasks:  # what waits for more of a body is told below that there is none
+            await asyncio.wait(tasks, timeout=0.002)
+        transport.closing = True
+        protocol.connection_lost(None)
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=5)
+        assert not self._state.tasks, "a request outlives its connection"
+        assert not self._failures, self._failures
+        return [int(status) for status in STATUS.findall(bytes(transport.written))]
+
+
+@functools.cache
+def door() -> Door:
+    return Door()
+
+
+def http(data: bytes) -> None:
+    """Whole and in pieces: replies that begin as HTTP has it, and none is a fault of ours."""
+    pieces = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
+    for statuses in (door().send(data), door().send(*pieces)):
+        assert 500 not in statuses

@@ -1,0 +1,112 @@
+"""Coverage-guided fuzzing of every target, two at a time (extra `fuzz`: Atheris).
+
+    .venv/bin/python -m tests.fuzz.run [--seconds 60] [--keep] [TARGET ...]
+
+What reaches new code is written to runs/fuzz, what breaks a target to tests/fuzz/corpus; the
+ordinary tests run both. `--keep` copies what reaches code that no committed file does. Exit code 1
+when a target broke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+TOGETHER = 2
+MOST_BYTES = 4096
+"""Of one input: what breaks a reader is small."""
+INPUT_SECONDS = 5.0
+"""Of processor time: an input that takes more breaks the target."""
+HUNG_SECONDS = 600
+"""Of any time, so that an endless loop ends; a machine that stands still is no fault."""
+MEMORY_MB = 2048
+INSTRUMENTED = ["app", "python_multipart", "starlette", "tomllib", "uvicorn"]
+NAMES = ("http", "multipart", "tensors", "repository_files", "picture_header", "child_answer")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("targets", nargs="*", choices=(*NAMES, []), metavar="TARGET")
+    parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument("--keep", action="store_true", help="add to the committed corpus")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    names = given.targets or NAMES
+    if given.here:
+        fuzz(names[0], given.seconds)
+
+    def run(name: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tests.fuzz.run", name, "--here"]
+        return subprocess.run(
+            [*command, "--seconds", str(given.seconds)], capture_output=True, text=True
+        )
+
+    broken = False
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        for name, done in zip(names, pool.map(run, names), strict=True):
+            broken |= done.returncode != 0
+            said = done.stderr.splitlines()
+            print(f"{name}: {said[-1] if said else 'said nothing'}", flush=True)
+            if done.returncode:
+                print("\n".join(said[-40:]), flush=True)
+    if given.keep:
+        keep(names)
+    return 1 if broken else 0
+
+
+def fuzz(name: str, seconds: int) -> None:
+    """Ends the process: with 0 when the time is up, otherwise when the target broke."""
+    import atheris
+
+    with atheris.instrument_imports(include=INSTRUMENTED):
+        from tests.fuzz.targets import TARGETS
+    from tests.fuzz.corpus import FOUND, KEPT
+
+    target, seeds = TARGETS[name]
+    for directory in (found := FOUND / name, kept := KEPT / name):
+        directory.mkdir(parents=True, exist_ok=True)
+    for data in seeds():
+        (found / hashlib.sha1(data).hexdigest()).write_bytes(data)  # libFuzzer's names
+    options = {
+        "max_total_time": seconds,
+        "max_len": MOST_BYTES,
+        "timeout": HUNG_SECONDS,
+        "report_slow_units": HUNG_SECONDS,
+        "rss_limit_mb": MEMORY_MB,
+        "dict": Path(__file__).parent / "words.dict",
+        "artifact_prefix": f"{kept}/",
+    }
+
+    def run(data: bytes) -> None:
+        began = time.process_time()
+        target(data)
+        assert time.process_time() - began < INPUT_SECONDS, "it took too long"
+
+    atheris.Setup(
+        [
+            sys.argv[0],
+            *(f"-{key}={value}" for key, value in options.items()),
+            str(found),
+            str(kept),
+        ],
+        run,
+    )
+    atheris.Fuzz()
+
+
+def keep(names: tuple[str, ...]) -> None:
+    from tests.fuzz import corpus
+    from tests.fuzz.targets import TARGETS
+
+    for name in names:
+        added = corpus.keep(name, TARGETS[name][0], most_bytes=MOST_BYTES)
+        print(f"{name}: {added} added, {len(list((corpus.KEPT / name).iterdir()))} committed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
