@@ -98,6 +98,14 @@ $(RAY_INSTALLED): requirements.ray.lock $(INSTALLED)
 	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements.ray.lock
 	touch $(RAY_INSTALLED)
 
+# Holds the server to its OpenAPI document.
+SCHEMA_INSTALLED := .venv-schema/.installed
+
+$(SCHEMA_INSTALLED): tests/e2e/schema.lock
+	test -x .venv-schema/bin/python || $(BIN)/python -m venv .venv-schema
+	.venv-schema/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/e2e/schema.lock
+	touch $(SCHEMA_INSTALLED)
+
 comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (45 minutes)
 	$(BIN)/python loadtest/claims.py --docs docs
 
@@ -120,3 +128,5 @@ lock:  ## resolve the dependencies again (needs uv on the path)
 		--generate-hashes --no-header --no-annotate --upgrade --output-file deploy/requirements.lock
 	uv pip compile tests/e2e/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file tests/e2e/requirements.lock
+	uv pip compile tests/e2e/schema.in --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --upgrade --output-file tests/e2e/schema.lock

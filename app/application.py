@@ -157,6 +157,7 @@ def build_application(
     )
     app.state.paddlepool = services
     app.state.gates = gates
+    app.state.routes = routes
     errors.install(app)
     for mount in mounts:
         answers = documented(

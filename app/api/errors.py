@@ -145,7 +145,16 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         405: f"The method {request.method} is not allowed here.",
     }
     detail = details.get(error.status_code, HTTPStatus(error.status_code).phrase)
-    return reply(http_fault(error.status_code, detail, error.headers), request.scope)
+    headers = _allowed(request) if error.status_code == 405 else error.headers
+    return reply(http_fault(error.status_code, detail, headers), request.scope)
+
+
+def _allowed(request: Request) -> dict[str, str]:
+    """The methods of every route to this path; the router knows those of the first."""
+    methods: set[str] = set()
+    for route in request.app.state.routes.all(request.scope["path"]):
+        methods |= route.methods
+    return {"Allow": ", ".join(sorted(methods))}
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:

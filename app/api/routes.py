@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fastapi import APIRouter
@@ -57,7 +57,11 @@ class RouteTable:
 
     def find(self, path: str) -> RouteFacts | None:
         """The first route whose template matches, whatever the method."""
-        return next((route for route in self.routes if route.pattern.match(path)), None)
+        return next(self.all(path), None)
+
+    def all(self, path: str) -> Iterator[RouteFacts]:
+        """Every route whose template matches, in their order."""
+        return (route for route in self.routes if route.pattern.match(path))
 
     def body_cap(self, route: RouteFacts | None) -> int:
         if route is None or route.max_body is None:

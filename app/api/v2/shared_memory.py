@@ -23,7 +23,8 @@ def router() -> APIRouter:
                 refuse,
                 methods=[method],
                 operation_id=f"{kind}SharedMemory{method.title()}",
-                responses=documented(400, protocol=True),
+                # 404: a path converter stops at a line break.
+                responses=documented(400, 404, protocol=True),
             )
     return routes
 

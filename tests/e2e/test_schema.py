@@ -1,0 +1,34 @@
+"""The server held to its own OpenAPI document by schemathesis, unchanged."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.process import ROOT, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle, pytest.mark.slow]
+
+SCHEMATHESIS = ROOT / ".venv-schema" / "bin" / "schemathesis"
+CONFIGURATION = ROOT / "tests" / "e2e" / "schemathesis.toml"
+SECONDS = 45
+
+
+def test_every_answer_is_as_the_document_says(tmp_path: Path) -> None:
+    """Statuses, types and bodies of what is sent by the document and against it; never a 500."""
+    if not SCHEMATHESIS.exists():
+        pytest.skip("SKIPPED SCHEMA TESTS: make .venv-schema/.installed makes their environment")
+    settings = {"codec_timeout_seconds": 60, "timeout_default_ms": 30_000}
+    with running(ROOT / "model_repo", tmp_path, settings=settings) as server:
+        server.wait_loaded()
+        document = f"{server.url}/openapi.json"
+        options = ["--max-time", str(SECONDS), "--no-shrink", "--no-color", "--continue-on-failure"]
+        done = subprocess.run(
+            [SCHEMATHESIS, "--config-file", CONFIGURATION, "run", document, *options],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
