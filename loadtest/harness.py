@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
@@ -83,9 +84,17 @@ class Connection:
         self._socket.close()
 
 
-def request(method: str, path: str, body: bytes = b"", *, content_type: str = "") -> bytes:
+def request(
+    method: str,
+    path: str,
+    body: bytes = b"",
+    *,
+    content_type: str = "",
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:
     """An HTTP/1.1 request as bytes."""
     head = f"{method} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     if body:
         head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
     return head.encode("ascii") + b"\r\n" + body
@@ -188,7 +197,7 @@ def is_ready(port: int) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes below one."""
+    """The ids of all processes below one."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

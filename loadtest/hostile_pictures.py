@@ -1,0 +1,110 @@
+"""Hostile pictures and mutants of them posted to a real server, with good pictures beside.
+
+    .venv/bin/python loadtest/hostile_pictures.py [--mutants 8000] [--corpus DIR]
+
+The corpus is a directory of pictures whose MANIFEST.json says of each whether it should be decoded.
+Exit code 1: a 5xx but 503 with Retry-After; a picture of the corpus that is not answered as its
+manifest expects; a good picture that does not get the bytes of the calm answer; a process lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from harness import ROOT, Connection, Reply, Server, descendants, request, running_server
+from inputs import draw_picture
+from mutants import mutant
+from tqdm import tqdm
+
+CORPUS = ROOT / ".." / "shared" / "data" / "hostile_images"
+ACCEPTED = {"decode": {200}, "reject": {415, 422}, "either": {200, 415, 422}}
+CLIENTS = 3
+ENVIRONMENT = {
+    # A machine that is busy with the clients as well is slow; that is not judged here.
+    "PADDLEPOOL_CODEC_TIMEOUT_SECONDS": "60",
+    "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
+}
+
+
+def post(server: Server, body: bytes) -> Reply:
+    asked = request("POST", "/segment?output=mask", body, content_type="image/jpeg")
+    with contextlib.closing(Connection(server.port, timeout=90)) as connection:
+        return connection.send(asked)
+
+
+def refusal(reply: Reply) -> bool:
+    return reply.status == 503 and "retry-after" in reply.headers
+
+
+@contextlib.contextmanager
+def neighbour(server: Server) -> Iterator[Counter[str]]:
+    """Asks for one good picture all the while; how often the answer was the calm one."""
+    picture = draw_picture(320, 240, seed=1).data
+    calm = post(server, picture)
+    found: Counter[str] = Counter()
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.wait(0.2):
+            reply = post(server, picture)
+            same = (reply.status, reply.body) == (calm.status, calm.body)
+            found["as calm" if same else "refused" if refusal(reply) else "wrong"] += 1
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        thread.join()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--corpus", type=Path, default=CORPUS)
+    parser.add_argument("--mutants", type=int, default=8000)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    manifest = json.loads((given.corpus / "MANIFEST.json").read_text("utf-8"))
+    files = [(given.corpus / name).read_bytes() for name in manifest]
+    chance = random.Random(given.seed)
+    mutants = [mutant(files[number % len(files)], chance) for number in range(given.mutants)]
+    faults: list[str] = []
+    with running_server(ROOT / "model_repo", environment=ENVIRONMENT) as server:
+        before = set(descendants(server.pid))
+        with neighbour(server) as good, ThreadPoolExecutor(CLIENTS) as clients:
+            replies = list(clients.map(lambda body: post(server, body), files))
+            bar = tqdm(total=len(mutants), unit="mutant", disable=None)
+            statuses: Counter[int] = Counter()
+            for reply in clients.map(lambda body: post(server, body), mutants):
+                bar.update()
+                statuses[reply.status] += 1
+                if reply.status >= 500 and not refusal(reply):
+                    faults.append(f"a mutant got {reply.status}: {reply.body[:200]!r}")
+        lost = before - set(descendants(server.pid))
+    for (name, entry), reply in zip(manifest.items(), replies, strict=True):
+        if reply.status not in ACCEPTED[entry["expect"]]:
+            faults.append(f"{name}: {reply.status}, expected {entry['expect']}")
+    if lost:
+        faults.append(f"{len(lost)} processes were lost")
+    if good["wrong"] or not good["as calm"]:
+        faults.append(f"good pictures beside: {dict(good)}")
+    print(f"{len(files)} pictures: {dict(Counter(reply.status for reply in replies))}")
+    print(f"{len(mutants)} mutants: {dict(statuses)}")
+    print(f"good pictures beside: {dict(good)}; {len(lost)} of {len(before)} processes lost")
+    for fault in faults:
+        print(f"MISSED {fault}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

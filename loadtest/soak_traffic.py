@@ -1,0 +1,300 @@
+"""What the users of soak.py send, and what became of it beside the calm answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from harness import HOST, ROOT, Connection, Reply, request
+from inputs import SENTENCES, draw_pictures
+
+CORPUS = ROOT / ".." / "shared" / "data" / "hostile_images"
+BAD, DISCONNECTS = 0.05, 0.02
+"""Shares of what is sent."""
+TOLERANCE = 1e-4
+"""Of a number in a JSON reply: who shared the batch may change its last bits."""
+IDLE_SECONDS = 2.0
+"""Well below the time after which the server closes an idle connection."""
+FAULTS = (0, 500, 503, 504)
+"""Statuses of a request that was lost; 0 where the connection broke. A 503 with Retry-After is
+counted apart: it was refused, to be asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as bytes; `picture` where codec processes work on it."""
+
+    name: str
+    data: bytes
+    picture: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """When it was sent and when that was known (time.monotonic), and how it ended."""
+
+    asked: Asked
+    began: float
+    ended: float
+    status: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """`sent` by the kind of request; what was wrong, lost or refused, each."""
+
+    sent: dict[str, int] = field(default_factory=lambda: {"good": 0, "bad": 0, "disconnect": 0})
+    right: int = 0
+    wrong: list[str] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    refused: list[Lost] = field(default_factory=list)
+
+
+def good_requests() -> list[Asked]:
+    """Masks, cut-outs and composites of six pictures, a form, texts alone and together, tensors."""
+    drawn = draw_pictures()
+    kinds = ("output=mask", "output=cutout&format=webp", "output=composite&format=jpg")
+    found = [
+        Asked(
+            f"/segment {picture.width}x{picture.height} {kind}",
+            request("POST", f"/segment?{kind}", picture.data, content_type="image/jpeg"),
+            picture=True,
+        )
+        for number, picture in enumerate(drawn)
+        for kind in (kinds[number % 3], kinds[(number + 1) % 3])
+    ]
+    found.append(Asked("/segment form", _form(drawn[0].data), picture=True))
+    for texts in (*([text] for text in SENTENCES), list(SENTENCES[:4]), list(SENTENCES[4:12])):
+        found.append(Asked(f"/sentiment of {len(texts)}", _json("/sentiment", {"inputs": texts})))
+    draw = np.random.default_rng(5)
+    digit = draw.random((1, 784), np.float32)
+    found.append(Asked("/v2 mnist", _json("/v2/models/mnist/infer", _tensor("image", digit))))
+    pixels = draw.random((1, 3, 320, 320), np.float32)
+    head = _tensor("input", pixels, binary=True)
+    head["parameters"] = {"binary_data_output": True}
+    text = json.dumps(head).encode()
+    found.append(
+        Asked(
+            "/v2 u2netp",
+            request(
+                "POST",
+                "/v2/models/u2netp/infer",
+                text + pixels.tobytes(),
+                content_type="application/octet-stream",
+                headers={"Inference-Header-Content-Length": str(len(text))},
+            ),
+        )
+    )
+    return found
+
+
+def bad_requests() -> list[Asked]:
+    """Broken pictures, texts, tensors and HTTP; of the corpus beside the project, where it is."""
+    picture = draw_pictures()[0].data
+    found = [
+        Asked(f"broken picture {name}", _picture(body), picture=True)
+        for name, body in {
+            "cut off": picture[: len(picture) // 2],
+            "none": b"GIF8",
+            "bits": picture[:300] + bytes(300) + picture[600:],
+        }.items()
+    ]
+    if CORPUS.is_dir():
+        files = [name for name in sorted(CORPUS.iterdir()) if "__" in name.name]
+        found += [
+            Asked(f"hostile {file.name}", _picture(file.read_bytes()), picture=True)
+            for file in files[::6]
+        ]
+    sentiment, infer = "/sentiment", "/v2/models/mnist/infer"
+    found += [
+        Asked("unknown parameter", request("POST", "/segment?no=1", picture)),
+        Asked("no text", _json(sentiment, {"inputs": []})),
+        Asked("long text", _json(sentiment, {"inputs": "长" * 5000})),
+        Asked("not JSON", request("POST", sentiment, b"{", content_type="application/json")),
+        Asked("wrong shape", _json(infer, _tensor("image", np.zeros((1, 3), np.float32)))),
+        Asked("no number", _json(infer, _tensor("image", np.full((1, 784), np.nan, np.float32)))),
+        Asked("no path", request("GET", "/nothing")),
+        Asked("no HTTP", b"\x16\x03\x01\x02\x00\r\n\r\n"),
+        Asked("long header", request("GET", "/info", headers={"X-Long": "x" * 100_000})),
+        Asked(
+            "coding",
+            request("POST", sentiment, headers={"Transfer-Encoding": "gzip, chunked"}),
+        ),
+    ]
+    return found
+
+
+def _picture(body: bytes) -> bytes:
+    return request("POST", "/segment?output=mask", body, content_type="image/jpeg")
+
+
+def _json(path: str, body: Mapping[str, Any]) -> bytes:
+    return request("POST", path, json.dumps(body).encode(), content_type="application/json")
+
+
+def _tensor(name: str, array: np.ndarray[Any, Any], *, binary: bool = False) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": name, "datatype": "FP32", "shape": list(array.shape)}
+    if binary:
+        described["parameters"] = {"binary_data_size": array.nbytes}
+    else:
+        described["data"] = array.ravel().tolist()
+    return {"inputs": [described]}
+
+
+def _form(picture: bytes) -> bytes:
+    part = b'--soak\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\n\r\n'
+    return request(
+        "POST",
+        "/segment?output=mask",
+        part + picture + b"\r\n--soak--\r\n",
+        content_type="multipart/form-data; boundary=soak",
+    )
+
+
+def same_answer(reply: Reply, calm: Reply) -> bool:
+    """The same bytes, or the same JSON but for the last digits; of a refusal the same code."""
+    if reply.status != calm.status:
+        return False
+    if reply.status != 200:
+        return _code(reply) == _code(calm)
+    if reply.body == calm.body:
+        return True
+    if not reply.headers.get("content-type", "").startswith("application/json"):
+        return False
+    return _close(json.loads(reply.body), json.loads(calm.body))
+
+
+def _code(reply: Reply) -> object:
+    return json.loads(reply.body).get("code")
+
+
+def _close(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) <= TOLERANCE
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_close, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_close(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+class Traffic:
+    """Users that send one request after another; each answer is compared with the calm one."""
+
+    def __init__(self, port: int, *, seed: int) -> None:
+        """Asks for every calm answer, one after another. Raises RuntimeError where a good request
+        is refused or a broken one ends in a fault of the server's."""
+        self._port = port
+        self._seed = seed
+        self.tally = Tally()
+        self._lock = threading.Lock()
+        self._good, self._bad = good_requests(), bad_requests()
+        self._calm: dict[bytes, Reply] = {}
+        for asked in (*self._good, *self._bad):
+            with contextlib.closing(Connection(port)) as connection:
+                reply = self._calm[asked.data] = connection.send(asked.data)
+            if reply.status in FAULTS or (asked in self._good and reply.status != 200):
+                raise RuntimeError(f"{asked.name}: status {reply.status}: {reply.body[:300]!r}")
+
+    @contextlib.contextmanager
+    def users(self, count: int, *, pause: float) -> Iterator[None]:
+        """So many users while the block runs, who pause for so many seconds on average."""
+        ending = threading.Event()
+        threads = [
+            threading.Thread(target=self._use, args=(ending, pause, number))
+            for number in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ending.set()
+            for thread in threads:
+                thread.join()
+
+    def _use(self, ending: threading.Event, pause: float, number: int) -> None:
+        draw = random.Random(1000 * self._seed + number)
+        connection: Connection | None = None
+        used = 0.0
+        while not ending.wait(draw.expovariate(1 / pause)):
+            if connection is not None and time.monotonic() - used > IDLE_SECONDS:
+                connection.close()
+                connection = None
+            kind = draw.choices(
+                ("bad", "disconnect", "good"), (BAD, DISCONNECTS, 1 - BAD - DISCONNECTS)
+            )[0]
+            if kind == "disconnect":
+                self._disconnect(draw)
+            else:
+                asked = draw.choice(self._bad if kind == "bad" else self._good)
+                connection = self._ask(connection, asked, kind)
+            used = time.monotonic()
+        if connection is not None:
+            connection.close()
+
+    def _ask(self, connection: Connection | None, asked: Asked, kind: str) -> Connection | None:
+        """One request; the connection, where it can be used again."""
+        began = time.monotonic()
+        try:
+            connection = connection or Connection(self._port)
+            reply = connection.send(asked.data)
+        except OSError as error:
+            if connection is not None:
+                connection.close()
+            lost = Lost(asked, began, time.monotonic(), 0, type(error).__name__)
+            self._count(kind, lost=lost)
+            return None
+        if reply.headers.get("connection") == "close":
+            connection.close()
+            connection = None
+        calm = self._calm[asked.data]
+        if same_answer(reply, calm):
+            self._count(kind)
+        elif reply.status in FAULTS:
+            ended = time.monotonic()
+            reason = str(_code(reply) or reply.status)
+            lost = Lost(asked, began, ended, reply.status, reason)
+            if "retry-after" in reply.headers:
+                self._count(kind, refused=lost)
+            else:
+                self._count(kind, lost=lost)
+        else:
+            said = reply.body[:200] if reply.status != 200 else b"another body"
+            self._count(kind, wrong=f"{asked.name}: {calm.status} calm, {reply.status}: {said!r}")
+        return connection
+
+    def _count(
+        self, kind: str, *, lost: Lost | None = None, refused: Lost | None = None, wrong: str = ""
+    ) -> None:
+        with self._lock:
+            self.tally.sent[kind] += 1
+            self.tally.right += kind != "disconnect" and not (lost or refused or wrong)
+            self.tally.lost += [lost] if lost else []
+            self.tally.refused += [refused] if refused else []
+            self.tally.wrong += [wrong] if wrong else []
+
+    def _disconnect(self, draw: random.Random) -> None:
+        """Leave within a body or before the answer, in order or with a reset."""
+        data = draw.choice(self._good).data
+        cut = draw.choice((len(data), draw.randrange(1, len(data))))
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((HOST, self._port), timeout=30) as leaving,
+        ):
+            leaving.sendall(data[:cut])
+            time.sleep(draw.uniform(0, 0.2))
+            if draw.random() < 0.5:
+                linger = struct.pack("ii", 1, 0)
+                leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self._count("disconnect")

@@ -1,0 +1,97 @@
+"""What soak.py calls a loss with a cause, and growth; and a run of some seconds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import ROOT, Reply
+from soak import cause, growth, verdict
+from soak_traffic import Asked, Lost, Tally, same_answer
+from soak_watch import API, CODEC, PREDICTOR, Kill, Sample, Watched
+
+PICTURE, TEXT = Asked("picture", b"", picture=True), Asked("text", b"")
+
+
+def lost(asked: Asked, status: int) -> Lost:
+    return Lost(asked, began=10.0, ended=12.0, status=status, reason="")
+
+
+@pytest.mark.parametrize(
+    ("request_lost", "kill", "explained"),
+    [
+        (lost(TEXT, 500), Kill(11.0, PREDICTOR, 1), True),
+        (lost(TEXT, 500), Kill(9.0, PREDICTOR, 1), False),
+        (lost(TEXT, 500), Kill(11.0, CODEC, 1), False),
+        (lost(TEXT, 503), Kill(11.0, CODEC, 1), False),
+        (lost(PICTURE, 503), Kill(11.0, CODEC, 1), True),
+        (lost(PICTURE, 500), Kill(11.0, CODEC, 1), False),
+        (lost(PICTURE, 0), Kill(11.0, PREDICTOR, 1), False),
+    ],
+    ids=["batch", "before", "no-picture", "no-picture-503", "codec", "tried-again", "connection"],
+)
+def test_a_loss_is_explained_by_a_kill_of_what_it_was_in(
+    request_lost: Lost, kill: Kill, explained: bool
+) -> None:
+    """Nothing else explains one, but that this program itself stood still."""
+    assert bool(cause(request_lost, Watched(kills=[kill]))) == explained
+    assert cause(request_lost, Watched(stalls=[(5.0, 11.0)])) == "the machine stood still"
+
+
+def test_growth_is_from_the_first_settled_minute_to_the_highest() -> None:
+    """What came before counts for nothing; one high sample is no minute."""
+    sizes = [0, 500, 900, 100, 100, 100, 160, 160, 160, 900, 130, 130]
+    samples = [Sample(20.0 * at, API, 1, size, 0) for at, size in enumerate(sizes)]
+    assert growth(samples, settled=60.0) == 60
+    assert growth(samples[:5], settled=60.0) is None
+
+
+def test_an_answer_may_differ_in_last_digits_and_in_nothing_else() -> None:
+    """Of JSON; a picture's bytes must be the same, a refusal's code as well."""
+
+    def reply(body: bytes, *, status: int = 200, kind: str = "application/json") -> Reply:
+        return Reply(status, {"content-type": kind}, body, 0.0)
+
+    calm = reply(b'[[{"label": "sad", "score": 0.5}]]')
+    assert same_answer(reply(b'[[{"label": "sad", "score": 0.50001}]]'), calm)
+    assert not same_answer(reply(b'[[{"label": "sad", "score": 0.51}]]'), calm)
+    assert not same_answer(reply(b'[[{"label": "fear", "score": 0.5}]]'), calm)
+    assert not same_answer(reply(b"a", kind="image/png"), reply(b"b", kind="image/png"))
+    refused = reply(b'{"code": "text_empty", "request_id": "1"}', status=422)
+    assert same_answer(reply(b'{"code": "text_empty"}', status=422), refused)
+    assert not same_answer(reply(b'{"code": "text_too_long"}', status=422), refused)
+
+
+def test_the_verdict_names_what_was_missed() -> None:
+    """A wrong answer, a loss without a cause, and more than one refusal in a hundred."""
+    tally = Tally(sent={"good": 10}, wrong=["x"], lost=[lost(TEXT, 504)], refused=[lost(TEXT, 503)])
+    missed = [line for kept, line in verdict(tally, Watched(), began=0.0) if not kept]
+    assert missed == [
+        "1 wrong answers",
+        "x",
+        "1 refused to be asked again (10.0%)",
+        "1 requests lost without a cause",
+        "text: 504  after 2.0 s, from 10.0 s on",
+        "killed: 0 predictors, 0 codecs",
+    ]
+
+
+@pytest.mark.e2e
+@pytest.mark.paddle
+@pytest.mark.slow
+def test_some_seconds_of_it(tmp_path: Path) -> None:
+    """Kills and a reload in 20 s: every answer right but for what was in a killed process."""
+    plot = tmp_path / "soak.svg"
+    options = ("--minutes", "0.34", "--kill-every", "5", "--reload-every", "8", "--plot", plot)
+    done = subprocess.run(
+        [sys.executable, ROOT / "loadtest" / "soak.py", *options],
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    said = done.stdout + done.stderr
+    assert "\n0 wrong answers\n" in said, said
+    assert "\n0 requests lost without a cause\n" in said, said
+    assert plot.read_text("utf-8").count("resident memory, MiB") == 1
