@@ -38,6 +38,7 @@ RUN python3 -m venv --without-pip /opt/load \
 FROM ${BASE_IMAGE} AS load
 COPY --from=load-environment /opt/load /opt/load
 COPY loadtest/ /srv/paddlepool/loadtest/
+RUN find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 ENV PATH=/opt/load/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 WORKDIR /srv/paddlepool
 USER 10001:10001
@@ -52,7 +53,8 @@ LABEL org.opencontainers.image.title="Paddlepool" \
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgomp1 \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* \
+    && find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 COPY --from=serve-environment /opt/paddlepool /opt/paddlepool
 COPY model_repo/ /srv/paddlepool/model_repo/
 # HOME is the tmpfs: Paddle makes a cache directory in it when it is imported, and the root is
@@ -68,6 +70,8 @@ WORKDIR /srv/paddlepool
 # The official weights, through the base image's pip: the environment has none. A build that cannot
 # have them says so in one line, and its image serves the preview.
 RUN paddlepool pull u2netp --if-possible && rm -rf /tmp/.cache
+# Nobody becomes somebody else by a file of the base image, or of anything that was added to it.
+RUN test -z "$(find / -xdev -type f -perm /6000)"
 USER 10001:10001
 EXPOSE 8000
 STOPSIGNAL SIGTERM

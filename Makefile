@@ -75,6 +75,9 @@ DEPLOY_INSTALLED := .venv-deploy/.installed
 chart: $(INSTALLED) $(DEPLOY_INSTALLED)  ## lint the Helm chart, hold it to Kubernetes' schemas; CHART="--crds DIR"
 	.venv-deploy/bin/python deploy/check_manifests.py $(CHART)
 
+sbom: $(INSTALLED) $(DEPLOY_INSTALLED)  ## what the image carries, with licences and hashes, as sbom.cdx.json
+	.venv-deploy/bin/python deploy/sbom.py
+
 $(DEPLOY_INSTALLED): deploy/requirements.lock
 	test -x .venv-deploy/bin/python || $(BIN)/python -m venv .venv-deploy
 	.venv-deploy/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement deploy/requirements.lock

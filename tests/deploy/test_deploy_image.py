@@ -40,6 +40,30 @@ def test_containers_run_without_privileges(stage: str) -> None:
     assert "HOME=/tmp" in text
 
 
+@pytest.mark.parametrize("stage", ["AS load\n", "AS serve\n"], ids=["load", "serve"])
+def test_no_file_of_the_images_changes_who_runs_it(stage: str, tmp_path: Path) -> None:
+    """The stage's own command, on a directory in place of the root."""
+    text = DOCKERFILE[DOCKERFILE.index(stage) :].split("\nFROM ")[0]
+    [strip] = re.findall(r"find / -xdev -type f -perm /6000 -exec .+", text)
+    both, plain = tmp_path / "su", tmp_path / "ls"
+    for file, mode in ((both, 0o6755), (plain, 0o755)):
+        file.touch()
+        file.chmod(mode)
+    if (check := re.search(r"^RUN (test -z .+)$", text, re.M)) is not None:
+        here = check[1].replace("find / ", f"find {tmp_path} ")
+        assert subprocess.run(["sh", "-c", here], check=False).returncode == 1
+    subprocess.run(["sh", "-c", strip.replace("find / ", f"find {tmp_path} ")], check=True)
+    assert [oct(file.stat().st_mode & 0o7777) for file in (both, plain)] == ["0o755", "0o755"]
+    if check is not None:
+        subprocess.run(["sh", "-c", here], check=True)
+
+
+def test_the_server_is_checked_for_such_files_when_all_is_in_it() -> None:
+    """The last thing that is done as root."""
+    check = SERVE.index('RUN test -z "$(find / -xdev -type f -perm /6000)"\nUSER ')
+    assert check > SERVE.rindex("COPY ")
+
+
 def test_every_install_from_the_index_is_by_hash() -> None:
     """The only other install is of the project's own directories, without dependencies."""
     commands = DOCKERFILE.replace("\\\n", " ")

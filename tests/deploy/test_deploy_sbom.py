@@ -1,0 +1,87 @@
+"""The bill of materials: valid, and nothing that the image carries is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".venv-deploy" / "bin" / "python"
+OWN = {"paddlepool", "paddlepool-client"}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def bill(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Written only where it is valid, by CycloneDX's own schema."""
+    if not PYTHON.exists():
+        pytest.skip("SKIPPED SBOM TESTS: make .venv-deploy/.installed makes their environment")
+    output = tmp_path_factory.mktemp("sbom") / "sbom.json"
+    done = subprocess.run(
+        [PYTHON, ROOT / "deploy" / "sbom.py", "--output", output], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(output.read_text("utf-8"))
+    return found
+
+
+def packages(bill: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        canonicalize_name(each["name"]): each
+        for each in bill["components"]
+        if each.get("purl", "").startswith("pkg:pypi/")
+    }
+
+
+def test_every_locked_package_of_the_image_is_in_it(
+    bill: dict[str, Any], script: Callable[[str], ModuleType]
+) -> None:
+    """With a licence and the hashes of the lock; tools that the image leaves out are not."""
+    needed = script("deploy/container/keep.py").needed
+    carried = needed(["paddlepool[grpc,onnx,sources]", "paddlepool-client"]) - {"paddlepool"}
+    found = packages(bill)
+    assert set(found) == carried
+    lock = (ROOT / "requirements.lock").read_text("utf-8")
+    for name, package in found.items():
+        assert package["licenses"], name
+        if name in OWN:
+            continue
+        [files] = package["externalReferences"]
+        entry = lock[lock.index(f"\n{name}==") :] if f"\n{name}==" in lock else lock
+        assert files["hashes"], name
+        assert all(each["content"] in entry for each in files["hashes"]), name
+        assert f"{name}=={package['version']}" in lock
+
+
+def test_every_file_of_the_models_is_in_it(bill: dict[str, Any]) -> None:
+    """With its own hash and the licence of the weights."""
+    models = [each for each in bill["components"] if each["type"] == "machine-learning-model"]
+    files = {each["name"]: each for model in models for each in model["components"]}
+    for path in ROOT.glob("model_repo/*/[0-9]*/*"):
+        [entry] = files[str(path.relative_to(ROOT / "model_repo"))]["hashes"]
+        assert entry["content"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert all(model["licenses"] for model in models)
+
+
+def test_other_projects_scripts_and_the_base_are_in_it(bill: dict[str, Any]) -> None:
+    """Whatever lies packed beside the pages has a component; so has what Debian gives."""
+    names = {each["name"] for each in bill["components"]}
+    assert {"python", "libgomp1", "swagger-ui", "uplot"} <= names
+    carried = {file["name"] for each in bill["components"] for file in each.get("components", ())}
+    packed = {str(path.relative_to(ROOT)) for path in ROOT.glob("app/api/static/**/*.gz")}
+    assert packed <= carried
+
+
+def test_it_says_nothing_of_where_it_was_made(bill: dict[str, Any]) -> None:
+    """No path of a machine."""
+    assert str(ROOT) not in json.dumps(bill)
+    assert "file://" not in json.dumps(bill)
