@@ -13,14 +13,14 @@ RUN python3 -m venv --without-pip /opt/paddlepool \
         --no-deps --require-hashes --only-binary=:all: --requirement requirements.lock
 COPY deploy/container/keep.py deploy/container/
 
-# The server with the engines that it may choose from and the readers of model sources, without the
+# The server with the engines that it may choose from, the readers of model sources and of HEIC, without the
 # tools that only development needs and without Paddle's C++ headers.
 FROM locked AS serve-environment
 COPY pyproject.toml README.md LICENSE ./
 COPY app/ app/
 COPY clients/python/ clients/python/
 RUN python3 -m pip --python /opt/paddlepool/bin/python install --quiet --no-deps . ./clients/python \
-    && /opt/paddlepool/bin/python deploy/container/keep.py 'paddlepool[grpc,onnx,sources]' paddlepool-client > unneeded.txt \
+    && /opt/paddlepool/bin/python deploy/container/keep.py 'paddlepool[grpc,heic,onnx,sources]' paddlepool-client > unneeded.txt \
     && cat unneeded.txt \
     && python3 -m pip --python /opt/paddlepool/bin/python uninstall --quiet --yes --requirement unneeded.txt \
     && rm -rf /opt/paddlepool/lib/python3*/site-packages/paddle/include \

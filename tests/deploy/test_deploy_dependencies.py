@@ -116,6 +116,15 @@ def test_ray_is_installed_beside_what_the_complete_lock_has() -> None:
     assert {name: beside[name] for name in shared} == {name: complete[name] for name in shared}
 
 
+def test_the_image_has_what_a_plain_installation_has(
+    script: Callable[[str], ModuleType],
+) -> None:
+    """Every format and engine that `make run` serves, the image serves, too."""
+    kept = re.findall(r"keep\.py '(paddlepool\S+)'", (ROOT / "Dockerfile").read_text("utf-8"))
+    needed = script("deploy/container/keep.py").needed
+    assert needed(["paddlepool[onnx,heic]"]) <= needed(kept)
+
+
 def test_a_first_run_installs_what_serving_needs_and_a_first_test_the_rest(tmp_path: Path) -> None:
     """Whoever has everything installs nothing more to serve."""
     shutil.copy(ROOT / "Makefile", tmp_path)
