@@ -115,18 +115,11 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
 
 def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) -> Report:
     from app.backends.process import ProcessBackend
-    from app.contracts.errors import ConfigError
     from app.pipelines import PIPELINES
     from app.pipelines.task import agreement_of, load_tasks
     from app.quality.run import measure_loss, measure_model
 
-    names = [group.name for group in files.config.instance_group]
-    if args.group not in (None, *names):
-        raise ConfigError(
-            f"{files.name} has no instance group {args.group!r}, it has {', '.join(names)}",
-            received=args.group,
-        )
-    groups = dict.fromkeys((files.config.default_group, args.group or files.config.default_group))
+    groups = dict.fromkeys((files.config.default_group, files.group(args.group).name))
     # Progress bars are for terminals alone; elsewhere minutes of silence would look like the end.
     print(
         f"\n{files.name}@{files.version}: measuring {' and '.join(groups)}, which takes minutes",

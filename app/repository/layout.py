@@ -32,6 +32,16 @@ class ModelFiles:
         """The same with this group as the default one."""
         return replace(self, config=self.config.served_by(group))
 
+    def group(self, name: str | None) -> InstanceGroup:
+        """An instance group; None for the default one. Raises ConfigError with the names it has."""
+        names = [each.name for each in self.config.instance_group]
+        if name not in (None, *names):
+            raise ConfigError(
+                f"{self.name} has no instance group {name!r}, it has {', '.join(names)}",
+                received=name,
+            )
+        return self.config.group(name or self.config.default_group)
+
     @property
     def batched(self) -> bool:
         """Whether the first axis of every tensor is the batch, so that jobs can share a run."""

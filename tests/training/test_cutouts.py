@@ -91,3 +91,11 @@ def test_without_pictures_the_command_says_so(tmp_path: Path) -> None:
     """Before a predictor is opened."""
     with pytest.raises(SystemExit, match="holds no"):
         main(["--pictures", str(tmp_path)])
+
+
+def test_a_group_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """With those that there are."""
+    cv2.imwrite(str(tmp_path / "grey.jpg"), np.full((8, 8), 128, np.uint8))
+    repository = ("--repository", str(ROOT / "model_repo"))
+    with pytest.raises(SystemExit, match="no instance group 'fast', it has onednn, "):
+        main([*repository, "--pictures", str(tmp_path), "--group", "fast"])

@@ -1,6 +1,6 @@
 """Draws what the served model makes of pictures that may be shown, for its model card.
 
-    python -m training.u2netp.cutouts [--edges]
+    python -m training.u2netp.cutouts [--edges] [--group openvino_int8]
 
 Each cell shows picture, mask and cut-out on a checkerboard, as `POST /segment` gives them with its
 defaults, and the confidence that it tells. With `--edges` each shows picture, cut-out with the
@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_repository_option(parser)
     parser.add_argument("--version", type=int, help="default: the newest")
     parser.add_argument("--pictures", type=Path, default=PICTURES, metavar="DIR")
+    parser.add_argument("--group", help="instance group; default: the one a server starts with")
     parser.add_argument("--edges", action="store_true", help="compare the colours of edges")
     parser.add_argument("--out", type=Path, metavar="FILE")
     given = parser.parse_args(arguments)
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"{given.pictures}: holds no picture")
     try:
         files = read_version(open_repository(given.repository), MODEL, given.version)
-        group = files.config.group(files.config.default_group)
+        group = files.group(given.group)
         predictor = ProcessBackend()(files.spec(group))
         try:
             cells = [_cell(path, files, predictor, edges=given.edges) for path in paths]
