@@ -25,6 +25,7 @@ from PIL import (  # the plugins are imported by name: Image.open() must not loo
     WebPImagePlugin,
 )
 
+from app.codecs.bands import bands
 from app.codecs.headers import check_header, check_size
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import Pixels
@@ -157,10 +158,17 @@ def _to_eight_bits(image: Image.Image) -> Pixels:
         image = image.convert("LA")
     transparent = image.has_transparency_data
     wanted = "RGBA" if transparent else "RGB"
-    converted = image if image.mode == wanted else image.convert(wanted)
-    pixels: Pixels = np.asarray(converted)
+    pixels = _array(image if image.mode == wanted else image.convert(wanted))
     if transparent and pixels[..., 3].min() == 255:
         return np.ascontiguousarray(pixels[..., :3])
+    return pixels
+
+
+def _array(image: Image.Image) -> Pixels:
+    """What np.asarray gives, by bands: Pillow would hold the bytes of the whole twice over."""
+    pixels = np.empty((image.height, image.width, len(image.getbands())), np.uint8)
+    for rows in bands(image.height, image.width):
+        pixels[rows] = image.crop((0, rows.start, image.width, rows.stop))
     return pixels
 
 
