@@ -65,6 +65,20 @@ def test_a_region_that_is_partial_throughout_keeps_its_texture() -> None:
     assert np.abs(colours[middle].astype(int) - picture[middle]).max() <= 1
 
 
+def test_only_beside_transparency_of_its_own_a_picture_keeps_its_colours() -> None:
+    """Rounded corners, as screenshots have them, change nothing in the middle."""
+    picture, front, alpha = mixture(disc(300, 400, ramp=8))
+    own = np.full((300, 400, 1), 255, np.uint8)
+    own[:4, :4] = 0
+    cornered = np.concatenate((picture, own), axis=2)
+    colours = foreground_colours(cornered, alpha)
+    assert error(colours, front, alpha) < error(picture, front, alpha) / 3
+    own[130:170, 60:110] = 100  # across an edge
+    colours = foreground_colours(np.concatenate((picture, own), axis=2), alpha)
+    beside = (slice(126, 174), slice(56, 114))
+    assert np.array_equal(picture[beside], colours[beside])
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (1, 900), (900, 1), (3, 5)])
 def test_thin_pictures_have_colours(shape: tuple[int, int]) -> None:
     """The smallest level is a pixel wide."""

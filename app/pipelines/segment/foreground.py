@@ -44,7 +44,8 @@ _OWN_SHARE = np.clip((np.arange(256, dtype=np.float32) - OWN) / (255 - OWN), 0, 
 def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
     """Colours (H, W, 3) for a picture (H, W, 3 or 4) and its alpha (H, W).
 
-    They differ from the picture's only where alpha is partial along an edge.
+    They differ from the picture's only where alpha is partial along an edge, and not near what is
+    transparent in the picture itself: there, colours are no mixture already.
     """
     result: Pixels = np.array(pixels[..., :3], order="C")
     partial = cv2.inRange(alpha, VISIBLE, OPAQUE - 1)
@@ -58,13 +59,17 @@ def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
         step //= 2
     # Whole blocks of step x step pixels; what is left over at two edges shares the last block.
     rows, columns = height // step, width // step
-    coarse = [_enlarged(plane, rows, columns) for plane in _coarse(result, alpha, 2 * step)]
+    clear = None
+    if pixels.shape[2] == 4:
+        clear = cv2.inRange(np.ascontiguousarray(pixels[..., 3]), 0, 254)
+    coarse = [_enlarged(plane, rows, columns) for plane in _coarse(result, alpha, clear, 2 * step)]
     for blocks in _tiles(rows, columns):
         place = (
             slice(blocks[0].start * step, _end(blocks[0], rows, step, height)),
             slice(blocks[1].start * step, _end(blocks[1], columns, step, width)),
         )
         if cv2.countNonZero(partial[place]):
+            blocks, place = _edge(alpha, blocks, place, step)
             # Tiles overlap: what is read is the picture, and not what is finished already.
             result[place] = _finished(pixels, alpha, coarse, blocks, place, step)
     return result
@@ -76,12 +81,30 @@ def _tiles(rows: int, columns: int) -> Iterator[Area]:
             yield slice(top, min(rows, top + TILE)), slice(left, min(columns, left + TILE))
 
 
+def _edge(alpha: Pixels, blocks: Area, place: Area, step: int) -> tuple[Area, Area]:
+    """The part of a tile, as blocks and as pixels, beyond which its alpha is 0 or 255."""
+    left, top, width, height = cv2.boundingRect(cv2.inRange(alpha[place], 1, 254))
+    sides = []
+    for first, count, whole, pixels in zip(
+        (top, left), (height, width), blocks, place, strict=True
+    ):
+        start = min(whole.start + first // step, whole.stop - 1)
+        stop = min(whole.start - (-(first + count) // step), whole.stop)
+        end = pixels.stop if stop == whole.stop else stop * step
+        sides.append((slice(start, stop), slice(start * step, end)))
+    (rows, tall), (columns, wide) = sides
+    return (rows, columns), (tall, wide)
+
+
 def _end(blocks: slice, count: int, step: int, length: int) -> int:
     return length if blocks.stop == count else blocks.stop * step
 
 
-def _coarse(picture: Pixels, alpha: Pixels, step: int) -> tuple[Floats, Floats, Floats]:
-    """F and B (h, w, 3) of the levels computed whole, and where alpha is no edge (h, w)."""
+def _coarse(
+    picture: Pixels, alpha: Pixels, clear: Pixels | None, step: int
+) -> tuple[Floats, Floats, Floats]:
+    """F and B (h, w, 3) of the levels computed whole, and where (h, w) alpha is no edge or the
+    picture is `clear` itself."""
     height, width = alpha.shape
     while height * width > WHOLE_PIXELS * step * step:
         step *= 2
@@ -92,6 +115,8 @@ def _coarse(picture: Pixels, alpha: Pixels, step: int) -> tuple[Floats, Floats, 
         )
     ]
     broad = _broad(levels[0][1])
+    if clear is not None:
+        broad = np.maximum(broad, _spread(cv2.inRange(_reduced(clear, step), 1, 255)))
     while max(levels[-1][1].shape) > COARSEST:
         levels.append((_halved(levels[-1][0]), _halved(levels[-1][1])))
     front = back = levels[-1][0]
@@ -133,16 +158,24 @@ def _halved(plane: Plane) -> Plane:
 
 
 def _broad(share: Floats) -> Floats:
-    side = 2 * max(1, round(BROAD / 2 * max(share.shape))) + 1
+    window = _window(share)
     partial = cv2.inRange(share, VISIBLE / 255, OPAQUE / 255)
-    opened = cv2.morphologyEx(
-        partial,
-        cv2.MORPH_OPEN,
-        np.ones((side, side), np.uint8),
-        borderType=cv2.BORDER_REPLICATE,
-    )
-    soft: Floats = cv2.blur(opened.astype(np.float32) / 255, (side // 2, side // 2))
+    narrow = cv2.erode(partial, window, borderType=cv2.BORDER_REPLICATE)
+    return _spread(narrow)
+
+
+def _spread(marked: Pixels) -> Floats:
+    """1 where something is marked (255) and around it, falling to 0 at its outer rim."""
+    window = _window(marked)
+    near = cv2.dilate(marked, window)
+    half = len(window) // 2
+    soft: Floats = cv2.blur(near.astype(np.float32) / 255, (half, half))
     return soft
+
+
+def _window(plane: Plane) -> Pixels:
+    side = 2 * max(1, round(BROAD / 2 * max(plane.shape))) + 1
+    return np.ones((side, side), np.uint8)
 
 
 def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[Floats, Floats]:

@@ -164,10 +164,7 @@ def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixel
 
 
 def _colours(pixels: Pixels, alpha: Pixels, meta: Mapping[str, Any]) -> Pixels:
-    """The foreground's. Where the picture has an alpha of its own, they are no mixture already."""
     if meta["output"] == "mask" or meta["colours"] == "original":
-        return pixels
-    if pixels.shape[2] == 4 and int(pixels[..., 3].min()) < 255:
         return pixels
     return foreground_colours(pixels, alpha)
 
