@@ -25,7 +25,7 @@ from app.pipelines.segment.matte import Floats
 
 
 def error(composite: Composite, alpha: Pixels, mask: Floats) -> float:
-    band = matting.unsure(mask, SIDE, SIDE) > 0
+    band = matting.unsure(cv2.resize(mask, (SIDE, SIDE))) > 0
     return float(np.abs(alpha[band] / 255.0 - composite.alpha[band]).mean() * 255)
 
 

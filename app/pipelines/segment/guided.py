@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 
 from app.codecs.picture import Pixels
+from app.pipelines.segment.colour_model import ColourModel
 from app.pipelines.segment.matte import Floats
 
 Area = tuple[slice, slice]
@@ -163,31 +164,10 @@ def _keep(model: Floats, share: Floats, target: Floats) -> None:
 
 def _fit(small: Pixels, target: Floats, radius: int) -> Floats:
     """The smoothed linear model (h, w, 4): a_red, a_green, a_blue and b, all in units of 1/255."""
-    window = (2 * radius + 1, 2 * radius + 1)
-
-    def mean(plane: Floats) -> Floats:
-        result: Floats = cv2.blur(plane, window, borderType=cv2.BORDER_REFLECT)
-        return result
-
-    red, green, blue = cv2.split(small.astype(np.float32) / np.float32(255.0))
-    m_red, m_green, m_blue, m_target = mean(red), mean(green), mean(blue), mean(target)
-    # Covariance of the colours: symmetric 3 x 3 at each pixel, epsilon on the diagonal.
-    rr = mean(red * red) - m_red * m_red + np.float32(EPSILON)
-    gg = mean(green * green) - m_green * m_green + np.float32(EPSILON)
-    bb = mean(blue * blue) - m_blue * m_blue + np.float32(EPSILON)
-    rg = mean(red * green) - m_red * m_green
-    rb = mean(red * blue) - m_red * m_blue
-    gb = mean(green * blue) - m_green * m_blue
-    # Its inverse by cofactors; positive definite thanks to epsilon.
-    i_rr, i_rg, i_rb = gg * bb - gb * gb, gb * rb - rg * bb, rg * gb - gg * rb
-    i_gg, i_gb, i_bb = rr * bb - rb * rb, rb * rg - rr * gb, rr * gg - rg * rg
-    determinant = i_rr * rr + i_rg * rg + i_rb * rb
-    c_red = mean(red * target) - m_red * m_target
-    c_green = mean(green * target) - m_green * m_target
-    c_blue = mean(blue * target) - m_blue * m_target
-    a_red = (i_rr * c_red + i_rg * c_green + i_rb * c_blue) / determinant
-    a_green = (i_rg * c_red + i_gg * c_green + i_gb * c_blue) / determinant
-    a_blue = (i_rb * c_red + i_gb * c_green + i_bb * c_blue) / determinant
-    offset = m_target - a_red * m_red - a_green * m_green - a_blue * m_blue
-    model: Floats = mean(cv2.merge((a_red, a_green, a_blue, offset)))
-    return model * np.float32(1 / 255.0)
+    colours = ColourModel(
+        small.astype(np.float32) / np.float32(255.0), radius=radius, epsilon=EPSILON
+    )
+    slopes, offset = colours.fit(target)
+    model: Floats = cv2.merge((*slopes, offset))
+    model *= np.float32(1 / 255.0)
+    return model

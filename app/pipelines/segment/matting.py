@@ -16,6 +16,7 @@ import numpy as np
 
 from app.codecs.bands import bands
 from app.codecs.picture import Pixels
+from app.pipelines.segment.colour_model import ColourModel
 from app.pipelines.segment.guided import guided_alpha, undecided
 from app.pipelines.segment.matte import Floats
 
@@ -31,7 +32,8 @@ NARROW = 0.002
 """Where discs of this radius (of the longer side) do not fit into what `guided` leaves partial, an
 edge is sharp and keeps its value. Chosen by the error of sharp edges, loadtest/edge_alpha.py."""
 
-_WINDOW = (3, 3)
+RADIUS = 1
+"""Of the windows of the Laplacian, in pixels of the reduced picture."""
 
 
 def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
@@ -44,17 +46,18 @@ def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     height, width = alpha.shape
     scale = min(1.0, (SOLVED_PIXELS / (height * width)) ** 0.5)
     rows, columns = max(1, int(height * scale)), max(1, int(width * scale))
-    band = unsure(mask, rows, columns)
+    size = (columns, rows)
+    level = cv2.resize(mask, size, interpolation=cv2.INTER_LINEAR)
+    band = unsure(level)
     if not band.any():
         return alpha
-    size = (columns, rows)
     small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)[..., :3]
     start: Floats = cv2.resize(alpha, size, interpolation=cv2.INTER_AREA).astype(np.float32) / 255
-    level = cv2.resize(mask, size, interpolation=cv2.INTER_LINEAR)
     fixed = np.where(band > 0, start, (level > 0.5).astype(np.float32))
     laplacian = Laplacian(small.astype(np.float32) / np.float32(255))
     solution = solved(laplacian, fixed, band, start, prior=PRIOR)
     change = (solution - start) * broad(start, band)
+    change -= np.minimum(change, 0) * thin(level)
     region = undecided(mask, rows, columns)
     if region is not None:
         change *= np.float32(1) - region
@@ -62,15 +65,33 @@ def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     return alpha
 
 
-def unsure(mask: Floats, rows: int, columns: int) -> Pixels:
-    """1 (rows, columns) in the band that is solved for: the network's doubts and what is near."""
-    level = cv2.resize(mask, (columns, rows), interpolation=cv2.INTER_LINEAR)
-    side = 2 * round(REACH * max(rows, columns)) + 1
+def unsure(level: Floats) -> Pixels:
+    """1 (h, w) in the band that is solved for: where `level`, the mask (h, w), is in doubt, and
+    what is near."""
     doubt = cv2.inRange(level, *SURE) // 255
     # A hard edge of the mask has no doubt between its pixels.
     rises = cv2.morphologyEx((level > 0.5).astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3)))
+    side = _reach(level)
     band: Pixels = cv2.dilate(doubt | rises, np.ones((side, side), np.uint8))
     return band
+
+
+def thin(level: Floats) -> Floats:
+    """1 (h, w) in and near what is narrower than the band around it, as the legs of a tripod are:
+    nothing inside is held fixed, so the solution gives it to the background that is."""
+    side = _reach(level)
+    disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
+    whole = (level > 0.5).astype(np.uint8)
+    narrow = whole - cv2.morphologyEx(whole, cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE)
+    # Slivers are corners of what is wide.
+    narrow = cv2.morphologyEx(narrow, cv2.MORPH_OPEN, np.ones((3, 3), np.uint8))
+    near = cv2.dilate(narrow, np.ones((side, side), np.uint8))
+    share: Floats = cv2.GaussianBlur(near.astype(np.float32), (0, 0), side / 4)
+    return share
+
+
+def _reach(level: Floats) -> int:
+    return 2 * round(REACH * max(level.shape)) + 1
 
 
 def broad(start: Floats, band: Pixels) -> Floats:
@@ -88,36 +109,14 @@ class Laplacian:
     """The matting Laplacian of a picture (h, w, 3) from 0 to 1, divided by a window's pixels."""
 
     def __init__(self, picture: Floats, *, epsilon: float = EPSILON) -> None:
-        red, green, blue = self._colours = cv2.split(picture)
-        self._means = [_mean(plane) for plane in self._colours]
-        m_red, m_green, m_blue = self._means
-        # Covariance of the colours in a window: symmetric 3 x 3, epsilon on the diagonal.
-        rr = np.maximum(_mean(red * red) - m_red * m_red, 0) + np.float32(epsilon)
-        gg = np.maximum(_mean(green * green) - m_green * m_green, 0) + np.float32(epsilon)
-        bb = np.maximum(_mean(blue * blue) - m_blue * m_blue, 0) + np.float32(epsilon)
-        rg = _mean(red * green) - m_red * m_green
-        rb = _mean(red * blue) - m_red * m_blue
-        gb = _mean(green * blue) - m_green * m_blue
-        spread = np.stack((rr, rg, rb, rg, gg, gb, rb, gb, bb), axis=-1)
-        inverse = np.linalg.inv(spread.reshape(*rr.shape, 3, 3))
-        self._inverse = [
-            [np.ascontiguousarray(inverse[..., i, j]) for j in range(3)] for i in range(3)
-        ]
+        self._model = ColourModel(picture, radius=RADIUS, epsilon=epsilon)
 
     def __matmul__(self, alpha: Floats) -> Floats:
-        middle = _mean(alpha)
-        parts = [
-            _mean(plane * alpha) - mean * middle
-            for plane, mean in zip(self._colours, self._means, strict=True)
-        ]
-        offset = middle.copy()
-        fitted = np.zeros_like(alpha)
-        for row, mean, plane in zip(self._inverse, self._means, self._colours, strict=True):
-            slope: Floats = row[0] * parts[0] + row[1] * parts[1] + row[2] * parts[2]
-            offset -= slope * mean
-            fitted += _mean(slope) * plane
-        fitted += _mean(offset)
-        return alpha - fitted
+        """What the colours do not explain of an alpha (h, w)."""
+        slopes, rest = self._model.fit(alpha)
+        for slope, plane in zip(slopes, self._model.colours, strict=True):
+            rest += slope * plane
+        return np.subtract(alpha, rest, out=rest)
 
 
 def solved(
@@ -140,11 +139,6 @@ def solved(
         step = rest + np.float32(size / before) * step
     clipped: Floats = np.clip(alpha, 0, 1)
     return clipped
-
-
-def _mean(plane: Floats) -> Floats:
-    result: Floats = cv2.blur(plane, _WINDOW, borderType=cv2.BORDER_REFLECT)
-    return result
 
 
 def _add(alpha: Pixels, change: Floats) -> None:
