@@ -168,7 +168,7 @@ def _array(image: Image.Image) -> Pixels:
     """What np.asarray gives, by bands: Pillow would hold the bytes of the whole twice over."""
     pixels = np.empty((image.height, image.width, len(image.getbands())), np.uint8)
     for rows in bands(image.height, image.width):
-        pixels[rows] = image.crop((0, rows.start, image.width, rows.stop))
+        pixels[rows] = np.asarray(image.crop((0, rows.start, image.width, rows.stop)))
     return pixels
 
 

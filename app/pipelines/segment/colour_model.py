@@ -5,9 +5,10 @@ What the guided filter and the matting Laplacian have in common.
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from app.pipelines.segment.masks import Floats
 
@@ -17,10 +18,14 @@ Inverse = tuple[tuple[Floats, Floats, Floats], ...]
 class ColourModel:
     """Of a picture (h, w, 3) from 0 to 1, in windows of 2 * radius + 1 pixels a side.
 
-    `epsilon` keeps the slopes small where a window has hardly more than one colour.
+    `epsilon` keeps the slopes small where a window has hardly more than one colour. Where it is
+    very small, `digits` must be double precision: of colours that are alike, as in grey pictures,
+    what the determinant adds up nearly cancels.
     """
 
-    def __init__(self, picture: Floats, *, radius: int, epsilon: float) -> None:
+    def __init__(
+        self, picture: Floats, *, radius: int, epsilon: float, digits: type = np.float32
+    ) -> None:
         self._window = (2 * radius + 1, 2 * radius + 1)
         self.colours = red, green, blue = cv2.split(picture)
         self._means = m_red, m_green, m_blue = [self._mean(plane) for plane in self.colours]
@@ -31,7 +36,7 @@ class ColourModel:
         rg = self._mean(red * green) - m_red * m_green
         rb = self._mean(red * blue) - m_red * m_blue
         gb = self._mean(green * blue) - m_green * m_blue
-        self._inverse = _inverse(rr, gg, bb, rg, rb, gb)
+        self._inverse = _inverse(*(plane.astype(digits) for plane in (rr, gg, bb, rg, rb, gb)))
 
     def fit(self, plane: Floats) -> tuple[list[Floats], Floats]:
         """The slopes for red, green and blue, and the offset, (h, w) each: the means over all
@@ -51,17 +56,16 @@ class ColourModel:
         return result
 
 
-def _inverse(*covariance: Floats) -> Inverse:
-    """By cofactors, and with twice the digits: where the three colours are alike, as in grey
-    pictures, what the determinant adds up nearly cancels."""
-    rr, gg, bb, rg, rb, gb = (plane.astype(np.float64) for plane in covariance)
+def _inverse(rr: Any, gg: Any, bb: Any, rg: Any, rb: Any, gb: Any) -> Inverse:
+    """By cofactors."""
     i_rr, i_rg, i_rb = gg * bb - gb * gb, gb * rb - rg * bb, rg * gb - gg * rb
     i_gg, i_gb, i_bb = rr * bb - rb * rb, rb * rg - rr * gb, rr * gg - rg * rg
     # Positive definite thanks to epsilon.
     share = 1 / (i_rr * rr + i_rg * rg + i_rb * rb)
 
-    def scaled(cofactor: NDArray[np.float64]) -> Floats:
-        return (cofactor * share).astype(np.float32)
+    def scaled(cofactor: Any) -> Floats:
+        result: Floats = (cofactor * share).astype(np.float32, copy=False)
+        return result
 
     rr_, rg_, rb_ = scaled(i_rr), scaled(i_rg), scaled(i_rb)
     gg_, gb_, bb_ = scaled(i_gg), scaled(i_gb), scaled(i_bb)

@@ -91,7 +91,8 @@ def thin(level: Floats) -> Floats:
 
 
 def _reach(level: Floats) -> int:
-    return 2 * round(REACH * max(level.shape)) + 1
+    longest: int = max(level.shape)
+    return 2 * round(REACH * longest) + 1
 
 
 def broad(start: Floats, band: Pixels) -> Floats:
@@ -109,7 +110,7 @@ class Laplacian:
     """The matting Laplacian of a picture (h, w, 3) from 0 to 1, divided by a window's pixels."""
 
     def __init__(self, picture: Floats, *, epsilon: float = EPSILON) -> None:
-        self._model = ColourModel(picture, radius=RADIUS, epsilon=epsilon)
+        self._model = ColourModel(picture, radius=RADIUS, epsilon=epsilon, digits=np.float64)
 
     def __matmul__(self, alpha: Floats) -> Floats:
         """What the colours do not explain of an alpha (h, w)."""
