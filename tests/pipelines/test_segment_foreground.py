@@ -75,7 +75,7 @@ def test_only_beside_transparency_of_its_own_a_picture_keeps_its_colours() -> No
     assert error(colours, front, alpha) < error(picture, front, alpha) / 3
     own[130:170, 60:110] = 100  # across an edge
     colours = foreground_colours(np.concatenate((picture, own), axis=2), alpha)
-    beside = (slice(126, 174), slice(56, 114))
+    beside = (slice(128, 172), slice(58, 112))
     assert np.array_equal(picture[beside], colours[beside])
 
 
