@@ -20,7 +20,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY app/ app/
 COPY clients/python/ clients/python/
 RUN python3 -m pip --python /opt/paddlepool/bin/python install --quiet --no-deps . ./clients/python \
-    && /opt/paddlepool/bin/python deploy/container/keep.py 'paddlepool[grpc,heic,onnx,sources]' paddlepool-client > unneeded.txt \
+    && /opt/paddlepool/bin/python deploy/container/keep.py 'paddlepool[grpc,heic,onnx,otel,sources]' paddlepool-client > unneeded.txt \
     && cat unneeded.txt \
     && python3 -m pip --python /opt/paddlepool/bin/python uninstall --quiet --yes --requirement unneeded.txt \
     && rm -rf /opt/paddlepool/lib/python3*/site-packages/paddle/include \

@@ -25,6 +25,7 @@ from app.api.middleware.keys import KeyRules, Keys
 from app.api.middleware.limits import BodyLimits
 from app.api.middleware.quotas import Purses, QuotaLimits, Quotas
 from app.api.middleware.sites import Sites
+from app.api.middleware.traced import TRACE_ID, Traced
 from app.api.problems import (
     ANY_STATUSES,
     TASK_STATUSES,
@@ -45,6 +46,7 @@ DESCRIPTION = (
 )
 EXPOSED = (
     "X-Request-ID",
+    TRACE_ID,
     "X-Model",
     "X-Predictor",
     "Server-Timing",
@@ -59,7 +61,15 @@ EXPOSED = (
 BODY_SHARE = 4
 """Request bodies take at most this part of the memory, where no setting says how much."""
 
-ACCEPTED = ("Authorization", "Content-Type", "X-Api-Key", "X-Request-ID", BINARY_HEADER)
+ACCEPTED = (
+    "Authorization",
+    "Content-Type",
+    "X-Api-Key",
+    "X-Request-ID",
+    "Traceparent",
+    "Tracestate",
+    BINARY_HEADER,
+)
 """Request headers that such a page may send."""
 
 
@@ -142,6 +152,8 @@ def build_application(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # Its own spans would be beside ours, and hold the client's path and query.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         lifespan=lifespan,
         middleware=_layers(
             services,
@@ -193,6 +205,8 @@ def _layers(
     layers = [
         Middleware(Agents, agents=door.agents, paths=door.paths) for door in doors if door.paths
     ]
+    if services.tracing is not None:
+        layers.append(Middleware(Traced, tracing=services.tracing))
     layers.append(
         Middleware(Access, routes=routes, metrics=services.metrics, lifecycle=services.lifecycle)
     )

@@ -46,7 +46,7 @@ LARGE_TENSORS = 4 << 20
 class RequestObserver(Protocol):
     """Told how long each stage of an answered request took; must not block or raise."""
 
-    def stages_done(self, *, model: str, group: str, stages: Mapping[str, float]) -> None: ...
+    def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None: ...
 
 
 class TrafficListener(Protocol):
@@ -220,7 +220,7 @@ class DataPlane:
             measured[START_UP] = starting
         order = dict.fromkeys((*STAGES, *measured))  # a task may have stages of its own
         stages = {stage: measured[stage] for stage in order if stage in measured}
-        self._observer.stages_done(model=served.name, group=group, stages=stages)
+        self._observer.stages_done(stages, results)
         if self._traffic_listener is not None:
             outputs = [result.outputs for result in results]
             self._traffic_listener.answered(served, group, jobs, outputs)

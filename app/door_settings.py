@@ -30,6 +30,11 @@ class DoorSettings(BaseModel):
         description="Port for the Open Inference Protocol over gRPC, which needs the extra `grpc`;"
         " 0 takes a free one and logs it, and without it there is none.",
     )
+    tracing: bool = Field(
+        False,
+        description="Whether requests are traced with OpenTelemetry, which needs the extra `otel`;"
+        " the standard OTEL_* variables say where spans go and how many are kept.",
+    )
     header_timeout_seconds: Seconds = Field(
         10.0, description="Time a client has to send a request's headers, else 408."
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import threading
 import time
@@ -23,7 +22,6 @@ from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
 from app.codecs.pool import CodecPool
 from app.codecs.service import Codecs
-from app.contracts.errors import ConfigError
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.dataplane import DataPlane
 from app.doors.opened import open_doors
@@ -31,6 +29,7 @@ from app.engine.registry.model import ServedModel
 from app.engine.registry.opening import BuildPipeline
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
+from app.extras import require_extra
 from app.live import machine
 from app.live.background import Background, open_background
 from app.live.kept_choices import open_kept_choices
@@ -50,9 +49,6 @@ from app.workers import Workers
 ON_DEMAND_SHARE = 4
 """Groups that start on demand take about this part of the memory, if no setting says how much."""
 
-GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection")
-"""Of the extra `grpc`."""
-
 log = logging.getLogger("paddlepool.server")
 
 
@@ -68,9 +64,10 @@ def create_app(
     `pipelines` names the module of each task, and `settings` have what these declare
     (app.pipelines.task.settings_class). Raises ConfigError when the model repository or the key
     file cannot be read, the key file has no key, the settings name a task that does not exist, or
-    ask for gRPC where its extra is not installed.
+    ask for gRPC or tracing where the extra is not installed.
     """
-    _check_grpc(settings)
+    if settings.grpc_port is not None:
+        require_extra("grpc", setting="PADDLEPOOL_GRPC_PORT")
     keys = settings.keys()  # first: a wrong key file must end the start before any process
     tasks = load_tasks(pipelines)
     repository = ModelRepository(settings.model_repository)
@@ -78,6 +75,12 @@ def create_app(
     default_models = find_default_models(configs, tasks, chosen=settings.default_models)
     warn_of_unknown_groups(settings.shadow_groups, configs.values())
     metrics = Metrics(build=build_info())
+    tracing = None
+    if settings.tracing:
+        require_extra("otel", setting="PADDLEPOOL_TRACING")
+        from app.observability.span_export import open_tracing
+
+        tracing = open_tracing()
     kept = open_kept_choices(
         settings.state_file, precision=settings.precision, machine=machine.describe()
     )
@@ -119,7 +122,10 @@ def create_app(
         settings=settings,
         registry=registry,
         dataplane=DataPlane(
-            registry, observer=metrics, default_models=default_models, traffic_listener=background
+            registry,
+            observer=metrics if tracing is None else tracing.observing(metrics),
+            default_models=default_models,
+            traffic_listener=background,
         ),
         metrics=metrics,
         lifecycle=lifecycle or Lifecycle(),
@@ -127,6 +133,7 @@ def create_app(
         task_tensors={
             name: task.tensors(settings) for name, task in tasks.items() if task.tensors is not None
         },
+        tracing=tracing,
         operations=operations,
         confinement=lambda: {
             "codecs": workers.codec.pool.held if workers else (),
@@ -181,6 +188,8 @@ async def _lifespan(
     if workers is not None:
         await asyncio.to_thread(workers.close)
     operations.shutdown(wait=False)
+    if services.tracing is not None:
+        await asyncio.to_thread(services.tracing.close)
 
 
 async def _open_grpc(services: Services, gates: Gates) -> None:
@@ -190,16 +199,6 @@ async def _open_grpc(services: Services, gates: Gates) -> None:
     door = GrpcDoor(services, gates, connections=services.settings.max_connections)
     await door.open()
     services.lifecycle.doors.append(door.close)
-
-
-def _check_grpc(settings: Settings) -> None:
-    """Raises ConfigError where gRPC is asked for and not installed."""
-    missing = [name for name in GRPC_PACKAGES if importlib.util.find_spec(name) is None]
-    if settings.grpc_port is not None and missing:
-        raise ConfigError(
-            f"PADDLEPOOL_GRPC_PORT is set, and {', '.join(missing)} not installed: "
-            "pip install 'paddlepool[grpc]'"
-        )
 
 
 def _load(

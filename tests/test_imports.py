@@ -52,6 +52,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.resources", ()),
     ("app.settings", ("app.contracts.errors", "app.door_settings")),
     ("app.awaiting", ()),
+    ("app.extras", ("app.contracts",)),
     ("app.engine.queue*", ("app.contracts", "app.engine.queue")),
     (
         "app.engine.pool*",

@@ -13,6 +13,7 @@ import pytest
 
 from app.contracts.errors import ConfigError, WorkerCrashed
 from app.engine.registry.registry import ModelRegistry
+from app.extras import PACKAGES
 from app.main import build_workers, create_app
 from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
@@ -36,7 +37,7 @@ def test_grpc_without_its_extra_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the words that install it."""
-    monkeypatch.setattr("app.main.GRPC_PACKAGES", ("grpc_of_nobody",))
+    monkeypatch.setitem(PACKAGES, "grpc", ("grpc_of_nobody",))
     with pytest.raises(ConfigError, match=r"grpc_of_nobody not installed: pip install 'paddlepool"):
         create_app(Settings(model_repository=tmp_path, grpc_port=0))
 

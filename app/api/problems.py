@@ -90,9 +90,10 @@ class ErrorForm:
 
 
 def reply(fault: Fault, scope: Scope) -> Response:
-    """The fault as the reply to the request of `scope`."""
+    """The fault as the reply to the request of `scope`, whose state keeps it."""
     path = str(scope.get("path", ""))
     state = scope.get("state", {})
+    state["fault"] = fault
     request_id = str(state.get("request_id", ""))
     form: ErrorForm | None = state.get("errors")
     if form is not None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from fastapi import Depends, Request
 
@@ -15,6 +15,9 @@ from app.dataplane import DataPlane
 from app.engine.registry.registry import ModelRegistry
 from app.observability.metrics import Metrics
 from app.settings import Settings
+
+if TYPE_CHECKING:  # an extra that most servers do without
+    from app.observability.tracing import Tracing
 
 
 @dataclass(slots=True)
@@ -49,6 +52,7 @@ class Services:
     """Tasks that answer under /v2 as models, by their names there."""
     confinement: Callable[[], Mapping[str, Sequence[str]]] = dict
     """What keeps codec and predictor processes from the rest of the system."""
+    tracing: Tracing | None = None
     operations: Executor
     """Runs what operators ask for and what may block for some milliseconds: scrapes, /info, large
     JSON."""

@@ -151,13 +151,16 @@ class PredictorFactory(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferResult:
     """What one job gets back. `infer_seconds` is the run in the predictor's process; before it came
-    `start_up_seconds`, in which its group was being started for it, and `queue_seconds`.
-    `batch_rows` is the batch it shared."""
+    `start_up_seconds`, in which its group was being started for it, and `queue_seconds`; it was
+    queued at `enqueued` of the engine's clock. `batch_rows` is the batch it shared, `instance` the
+    number in its group of the predictor that ran it."""
 
     outputs: Tensors
     model: str
     version: int
     group: str
+    instance: int
+    enqueued: float
     queue_seconds: float
     start_up_seconds: float = 0.0
     infer_seconds: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -13,6 +13,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from app.contracts.ports import InferResult
 from app.contracts.reasons import CODEC_RESTARTS, STAGES, Rejection, Restart, ShadowOutcome
 from app.observability.gauges import Gauges, ModelGauges
 from app.observability.history import History, Series
@@ -160,9 +161,10 @@ class Metrics:
         known = route if route in self._routes and status != 405 else UNMATCHED
         self._request.labels(known, _method(method), str(status)).observe(seconds)
 
-    def stages_done(self, *, model: str, group: str, stages: Mapping[str, float]) -> None:
+    def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
+        model, group = self._model(results[0].model), results[0].group
         for stage, seconds in stages.items():
-            self._stage.labels(self._model(model), group, stage).observe(seconds)
+            self._stage.labels(model, group, stage).observe(seconds)
 
     def batch_done(
         self, *, model: str, version: int, group: str, rows: int, seconds: float

@@ -28,6 +28,7 @@ from app.contracts.caller import CALLER
 from app.contracts.errors import Overloaded, PaddlepoolError
 from app.rpc.arrivals import Arrivals
 from app.rpc.messages import SERVICE
+from app.rpc.spans import begin_span, end_span
 from app.rpc.status import CODES, metadata_of
 
 METHOD = "POST"
@@ -75,6 +76,7 @@ class Calls:
         """`connections` are as many calls as may be under way."""
         settings = services.settings
         self._services = services
+        self._tracing = services.tracing
         self._gates = gates
         proxies = list(settings.trusted_proxies)
         self._told_by_proxies = (
@@ -214,9 +216,11 @@ class Calls:
     def _recorded(self, method: Method, context: Any, call: Call) -> Iterator[dict[str, int]]:
         """Log and measure what happens inside; `status` as NOTHING_ASKED leaves it out."""
         began = time.perf_counter()
-        request_id = request_id_of(_headers(context).get("x-request-id"))
+        headers = _headers(context)
+        request_id = request_id_of(headers.get("x-request-id"))
         call.metadata["x-request-id"] = request_id
         state = {"status": 500}
+        span = None if self._tracing is None else begin_span(self._tracing, method, headers, call)
         try:
             yield state
         except asyncio.CancelledError:
@@ -239,6 +243,8 @@ class Calls:
                         if name in call.metadata
                     },
                 )
+                if span is not None:
+                    end_span(span, method, state["status"])
 
 
 def metadata_of_call(call: Call) -> tuple[tuple[str, str], ...]:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 OURS = {"app", "paddlepool_client"}  # the second is installed from clients/python, by its path
 # Imported only when an instance group or a command asks for it.
-EXTRAS = ("onnx", "compare", "sources", "heic", "quantize", "grpc", "ray")
+EXTRAS = ("onnx", "compare", "sources", "heic", "quantize", "grpc", "ray", "otel")
 
 
 def imported(file: Path) -> set[str]:

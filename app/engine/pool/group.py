@@ -115,7 +115,7 @@ class Group:
                                 batcher=self._batcher,
                                 lost=self._lost,
                                 request_of=Batch.inputs,
-                                deliver=self._deliver,
+                                deliver=partial(self._deliver, number),
                                 serving=partial(context.yielding.serving, self.config.threads),
                                 clock=context.clock,
                                 max_resident_bytes=context.max_resident_bytes,
@@ -260,10 +260,9 @@ class Group:
                 instance.give_up_opening(BackendError(CRASH_LOOP))
         return delay
 
-    def _deliver(self, run: Run, ran: Ran) -> None:
+    def _deliver(self, instance: int, run: Run, ran: Ran) -> None:
         """Give each job its rows. Raises ValueError when the outputs do not have its rows."""
-        received = self._context.clock()
-        batch, infer = run.batch, ran.seconds
+        received, batch, infer = self._context.clock(), run.batch, ran.seconds
         parts = batch.split(ran.outputs)
         self._context.observer.batch_done(
             model=self._model,
@@ -291,6 +290,8 @@ class Group:
                     model=self._model,
                     version=self._version,
                     group=self.config.name,
+                    instance=instance,
+                    enqueued=job.enqueued,
                     start_up_seconds=starting,
                     queue_seconds=queued - starting,
                     infer_seconds=infer,

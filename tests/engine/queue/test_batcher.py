@@ -653,6 +653,8 @@ def _result() -> InferResult:
         model="m",
         version=1,
         group="g",
+        instance=0,
+        enqueued=0.0,
         queue_seconds=0.0,
         infer_seconds=0.0,
         batch_rows=1,

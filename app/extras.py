@@ -1,0 +1,29 @@
+"""What only some servers need is installed as an extra, and asked for by a setting."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from app.contracts.errors import ConfigError
+
+PACKAGES = {
+    "grpc": ("grpc", "grpc_health", "grpc_reflection"),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
+}
+"""By extra, where the server can do without."""
+
+
+def require_extra(extra: str, *, setting: str) -> None:
+    """Raises ConfigError, which says how to install it, where a package is missing."""
+    if missing := [name for name in PACKAGES[extra] if not _is_there(name)]:
+        raise ConfigError(
+            f"{setting} is set, and {', '.join(missing)} not installed: "
+            f"pip install 'paddlepool[{extra}]'"
+        )
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # not even the package it would be in
+        return False

@@ -1,0 +1,103 @@
+"""Where spans go: to an OTLP collector over HTTP, as the standard OTEL_* variables say.
+
+A collector that does not answer is told of in one line, and again when it answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    ConsoleSpanExporter,
+    SpanExporter,
+    SpanExportResult,
+)
+
+from app import __version__
+from app.contracts.errors import ConfigError
+from app.observability.tracing import Tracing, add_trace_id
+
+EXPORTERS: Mapping[str, type[SpanExporter]] = {
+    "otlp": OTLPSpanExporter,
+    "console": ConsoleSpanExporter,
+}
+PROTOCOL = "http/protobuf"
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+
+log = logging.getLogger("paddlepool.tracing")
+
+
+def open_tracing() -> Tracing:
+    """Spans are sent from now on, and the log's lines name their trace.
+
+    Raises ConfigError where the variables ask for what there is not.
+    """
+    resource = Resource.create({"service.name": "paddlepool", "service.version": __version__})
+    provider = TracerProvider(
+        resource=resource.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
+    )
+    try:
+        delivery = Delivery(EXPORTERS[_exporter()]())
+        provider.add_span_processor(BatchSpanProcessor(delivery))
+    except ValueError as error:
+        raise ConfigError(f"OTEL_*: {error}") from None
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(add_trace_id)
+    # From now on it would tell of each attempt to send, and of each header that is broken.
+    library = logging.getLogger("opentelemetry")
+    library.addHandler(logging.NullHandler())
+    library.propagate = False
+    return Tracing(provider)
+
+
+def _exporter() -> str:
+    name = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
+    if name not in EXPORTERS:
+        raise ConfigError(f"OTEL_TRACES_EXPORTER: expected {' or '.join(EXPORTERS)}, not {name!r}")
+    said = next((each for each in PROTOCOLS if os.environ.get(each)), None)
+    if said and os.environ[said] != PROTOCOL:
+        raise ConfigError(f"{said}: expected {PROTOCOL}, received {os.environ[said]!r}")
+    return name
+
+
+class Delivery(SpanExporter):
+    """Says once when spans cannot be delivered, and why, and once when they can again."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self._reason = _FirstWords()
+        self._lost = 0
+        logging.getLogger("opentelemetry.exporter").addHandler(self._reason)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._reason.words = ""
+        result = self._exporter.export(spans)
+        if result is not SpanExportResult.SUCCESS:
+            if not self._lost:
+                log.warning(
+                    "spans cannot be delivered, and are lost until they can",
+                    extra={"reason": self._reason.words},
+                )
+            self._lost += len(spans)
+        elif self._lost:
+            log.warning("spans are delivered again", extra={"lost": self._lost})
+            self._lost = 0
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+
+class _FirstWords(logging.Handler):
+    """Keeps the first line; it says why, the last one that no attempt is left."""
+
+    words = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.words = self.words or record.getMessage()

@@ -1,0 +1,210 @@
+"""A request as spans of OpenTelemetry (extra `otel`): the request itself, and below it its stages.
+
+No clock is asked on a request's way. Stages are known by their seconds, jobs also by when they were
+queued: what comes before the queue ends there, what comes after the run ends when the stages are
+told. Spans are made when the reply is out, and sent by a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import Getter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, get_current_span
+from opentelemetry.trace.propagation import set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from app import __version__
+from app.contracts.ports import Clock, InferResult
+from app.contracts.reasons import STAGES, START_UP
+from app.observability.metrics import Metrics
+
+MODEL, VERSION = "paddlepool.model.name", "paddlepool.model.version"
+GROUP, INSTANCE = "paddlepool.instance_group", "paddlepool.instance"
+ROWS = "paddlepool.batch.rows"
+BEFORE = STAGES[: STAGES.index(START_UP)]
+"""Stages of the time before a request's jobs are queued."""
+OF_JOBS = (START_UP, "queue", "infer")
+
+TRACEPARENT = "traceparent"
+MOST_CHARACTERS = 512
+"""Of `traceparent`, or of all `tracestate` together; longer ones are ignored."""
+FAREWELL_SECONDS = 3.0
+"""For what is still to be sent when the server ends; a collector may be down."""
+
+Values = Callable[[str], Sequence[str]]
+"""All values of a header."""
+
+Place = tuple[str, float, float, Mapping[str, int]]
+"""A stage: its name, when it began and ended by the clock, attributes of its own."""
+
+
+class _Headers(Getter[Values]):
+    """Leaves out what the W3C's text has ignored and the library would take, or log each time."""
+
+    def get(self, carrier: Values, key: str) -> list[str] | None:
+        values = list(carrier(key))
+        if key == TRACEPARENT and len(values) != 1:
+            return None
+        fits = sum(map(len, values)) + len(values) - 1 <= MOST_CHARACTERS
+        return values if values and fits else None
+
+    def keys(self, carrier: Values) -> list[str]:
+        del carrier
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """What an answer came from, without its tensors."""
+
+    where: Mapping[str, str | int]
+    places: Sequence[Place]
+
+
+class RequestSpan:
+    """The span of one request, from its headers to its end, in one task."""
+
+    def __init__(self, span: Span, *, tracer: Tracer, clock: Clock, given: bool) -> None:
+        self.trace_id = f"{span.get_span_context().trace_id:032x}"
+        self.given = given
+        """Whether the trace was begun by the client."""
+        self._span = span
+        self._tracer = tracer
+        self._clock = clock
+        self._stages: _Stages | None = None
+
+    def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
+        if self._span.is_recording():
+            first, places = results[0], places_of(stages, results, now=self._clock())
+            self._stages = _Stages(
+                {MODEL: first.model, VERSION: first.version, GROUP: first.group}, places
+            )
+
+    def end(
+        self,
+        name: str,
+        attributes: Mapping[str, str | int],
+        *,
+        error: str,
+        failed: bool,
+        why: str = "",
+    ) -> None:
+        """`error` is its kind, for programs, or empty; `failed` says that the server is to blame,
+        and `why` says it for people."""
+        CURRENT.set(None)
+        span = self._span
+        if not span.is_recording():
+            return
+        span.update_name(name)
+        span.set_attributes(attributes)
+        if error:
+            span.set_attribute("error.type", error)
+        if failed:
+            span.set_status(StatusCode.ERROR, why or None)
+        if self._stages is not None:
+            self._make_stages(self._stages)
+        span.end()
+
+    def _make_stages(self, stages: _Stages) -> None:
+        self._span.set_attributes(stages.where)
+        parent = set_span_in_context(self._span, Context())
+        epoch = time.time_ns() - round(1e9 * self._clock())
+        for name, began, ended, own in stages.places:
+            self._tracer.start_span(
+                name,
+                context=parent,
+                attributes={**stages.where, **own},
+                start_time=epoch + round(1e9 * began),
+            ).end(epoch + round(1e9 * ended))
+
+
+CURRENT: ContextVar[RequestSpan | None] = ContextVar("request span", default=None)
+
+
+class Tracing:
+    """Makes the spans of requests; for one event loop."""
+
+    def __init__(self, provider: TracerProvider, *, clock: Clock = time.monotonic) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("paddlepool", __version__)
+        self._clock = clock
+        self._propagator, self._headers = TraceContextTextMapPropagator(), _Headers()
+
+    def begin(self, name: str, values: Values, attributes: Mapping[str, str]) -> RequestSpan:
+        """The span of a request with these headers; it is the task's own until it ends."""
+        parent = self._propagator.extract(values, Context(), self._headers)
+        request = RequestSpan(
+            self._tracer.start_span(
+                name, context=parent, kind=SpanKind.SERVER, attributes=attributes
+            ),
+            tracer=self._tracer,
+            clock=self._clock,
+            given=get_current_span(parent).get_span_context().is_valid,
+        )
+        CURRENT.set(request)
+        return request
+
+    def observing(self, metrics: Metrics) -> TracedStages:
+        """What tells the metrics of a request's stages, and its span."""
+        return TracedStages(metrics)
+
+    def close(self) -> None:
+        """Send what is left, for a few seconds at most."""
+        # Its own wait is half a minute, and longer where nobody answers.
+        sending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        sending.start()
+        sending.join(FAREWELL_SECONDS)
+
+
+class TracedStages:
+    """Observer of the data plane: tells the metrics, and the request's span."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
+        self._metrics.stages_done(stages, results)
+        if (request := CURRENT.get()) is not None:
+            request.stages_done(stages, results)
+
+
+def places_of(
+    stages: Mapping[str, float], results: Sequence[InferResult], *, now: float
+) -> list[Place]:
+    """When each stage was, by the clock of the jobs; `now` is when the last one ended.
+
+    Jobs of one request run beside each other: each has a queue and a run of its own.
+    """
+    places: list[Place] = []
+    queued = min(result.enqueued for result in results)
+    for names, end in (
+        ([name for name in stages if name in BEFORE], queued),
+        ([name for name in stages if name not in (*BEFORE, *OF_JOBS)], now),
+    ):
+        for name in reversed(names):
+            places.append((name, end - stages[name], end, {}))
+            end -= stages[name]
+    for result in results:
+        own = {INSTANCE: result.instance, ROWS: result.batch_rows}
+        taken = (result.start_up_seconds, result.queue_seconds, result.infer_seconds)
+        at = result.enqueued
+        for name, seconds in zip(OF_JOBS, taken, strict=True):
+            if seconds or name != START_UP:
+                places.append((name, at, at + seconds, own))
+            at += seconds
+    return places
+
+
+def add_trace_id(record: logging.LogRecord) -> bool:
+    """A filter that drops nothing: lines of a traced request say which trace it is."""
+    if (request := CURRENT.get()) is not None:
+        vars(record)["trace_id"] = request.trace_id
+    return True

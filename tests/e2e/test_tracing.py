@@ -1,0 +1,182 @@
+"""Spans of a real server: what a collector gets over HTTP, and what one that is down costs."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.e2e.process import ROOT, Server, running
+
+pytest.importorskip("opentelemetry.sdk", reason="pip install 'paddlepool[otel]'")
+messages = pytest.importorskip(
+    "opentelemetry.proto.collector.trace.v1.trace_service_pb2",
+    reason="pip install 'paddlepool[otel]'",
+)
+
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
+TRACE, PARENT = "ab" * 16, "cd" * 8
+CONTEXT = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+
+
+class Collector:
+    """Takes spans as an OTLP collector does."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                collector.requests.append(messages.ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def spans(self) -> list[Any]:
+        scopes = [s for r in self.requests for each in r.resource_spans for s in each.scope_spans]
+        return [span for scope in scopes for span in scope.spans]
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    yield collector
+    collector.close()
+
+
+@pytest.fixture
+def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
+    """The model `tiny`, and the task of texts."""
+    root = tmp_path / "repository"
+    shutil.copytree(tiny_model_repository, root)
+    shutil.copytree(ROOT / "model_repo" / "emotion", root / "emotion")
+    return root
+
+
+def attributes(message: Any) -> dict[str, Any]:
+    return {a.key: a.value.string_value or a.value.int_value for a in message.attributes}
+
+
+def ask(client: httpx.Client, text: str, **headers: str) -> httpx.Response:
+    return client.post("/sentiment", json={"inputs": text}, headers=headers)
+
+
+def over_grpc(server: Server) -> None:
+    triton = pytest.importorskip("tritonclient.grpc")
+    address = str(server.wait_logged(event="listening for gRPC")["address"])
+    image = triton.InferInput("image", [1, 3, 8, 8], "FP32")
+    image.set_data_from_numpy(np.zeros((1, 3, 8, 8), np.float32))
+    with triton.InferenceServerClient(address) as client:
+        client.infer("tiny", [image], headers=CONTEXT)
+
+
+def test_a_collector_gets_every_request(
+    repository: Path, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the last ones before the end; with the stages that Server-Timing names, over HTTP and
+    gRPC; what is broken in a header is nowhere."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "emotions")
+    settings = {"tracing": True, "grpc_port": 0}
+    with running(repository, tmp_path, settings=settings) as server:
+        server.wait_loaded()
+        with server.client() as client:
+            answered = ask(client, "好难过", **CONTEXT, tracestate="a=1")
+            hostile = ask(client, "好", traceparent="00-<script>", tracestate="=" * 600)
+            refused = ask(client, "", **CONTEXT)
+        over_grpc(server)
+        line = server.wait_logged(request_id=answered.headers["x-request-id"])
+        assert server.stop() == 0
+        log = server.text()
+    assert (answered.status_code, hostile.status_code, refused.status_code) == (200, 200, 422)
+    assert (answered.headers["x-trace-id"], "x-trace-id" in hostile.headers) == (TRACE, False)
+    assert line["trace_id"] == TRACE
+    assert "opentelemetry" not in log
+    assert "<script>" not in log
+    [resource] = {r.resource_spans[0].resource.SerializeToString() for r in collector.requests}
+    resource = collector.requests[0].resource_spans[0].resource
+    assert attributes(resource)["service.name"] == "emotions"
+    spans = collector.spans()
+    stages = defaultdict(list)
+    for span in spans:
+        stages[span.parent_span_id.hex()].append(span)
+    roots = stages[PARENT]
+    assert {span.trace_id.hex() for span in roots} == {TRACE}
+    found = {
+        (
+            root.name,
+            attributes(root).get("error.type"),
+            tuple(s.name for s in stages[root.span_id.hex()]),
+        )
+        for root in roots
+    }
+    timed = tuple(part.partition(";")[0] for part in answered.headers["server-timing"].split(", "))
+    assert {(name, error, tuple(sorted(names))) for name, error, names in found} == {
+        ("POST /sentiment", None, tuple(sorted(timed))),
+        ("POST /sentiment", "text_empty", ()),
+        ("inference.GRPCInferenceService/ModelInfer", None, ("infer", "queue")),
+    }
+    [other] = [span for span in stages[""] if span.name == "POST /sentiment"]
+    assert other.trace_id.hex() != TRACE
+    for root in (*roots, other):
+        for span in stages[root.span_id.hex()]:
+            assert root.start_time_unix_nano <= span.start_time_unix_nano
+            assert span.end_time_unix_nano <= root.end_time_unix_nano
+            assert attributes(span)["paddlepool.instance_group"] == "onednn"
+
+
+def test_a_collector_that_is_down_costs_no_request(
+    repository: Path, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line in the log, and the server ends in its time."""
+    collector.close()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+    event = "spans cannot be delivered, and are lost until they can"
+    with running(repository, tmp_path, settings={"tracing": True}) as server:
+        server.wait_loaded()
+        with server.client() as client:
+            assert [ask(client, "好").status_code for _ in range(20)] == [200] * 20
+            assert "refused" in str(server.wait_logged(event=event)["reason"])
+            assert [ask(client, "好").status_code for _ in range(20)] == [200] * 20
+        assert server.stop() == 0
+        assert len([line for line in server.log() if line["event"] == event]) == 1
+
+
+def test_without_the_setting_nothing_of_it_is_there(
+    repository: Path, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the variables of a cluster say."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    with running(repository, tmp_path) as server:
+        server.wait_loaded()
+        with server.client() as client:
+            response = ask(client, "好", **CONTEXT)
+        assert response.status_code == 200
+        assert "x-trace-id" not in response.headers
+        assert server.stop() == 0
+    assert collector.requests == []

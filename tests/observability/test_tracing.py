@@ -1,0 +1,265 @@
+"""A request as spans: whose trace it is in, where its stages lie, what an error leaves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason="pip install 'paddlepool[otel]'")
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind
+
+from app.contracts.errors import ConfigError
+from app.contracts.ports import InferResult
+from app.observability.json_log import extras
+from app.observability.metrics import Metrics
+from app.observability.span_export import Delivery, open_tracing
+from app.observability.tracing import Tracing, add_trace_id, places_of
+from tests.engine.fakes import ManualClock
+
+TRACE, PARENT = "ab" * 16, "cd" * 8
+GIVEN = f"00-{TRACE}-{PARENT}-01"
+
+
+class Memory:
+    """A tracer whose spans stay here."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = ManualClock()
+        self.exporter = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False, **options)
+        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracing = Tracing(provider, clock=self.clock)
+
+    def spans(self) -> dict[str, ReadableSpan]:
+        return {span.name: span for span in self.exporter.get_finished_spans()}
+
+    def request(self, *headers: tuple[str, str]) -> Any:
+        def values(name: str) -> list[str]:
+            return [value for key, value in headers if key == name]
+
+        return self.tracing.begin("POST", values, {"http.request.method": "POST"})
+
+    def root(self, *headers: tuple[str, str]) -> ReadableSpan:
+        """Of a request that has ended."""
+        self.request(*headers).end("POST /echo", {}, error="", failed=False)
+        return self.spans()["POST /echo"]
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+def result(*, enqueued: float, queue: float, infer: float, **given: Any) -> InferResult:
+    return InferResult(
+        outputs={},
+        model="m",
+        version=3,
+        group="native",
+        enqueued=enqueued,
+        queue_seconds=queue,
+        infer_seconds=infer,
+        **{"instance": 1, "batch_rows": 4, **given},
+    )
+
+
+def trace_id(span: ReadableSpan) -> str:
+    assert span.context is not None
+    return f"{span.context.trace_id:032x}"
+
+
+def test_a_request_continues_the_trace_it_was_given(memory: Memory) -> None:
+    """Its parent is the caller's span, and the vendors' own words are kept."""
+    root = memory.root(("traceparent", GIVEN), ("tracestate", "a=1"), ("tracestate", "b=2"))
+    assert (trace_id(root), root.kind) == (TRACE, SpanKind.SERVER)
+    assert root.parent is not None
+    assert (f"{root.parent.span_id:016x}", root.parent.is_remote) == (PARENT, True)
+    assert root.parent.trace_state.to_header() == "a=1,b=2"
+
+
+IGNORED = {
+    "empty": [""],
+    "words": ["yes"],
+    "zero trace": [f"00-{'0' * 32}-{PARENT}-01"],
+    "zero parent": [f"00-{TRACE}-{'0' * 16}-01"],
+    "capitals": [GIVEN.upper()],
+    "version ff": ["ff" + GIVEN[2:]],
+    "more in version 00": [GIVEN + "-01"],
+    "no flags": [GIVEN[:-3]],
+    "not hexadecimal": [GIVEN.replace("ab", "gh", 1)],
+    "a script": [GIVEN + "\x00<script>"],
+    "too long": ["01" + GIVEN[2:] + "-" + "x" * 100_000],
+    "twice": [GIVEN, GIVEN],
+}
+
+
+@pytest.mark.parametrize("values", IGNORED.values(), ids=IGNORED)
+def test_any_other_context_is_ignored(
+    memory: Memory, values: Sequence[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the W3C's text says: a trace of its own begins, and nothing is said in the log."""
+    span = memory.request(*(("traceparent", value) for value in values), ("tracestate", "a=1"))
+    assert not span.given
+    span.end("POST /echo", {}, error="", failed=False)
+    root = memory.spans()["POST /echo"]
+    assert (root.parent, trace_id(root) == TRACE) == (None, False)
+    assert caplog.records == []
+
+
+def test_a_context_of_a_later_version_is_taken(memory: Memory) -> None:
+    """With more behind it, which this version does not know."""
+    assert trace_id(memory.root(("traceparent", f"01{GIVEN[2:]}-what-the-future"))) == TRACE
+
+
+@pytest.mark.parametrize("state", ["x" * 513, "=,=", "a=1," * 40], ids=["long", "broken", "many"])
+def test_a_bad_tracestate_costs_only_itself(memory: Memory, state: str) -> None:
+    """The trace is continued without it."""
+    root = memory.root(("traceparent", GIVEN), ("tracestate", state))
+    assert trace_id(root) == TRACE
+    assert root.parent is not None
+    assert not root.parent.trace_state
+
+
+def test_stages_are_spans_at_their_times(memory: Memory) -> None:
+    """What comes before the queue ends there, what comes after the run ends with the request."""
+    stages = {"decode": 0.1, "preprocess": 0.2, "queue": 1.0, "infer": 2.0, "encode": 0.5}
+    request = memory.request()
+    memory.clock.now = 110.0
+    observer = memory.tracing.observing(Metrics(build={}))
+    observer.stages_done(stages, [result(enqueued=101.0, queue=1.0, infer=2.0)])
+    request.end("POST /echo", {}, error="", failed=False)
+    spans = memory.spans()
+    root = spans.pop("POST /echo")
+    queued = spans["queue"].start_time
+    assert queued is not None
+    found = {
+        name: (round((span.start_time - queued) / 1e9, 6), round((span.end_time - queued) / 1e9, 6))
+        for name, span in spans.items()
+        if span.start_time is not None and span.end_time is not None
+    }
+    assert found == {
+        "decode": (-0.3, -0.2),
+        "preprocess": (-0.2, 0.0),
+        "queue": (0.0, 1.0),
+        "infer": (1.0, 3.0),
+        "encode": (8.5, 9.0),
+    }
+    assert all(span.parent == root.context for span in spans.values())
+    where = {
+        "paddlepool.model.name": "m",
+        "paddlepool.model.version": 3,
+        "paddlepool.instance_group": "native",
+    }
+    assert dict(spans["decode"].attributes or {}) == where
+    ran = {"paddlepool.instance": 1, "paddlepool.batch.rows": 4}
+    assert dict(spans["infer"].attributes or {}) == where | ran
+    assert dict(root.attributes or {}).items() >= where.items()
+
+
+def test_each_job_has_a_queue_and_a_run(memory: Memory) -> None:
+    """They run beside each other: the longest of either would not fit into the request."""
+    jobs = [
+        result(enqueued=5.0, queue=0.0, infer=3.0, instance=0),
+        result(enqueued=5.0, queue=3.0, infer=1.0, instance=1, start_up_seconds=0.5),
+    ]
+    places = places_of({"queue": 3.0, "infer": 3.0, "start-up": 0.5}, jobs, now=9.5)
+    assert [(*place, own["paddlepool.instance"]) for *place, own in places] == [
+        ("queue", 5.0, 5.0, 0),
+        ("infer", 5.0, 8.0, 0),
+        ("start-up", 5.0, 5.5, 1),
+        ("queue", 5.5, 8.5, 1),
+        ("infer", 8.5, 9.5, 1),
+    ]
+
+
+def test_a_request_that_is_not_sampled_has_no_stages() -> None:
+    """And still an id, which its log lines tell."""
+    memory = Memory(sampler=ALWAYS_OFF)
+    request = memory.request(("traceparent", GIVEN))
+    observer = memory.tracing.observing(Metrics(build={}))
+    observer.stages_done({"queue": 1.0}, [result(enqueued=0.0, queue=1.0, infer=1.0)])
+    record = logging.makeLogRecord({})
+    assert add_trace_id(record)
+    request.end("POST /echo", {}, error="", failed=False)
+    assert (memory.spans(), vars(record)["trace_id"]) == ({}, TRACE)
+    assert add_trace_id(after := logging.makeLogRecord({}))
+    assert "trace_id" not in vars(after)
+
+
+class Collector(SpanExporter):
+    """Takes spans while `reason` is empty; says why not as the library does, a line each try."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self.stuck = threading.Event()
+        self.stuck.set()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.stuck.wait()
+        if not self.reason:
+            return SpanExportResult.SUCCESS
+        for line in (self.reason, "no attempt is left"):
+            logging.getLogger("opentelemetry.exporter.test").error(line)
+        return SpanExportResult.FAILURE
+
+
+def test_a_collector_that_is_down_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """However long it lasts, with the reason; and one when it is back, with what was lost."""
+    collector = Collector()
+    delivery = Delivery(collector)
+    with caplog.at_level(logging.INFO):
+        collector.reason = "Connection refused"
+        for _ in range(3):
+            delivery.export([ReadableSpan("s")] * 5)
+        collector.reason = ""
+        for _ in range(2):
+            delivery.export([ReadableSpan("s")])
+    ours = [record for record in caplog.records if record.name == "paddlepool.tracing"]
+    assert [(line.message, extras(line)) for line in ours] == [
+        (
+            "spans cannot be delivered, and are lost until they can",
+            {"reason": "Connection refused"},
+        ),
+        ("spans are delivered again", {"lost": 15}),
+    ]
+
+
+def test_a_collector_that_hangs_does_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left to be sent has its seconds at the end."""
+    monkeypatch.setattr("app.observability.tracing.FAREWELL_SECONDS", 0.05)
+    collector, provider = Collector(), TracerProvider(shutdown_on_exit=False)
+    collector.stuck.clear()
+    provider.add_span_processor(SimpleSpanProcessor(collector))
+    provider.shutdown = collector.stuck.wait  # type: ignore[assignment, method-assign]
+    began = time.monotonic()
+    Tracing(provider).close()
+    assert time.monotonic() - began < 5
+    collector.stuck.set()
+
+
+WRONG = {
+    "OTEL_TRACES_EXPORTER": ("zipkin", "otlp or console, not 'zipkin'"),
+    "OTEL_EXPORTER_OTLP_PROTOCOL": ("grpc", "expected http/protobuf, received 'grpc'"),
+    "OTEL_BSP_MAX_QUEUE_SIZE": ("0", "must be a positive integer"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_variables_that_cannot_be_followed_end_the_start(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rather than spans that go nowhere."""
+    value, words = WRONG[name]
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=words):
+        open_tracing()
