@@ -227,3 +227,17 @@ def test_an_error_survives_the_way_to_another_process(asking: Asking) -> None:
     copy = pickle.loads(pickle.dumps(refused.value))
     assert type(copy) is Unavailable
     assert (str(copy), copy.retry_after) == (str(refused.value), 7)
+
+
+def test_a_trace_in_progress_is_passed_on(asking: Asking) -> None:
+    """Where the program traces with OpenTelemetry, which the client does not import; else no header
+    is sent."""
+    trace = pytest.importorskip("opentelemetry.trace", reason="pip install 'paddlepool[otel]'")
+    pytest.importorskip("opentelemetry.propagate")
+    known = trace.SpanContext(0xAB, 0xCD, is_remote=False, trace_flags=trace.TraceFlags(1))
+    server = asking(answer(), answer())
+    with trace.use_span(trace.NonRecordingSpan(known)):
+        server.sentiment(["好"])
+    server.sentiment(["好"])
+    sent = [request.headers.get("traceparent") for request in server.requests]
+    assert sent == [f"00-{0xAB:032x}-{0xCD:016x}-01", None]

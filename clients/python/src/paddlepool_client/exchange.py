@@ -7,6 +7,7 @@ that its coroutine ends at the first step.
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -68,6 +69,9 @@ async def exchange(call: Call[T], wire: Wire, retries: Retries) -> T:
     body = None if call.body is None else await _loaded(call.body, wire)
     files = {name: await _loaded(content, wire) for name, content in call.files.items()}
     request = wire.build(call, body, files)
+    # Who traces has imported it; without a span in progress it sets nothing.
+    if (opentelemetry := sys.modules.get("opentelemetry.propagate")) is not None:
+        opentelemetry.inject(request.headers)
     for attempt in count(1):
         outcome = await _attempt(request, wire)
         if isinstance(outcome, httpx.Response):
