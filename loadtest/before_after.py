@@ -18,7 +18,7 @@ import statistics
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,9 @@ REQUESTS = {"segment": 6, "sentiment": 60}
 SETTINGS = {"PADDLEPOOL_PROVE_GROUPS": "off", "PADDLEPOOL_ADMIN_KEY": KEY}
 
 Measure = Callable[[Server, Case], float]
+
+Taken = dict[tuple[str, str], dict[str, list[float]]]
+"""What was measured, by kind and case, then by server: "before" and "after"."""
 
 
 def one_client(server: Server, case: Case) -> float:
@@ -101,6 +104,42 @@ def interval(before: list[float], after: list[float]) -> tuple[float, float, flo
     return float(np.median(ratios)), float(low), float(high)
 
 
+def alternated(
+    servers: Mapping[str, Server],
+    cases: Sequence[Case],
+    kinds: Mapping[str, Measure],
+    *,
+    rounds: int,
+) -> Taken:
+    """Every kind on every case, of one server and the other, in turns; warm."""
+    taken: Taken = defaultdict(lambda: defaultdict(list))
+    for server in servers.values():
+        for case in cases:
+            drive(server, case, clients=busy_clients(case), seconds=1.0)
+    for number in tqdm(range(rounds), desc="rounds", disable=None):
+        order = list(servers.items())[:: 1 if number % 2 else -1]
+        for kind, measure in kinds.items():
+            for case in cases:
+                for name, server in order:
+                    taken[kind, case.name][name].append(measure(server, case))
+    return taken
+
+
+def show(taken: Taken) -> float:
+    """Print a line for each kind and case; the worst ratio."""
+    worst = float("inf")
+    print(f"{'':46}{'before':>10}{'after':>10}{'ratio':>8}")
+    for (kind, case_name), found in taken.items():
+        ratio, low, high = interval(found["before"], found["after"])
+        worst = min(worst, ratio)
+        before, after = (statistics.median(found[name]) for name in ("before", "after"))
+        print(
+            f"{f'{case_name}, {kind}':46}{before:10.2f}{after:10.2f}{ratio:8.3f}"
+            f"  ({low:.3f} to {high:.3f})"
+        )
+    return worst
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("other", type=Path, help="the checkout to compare with, with its .venv")
@@ -117,7 +156,6 @@ def main() -> int:
         for name, measure in measures(arguments.seconds).items()
         if not arguments.only or name in arguments.only
     }
-    taken: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with contextlib.ExitStack() as stack:
         servers = {
             name: stack.enter_context(
@@ -125,26 +163,9 @@ def main() -> int:
             )
             for name, checkout in (("before", arguments.other), ("after", ROOT))
         }
-        for server in servers.values():
-            for case in cases:
-                drive(server, case, clients=busy_clients(case), seconds=1.0)
-        for number in tqdm(range(arguments.rounds), desc="rounds", disable=None):
-            order = list(servers.items())[:: 1 if number % 2 else -1]
-            for kind, measure in kinds.items():
-                for case in cases:
-                    for name, server in order:
-                        taken[kind, case.name][name].append(measure(server, case))
+        taken = alternated(servers, cases, kinds, rounds=arguments.rounds)
         memory = {name: server.memory()["pss"] for name, server in servers.items()}
-    worst = float("inf")
-    print(f"{'':46}{'before':>10}{'after':>10}{'ratio':>8}")
-    for (kind, case_name), found in taken.items():
-        ratio, low, high = interval(found["before"], found["after"])
-        worst = min(worst, ratio)
-        before, after = (statistics.median(found[name]) for name in ("before", "after"))
-        print(
-            f"{f'{case_name}, {kind}':46}{before:10.2f}{after:10.2f}{ratio:8.3f}"
-            f"  ({low:.3f} to {high:.3f})"
-        )
+    worst = show(taken)
     print(f"{'memory, MB':46}" + "".join(f"{size / 1e6:10.0f}" for size in memory.values()))
     if arguments.json:
         report = [
