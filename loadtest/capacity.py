@@ -1,0 +1,203 @@
+"""How many requests a second a replica answers, and how many replicas answer so many.
+
+    .venv/bin/python loadtest/capacity.py --write docs/capacity.md [--haproxy PATH]
+
+Measures with one core and with two, in float32 and with the groups that the server chooses for
+itself, and what a request costs the API process and the balancer in processor time. The figures go
+to a JSON file beside the page; `--render docs/capacity.md` writes the page from them again. On a
+quiet machine of two cores or more it takes six minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+from balanced import CONFIGURATION, balancer
+from capacity_page import CHOSEN, FLOAT32, page
+from cases import Case, picture, read_cases
+from harness import ROOT, Connection, Server, cpu_seconds, request, running_server
+from phases import checked, drive
+from PIL import Image
+from replicas import price
+from tqdm import tqdm
+
+from app.comparison.machine import describe_machine
+from app.repository.layout import ModelRepository
+from app.resources import available_cores
+
+MEGAPIXELS = (0.3, 1.0, 12.0)
+CORES = (1, 2)
+CHOOSING_SECONDS = 90.0
+"""For the server to find its own default groups; the ones it has by then are measured. Choices are
+kept for the next run, which need not wait."""
+KEPT = ROOT / "runs"
+PATIENT = {"PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000"}
+SETTINGS = {
+    FLOAT32: PATIENT | {"PADDLEPOOL_PROVE_GROUPS": "off"},
+    CHOSEN: PATIENT | {"PADDLEPOOL_PROVE_GROUPS": "started"},
+}
+PROBE = "GET /v2/health/live"
+
+
+def cases() -> list[Case]:
+    """A mask of each size, one text and 32; each counts as one request."""
+    known = read_cases(ModelRepository(ROOT / "model_repo"), requests=1)
+    segment = next(case for case in known if "segment" in case.name)
+    masks = [
+        replace(
+            segment,
+            name=f"mask of {size:g} MP",
+            request=request("POST", "/segment?output=mask", sized(size), content_type="image/jpeg"),
+        )
+        for size in MEGAPIXELS
+    ]
+    texts = [
+        replace(case, name="1 text" if case.rows == 1 else f"{case.rows} texts", rows=1)
+        for case in known
+        if "sentiment" in case.name
+    ]
+    return [*masks, *texts]
+
+
+def sized(megapixels: float) -> bytes:
+    """The JPEG of all benchmarks, in another size."""
+    image = Image.open(io.BytesIO(picture()))
+    factor = math.sqrt(megapixels * 1e6 / (image.width * image.height))
+    size = (round(image.width * factor), round(image.height * factor))
+    buffer = io.BytesIO()
+    image.resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def only_cores(count: int) -> Iterator[None]:
+    """What is started inside has so many of this process's cores, which itself keeps all."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(sorted(cores)[:count]))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@contextlib.contextmanager
+def replica(cores: int, precision: str) -> Iterator[Server]:
+    """A server on so many cores; where it may choose its groups, it has."""
+    with contextlib.ExitStack() as stack:
+        with only_cores(cores):
+            kept = {"PADDLEPOOL_STATE_FILE": str(KEPT / f"capacity-{cores}.json")}
+            settings = SETTINGS[precision] | (kept if precision == CHOSEN else {})
+            server = stack.enter_context(running_server(environment=settings))
+        if precision == CHOSEN:
+            give_up = time.perf_counter() + CHOOSING_SECONDS
+            while not chosen(server) and time.perf_counter() < give_up:
+                time.sleep(1.0)
+        yield server
+
+
+def chosen(server: Server) -> bool:
+    """Whether the groups of both tasks are measured."""
+    with contextlib.closing(Connection(server.port)) as connection:
+        models = orjson.loads(connection.send(request("GET", "/info")).body)["models"]
+    choices = [model["choice"] for model in models if model.get("task")]
+    return all(choice["by"] != "start" for choice in choices)
+
+
+def measured(server: Server, case: Case, *, clients: int, seconds: float) -> dict[str, Any]:
+    """Requests a second, and the processor seconds and bytes of one; warm."""
+    with contextlib.closing(Connection(server.port)) as connection:
+        reply = checked(connection, case)
+    drive(server, case, clients=clients, seconds=seconds / 4)
+    before = cpu_seconds(server.pid), cpu_seconds(server.pid, below=False)
+    balancing = cpu_seconds(os.getpid(), command="haproxy")
+    began = time.perf_counter()
+    rate = drive(server, case, clients=clients, seconds=seconds)
+    done = rate * (time.perf_counter() - began)
+    return {
+        "request": case.name,
+        "group": reply.headers.get("x-predictor", ""),
+        "per_second": rate,
+        "cpu_seconds": (cpu_seconds(server.pid) - before[0]) / done,
+        "api_cpu_seconds": (cpu_seconds(server.pid, below=False) - before[1]) / done,
+        "proxy_cpu_seconds": (cpu_seconds(os.getpid(), command="haproxy") - balancing) / done,
+        "bytes": len(case.request) + len(reply.body),
+    }
+
+
+def replica_rows(asked: Sequence[Case], seconds: float) -> Iterator[dict[str, Any]]:
+    for cores in (count for count in CORES if count <= int(available_cores())):
+        for precision in SETTINGS:
+            with replica(cores, precision) as server:
+                for case in tqdm(asked, desc=f"{cores} cores, {precision}", disable=None):
+                    clients = cores * (4 if "text" in case.name else 2)
+                    found = measured(server, case, clients=clients, seconds=seconds)
+                    memory = server.memory()["pss"]
+                    yield {"cores": cores, "precision": precision, "memory": memory} | found
+
+
+def proxy_rows(asked: Sequence[Case], seconds: float, haproxy: Path) -> dict[str, Any]:
+    """What a balancer costs before one replica, and a request that costs the replica next to
+    nothing: as fast as the API process answers at all."""
+    probe = replace(asked[0], name=PROBE, request=request("GET", "/v2/health/live"))
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        running_server(environment=SETTINGS[FLOAT32]) as server,
+        balancer(haproxy, [server.port], Path(directory)) as port,
+    ):
+        through = replace(server, port=port)
+        return {
+            "api": [measured(server, probe, clients=4, seconds=seconds)],
+            "proxy": [
+                measured(through, case, clients=4, seconds=seconds) for case in (probe, *asked)
+            ],
+            "price": list(price(server.port, port)),
+            "balanced": balanced_replicas(),
+        }
+
+
+def balanced_replicas() -> int:
+    """How many the committed configuration of the balancer takes."""
+    found = re.search(r"server-template \w+ (\d+)", CONFIGURATION.read_text("utf-8"))
+    if found is None:
+        raise RuntimeError(f"no server-template in {CONFIGURATION.name}")
+    return int(found[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--write", type=Path, metavar="PAGE", help="measure, and write page and JSON")
+    what.add_argument("--render", type=Path, metavar="PAGE", help="write it from its JSON")
+    parser.add_argument("--haproxy", type=Path, default=shutil.which("haproxy"))
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of a phase")
+    given = parser.parse_args()
+    out = given.write or given.render
+    figures = out.with_suffix(".json")
+    if given.write:
+        if given.haproxy is None:
+            parser.error("haproxy is not on the path: apt-get install haproxy, or --haproxy PATH")
+        asked = cases()
+        report: dict[str, Any] = {
+            "machine": describe_machine(cores=available_cores()),
+            "replicas": list(replica_rows(asked, given.seconds)),
+        } | proxy_rows(asked, given.seconds, given.haproxy)
+        figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    out.write_text(page(json.loads(figures.read_text("utf-8"))), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
