@@ -46,8 +46,6 @@ from app.comparison.run import Plan, compare
 from app.contracts.errors import ConfigError, PaddlepoolError
 from app.pipelines import PIPELINES
 from app.pipelines.task import comparison_of, load_tasks
-from app.programs.derive import derive_int8, missing_packages
-from app.programs.place import add_program
 from app.resources import available_cores
 
 BERT_SOURCE = ROOT / "app" / "networks" / "bert.py"
@@ -132,10 +130,7 @@ def random_bert() -> Path:
         from random_bert import export_random_bert  # brings Paddle in; not before it is needed
 
         root.mkdir(parents=True, exist_ok=True)
-        directory = export_random_bert(root)
-        files = read_version(open_repository(root), directory.parent.name, None)
-        if not missing_packages() and (derived := derive_int8(files)) is not None:
-            add_program(directory, derived)
+        export_random_bert(root)
     return root
 
 

@@ -15,6 +15,9 @@ from app.export.recipe import Recipe
 from app.export.weights.arrays import Arrays
 from app.networks import build
 from app.networks.bert import BertConfig
+from app.programs.derive import derive_int8, missing_packages
+from app.programs.place import add_program
+from app.repository.layout import ModelRepository
 
 NAME = "bert-base-random"
 SEED = 20
@@ -34,7 +37,8 @@ def export_random_bert(
 ) -> Path:
     """Publishes it as the model's next version and returns the version's directory.
 
-    200 MB on disk for the default shape: parameters are kept as float16, computed in float32.
+    300 MB on disk for the default shape: parameters are kept as float16, computed in float32, and
+    an int8 program beside them where the extra `onnx` is installed.
     """
     options = asdict(shape)
     state = _random_state(options)
@@ -57,7 +61,14 @@ def export_random_bert(
         weights_sha256=digest,
     )
     origin = Origin("random", source=f"drawn with seed {SEED}", licence="none", preview=True)
-    return export_version(recipe, repository=repository, name=name, origin=origin, store="float16")
+    directory = export_version(
+        recipe, repository=repository, name=name, origin=origin, store="float16"
+    )
+    if not missing_packages():
+        files = ModelRepository(repository).read(name, int(directory.name))
+        if (derived := derive_int8(files)) is not None:
+            add_program(directory, derived)
+    return directory
 
 
 def _random_state(options: dict[str, Any]) -> Arrays:

@@ -31,6 +31,8 @@ from harness import Connection, Reply, request
 
 SHARE = 0.999
 KILL_EVERY_SECONDS = 10.0
+CHECKED_SECONDS = 3.0
+"""After these the balancer, which asks every second, sends requests to a replica that is back."""
 PRICE_PAIRS = 60
 ENVIRONMENT = {
     "PADDLEPOOL_CODEC_PROCESSES": "1",
@@ -118,6 +120,7 @@ def users(asking: Iterable[tuple[Ask, bytes]]) -> Iterator[Tally]:
             except Lost as lost:
                 with lock:
                     _count_lost(tally, str(lost))
+                ending.wait(0.05)
                 continue
             with lock:
                 tally.slowest = max(tally.slowest, time.perf_counter() - begun)
@@ -159,6 +162,7 @@ def chaos(running: list[Replica], seconds: float) -> list[str]:
             return lines
         drained = number == 2
         took = running[number % len(running)].replace(drained=drained)
+        time.sleep(CHECKED_SECONDS)
         lines.append(f"{'drained' if drained else 'killed'}, ready again after {took:.1f} s")
     raise AssertionError("this is a bug: counting has no end")
 
@@ -166,7 +170,7 @@ def chaos(running: list[Replica], seconds: float) -> list[str]:
 def rolling(running: list[Replica]) -> None:
     for replica in running:
         replica.replace(drained=True)
-        time.sleep(3)  # the balancer's checks
+        time.sleep(CHECKED_SECONDS)
 
 
 def price(direct: int, through: int) -> Iterator[str]:

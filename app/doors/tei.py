@@ -30,6 +30,7 @@ _SHAPE = 'inputs must be a text, or a batch of texts as [["a"],["b"]]'
 _INPUTS: dict[str, Any] = {
     "oneOf": [
         {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 1},
         {
             "type": "array",
             "items": {

@@ -46,6 +46,7 @@ NOT_RUN = {
     "paddlepool import u2net ": "needs a file of other people's",
     "python -c 'import sys, torch": "needs a file of other people's",
     "pip install 'paddlepool[sources]'": "installs",
+    "pip install 'paddlepool[ray]'": "installs, and starts a cluster; tests/scale does it",
     "pip install 'paddlepool[otel]'": "installs, and serves until it is stopped",
     "mkdir -p model_repo/resnet18/1": "needs a file of other people's; the tutorial does the same",
     "mkdir -p model_repo/isnet/1": "needs a file of other people's",

@@ -109,7 +109,7 @@ def test_the_hub_client_segments_a_picture(server: Server, client: httpx.Client)
         assert np.array_equal(np.asarray(segment.mask), soft)
     [segment] = hugging.image_segmentation(PHOTO, mask_threshold=0.5)
     assert np.array_equal(np.asarray(segment.mask), hard)
-    with pytest.raises(hub.errors.HfHubHTTPError, match="not a picture"):
+    with pytest.raises(hub.errors.HfHubHTTPError, match="in no picture format"):
         hugging.image_segmentation(b"no picture")
 
 

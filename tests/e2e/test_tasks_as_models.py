@@ -127,7 +127,7 @@ def test_what_a_client_asks_first(client: Any) -> None:
 
 
 REFUSED: dict[str, tuple[str, list[Any], dict[str, Any], str, str]] = {
-    "no picture": ("segment", [strings("image", b"no picture")], {}, "415", "not a"),
+    "no picture": ("segment", [strings("image", b"no picture")], {}, "415", "in no picture format"),
     "empty": ("segment", [strings("image", b"")], {}, "422", "0 bytes"),
     "two": ("segment", [strings("image", b"a", b"b")], {}, "400", r"shape \[1\]"),
     "missing": ("segment", [strings("bg_image", b"a")], {}, "400", "'image' is missing"),
