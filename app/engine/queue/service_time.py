@@ -8,6 +8,9 @@ from app.engine.queue.job import ShapeKey
 
 WEIGHT = 0.25
 MAX_SHAPES = 256
+MOST_AT_ONCE = 4.0
+"""A run counts as so many averages at most: one that was held up, by a process that was stopped or
+a machine that stood still, says little about the next, and requests would be refused for it."""
 
 
 class ServiceTime:
@@ -37,4 +40,6 @@ class ServiceTime:
 
 
 def _moved(average: float | None, value: float) -> float:
-    return value if average is None else average + WEIGHT * (value - average)
+    if not average:
+        return value
+    return average + WEIGHT * (min(value, MOST_AT_ONCE * average) - average)
