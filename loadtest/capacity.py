@@ -41,9 +41,9 @@ from app.resources import available_cores
 
 MEGAPIXELS = (0.3, 1.0, 12.0)
 CORES = (1, 2)
-CHOOSING_SECONDS = 90.0
-"""For the server to find its own default groups; the ones it has by then are measured. Choices are
-kept for the next run, which need not wait."""
+CHOOSING_SECONDS = 600.0
+"""For the server to find its own default groups. Choices are kept for the next run, which need not
+wait."""
 KEPT = ROOT / "runs"
 PATIENT = {"PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000"}
 SETTINGS = {
@@ -104,7 +104,9 @@ def replica(cores: int, precision: str) -> Iterator[Server]:
             server = stack.enter_context(running_server(environment=settings))
         if precision == CHOSEN:
             give_up = time.perf_counter() + CHOOSING_SECONDS
-            while not chosen(server) and time.perf_counter() < give_up:
+            while not chosen(server):
+                if time.perf_counter() > give_up:
+                    raise RuntimeError(f"nothing is chosen after {CHOOSING_SECONDS:.0f} s")
                 time.sleep(1.0)
         yield server
 
