@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -274,7 +275,8 @@ def explain(error: ValidationError) -> str:
     return "; ".join(faults)
 
 
-def settings_with(parts: Iterable[type[BaseModel]]) -> type[Settings]:
+@cache
+def settings_with(*parts: type[BaseModel]) -> type[Settings]:
     """Settings with the fields of `parts` too. Raises ValueError for a name declared twice."""
     bases: list[type[BaseModel]] = [Settings]
     for part in parts:

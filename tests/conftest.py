@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,12 @@ hypothesis.settings.load_profile("any machine")
 hypothesis.settings.register_profile(  # for `make test-fast`
     "fast", hypothesis.settings.get_profile("any machine"), max_examples=20
 )
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: collections of garbage need not go through it after each test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

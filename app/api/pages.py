@@ -6,6 +6,7 @@ import gzip
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -49,6 +50,7 @@ class Asset:
     tag: str
 
 
+@cache
 def read_asset(file: Path) -> Asset:
     """The file, read once: what is installed does not change under a running server."""
     content, packed = file.read_bytes(), None

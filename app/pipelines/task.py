@@ -71,7 +71,7 @@ def load_tasks(pipelines: Mapping[str, str]) -> dict[str, Task]:
 
 def settings_class(tasks: Iterable[Task]) -> type[Settings]:
     """The server's settings and those of these tasks in one model."""
-    return settings_with(task.settings for task in tasks if task.settings is not None)
+    return settings_with(*(task.settings for task in tasks if task.settings is not None))
 
 
 def task_of(info: ServedModelInfo, tasks: Mapping[str, Task]) -> Task | None:
