@@ -23,7 +23,7 @@ test: $(INSTALLED) weights  ## run every test, in two processes; installs what t
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(INSTALLED)  ## run the tests without Paddle, servers and long waits, in less than a minute
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal --hypothesis-profile=fast -m "not paddle and not e2e and not slow" $(TESTS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --hypothesis-profile=fast -m "not paddle and not e2e and not slow" $(TESTS)
 
 lint: $(INSTALLED)  ## format, lint and types, changing nothing
 	$(BIN)/ruff format --check .
@@ -59,37 +59,26 @@ $(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml $(F
 fuzz: $(INSTALLED)  ## a minute of coverage-guided fuzzing for each target; FUZZ="--seconds 600 --keep http"
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
 
-# locust registers a pytest plugin and brings gevent: it lives in an environment of its own.
-LOAD_INSTALLED := .venv-load/.installed
-
-load: $(INSTALLED) $(LOAD_INSTALLED)  ## a minute of load and a report; LOAD="--plan spike --host http://..."
+load: $(INSTALLED) .venv-load/.installed  ## a minute of load and a report; LOAD="--plan spike --host http://..."
 	$(BIN)/python loadtest/run.py $(LOAD)
 
-$(LOAD_INSTALLED): loadtest/requirements.lock
-	test -x .venv-load/bin/python || $(BIN)/python -m venv .venv-load
-	.venv-load/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement loadtest/requirements.lock
-	touch $(LOAD_INSTALLED)
-
-DEPLOY_INSTALLED := .venv-deploy/.installed
-
-chart: $(INSTALLED) $(DEPLOY_INSTALLED)  ## lint the Helm chart, hold it to Kubernetes' schemas; CHART="--crds DIR"
+chart: $(INSTALLED) .venv-deploy/.installed  ## lint the Helm chart, hold it to Kubernetes' schemas; CHART="--crds DIR"
 	.venv-deploy/bin/python deploy/check_manifests.py $(CHART)
 
-sbom: $(INSTALLED) $(DEPLOY_INSTALLED)  ## what the image carries, with licences and hashes, as sbom.cdx.json
+sbom: $(INSTALLED) .venv-deploy/.installed  ## what the image carries, with licences and hashes, as sbom.cdx.json
 	.venv-deploy/bin/python deploy/sbom.py
 
-$(DEPLOY_INSTALLED): deploy/requirements.lock
-	test -x .venv-deploy/bin/python || $(BIN)/python -m venv .venv-deploy
-	.venv-deploy/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement deploy/requirements.lock
-	touch $(DEPLOY_INSTALLED)
-
-# Clients of other servers, which tests run unchanged.
-DOORS_INSTALLED := .venv-doors/.installed
-
-$(DOORS_INSTALLED): tests/e2e/requirements.lock
-	test -x .venv-doors/bin/python || $(BIN)/python -m venv .venv-doors
-	.venv-doors/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/e2e/requirements.lock
-	touch $(DOORS_INSTALLED)
+# Tools in environments of their own: locust registers a pytest plugin and brings gevent; clients of
+# other servers, which tests run unchanged, and schemathesis have pins that are not ours.
+TOOLS := load deploy doors schema
+.venv-load/.installed: loadtest/requirements.lock
+.venv-deploy/.installed: deploy/requirements.lock
+.venv-doors/.installed: tests/e2e/requirements.lock
+.venv-schema/.installed: tests/e2e/schema.lock
+$(TOOLS:%=.venv-%/.installed):
+	test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	touch $@
 
 # Ray Serve and what it brings, beside what .venv has: half a gigabyte that one way to run needs.
 RAY_INSTALLED := .venv-ray/.installed
@@ -100,14 +89,6 @@ $(RAY_INSTALLED): requirements.ray.lock $(INSTALLED)
 	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" > "$$(.venv-ray/bin/python $(SITE))/beside.pth"
 	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements.ray.lock
 	touch $(RAY_INSTALLED)
-
-# Holds the server to its OpenAPI document.
-SCHEMA_INSTALLED := .venv-schema/.installed
-
-$(SCHEMA_INSTALLED): tests/e2e/schema.lock
-	test -x .venv-schema/bin/python || $(BIN)/python -m venv .venv-schema
-	.venv-schema/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/e2e/schema.lock
-	touch $(SCHEMA_INSTALLED)
 
 comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (45 minutes)
 	$(BIN)/python loadtest/claims.py --docs docs

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from app.contracts.errors import WorkerCrashed
-from app.contracts.ports import PredictorSpec, Ran, Suspended
+from app.contracts.ports import InferResult, PredictorSpec, Ran, Suspended
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.tensors import Tensors
 from app.engine.registry.registry import ModelRegistry
@@ -34,6 +34,22 @@ def doubled(inputs: Tensors) -> Tensors:
 def row(*values: float) -> Tensors:
     """One job of one row."""
     return {"x": np.array([values], np.float32)}
+
+
+def infer_result(**given: Any) -> InferResult:
+    """What a job of one row gets back; `given` is what a test is about."""
+    default = {
+        "outputs": {},
+        "model": "m",
+        "version": 1,
+        "group": "g",
+        "instance": 0,
+        "enqueued": 0.0,
+        "queue_seconds": 0.0,
+        "infer_seconds": 0.0,
+        "batch_rows": 1,
+    }
+    return InferResult(**{**default, **given})
 
 
 class ManualClock:

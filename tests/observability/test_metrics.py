@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.contracts.ports import EngineObserver, InferResult
+from app.contracts.ports import EngineObserver
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.contracts.status import Effect
 from app.live.ports import LiveObserver
 from app.observability.gauges import ModelGauges
 from app.observability.metrics import DRIFT, METHODS, SECONDS, UNKNOWN, Metrics
 from tests.api.fakes import GROUP
+from tests.engine.fakes import infer_result
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 GROUPS = ("onednn", "native")
@@ -104,17 +105,7 @@ def test_the_engine_may_report_to_it(metrics: Metrics) -> None:
 
 def test_stages_and_padding_are_counted_by_predictor(metrics: Metrics) -> None:
     """The data plane's observer: one observation a stage."""
-    result = InferResult(
-        outputs={},
-        model="u2netp",
-        version=2,
-        group="native",
-        instance=0,
-        enqueued=0.0,
-        queue_seconds=0.5,
-        infer_seconds=1.5,
-        batch_rows=1,
-    )
+    result = infer_result(model="u2netp", group="native")
     metrics.stages_done({"queue": 0.5, "infer": 1.5}, [result])
     metrics.padded(model="u2netp", group="native", tokens=7)
     where = {"model": "u2netp", "predictor": "native"}

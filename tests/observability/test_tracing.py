@@ -24,7 +24,7 @@ from app.observability.json_log import extras
 from app.observability.metrics import Metrics
 from app.observability.span_export import Delivery, open_tracing
 from app.observability.tracing import Tracing, add_trace_id, places_of
-from tests.engine.fakes import ManualClock
+from tests.engine.fakes import ManualClock, infer_result
 
 TRACE, PARENT = "ab" * 16, "cd" * 8
 GIVEN = f"00-{TRACE}-{PARENT}-01"
@@ -61,16 +61,9 @@ def memory() -> Memory:
 
 
 def result(*, enqueued: float, queue: float, infer: float, **given: Any) -> InferResult:
-    return InferResult(
-        outputs={},
-        model="m",
-        version=3,
-        group="native",
-        enqueued=enqueued,
-        queue_seconds=queue,
-        infer_seconds=infer,
-        **{"instance": 1, "batch_rows": 4, **given},
-    )
+    where = {"version": 3, "group": "native", "instance": 1, "batch_rows": 4}
+    times = {"enqueued": enqueued, "queue_seconds": queue, "infer_seconds": infer}
+    return infer_result(**{**where, **times, **given})
 
 
 def trace_id(span: ReadableSpan) -> str:

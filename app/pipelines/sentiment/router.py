@@ -17,8 +17,9 @@ from app.api.services import Services, ServicesDep
 from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
 from app.pipelines.sentiment.pipeline import TextScores
-from app.pipelines.sentiment.settings import SentimentSettings
-from app.pipelines.sentiment.texts import TextLimits, check_texts
+from app.pipelines.sentiment.settings import MAX_TOP_K, SentimentSettings
+from app.pipelines.sentiment.tensors import text_limits
+from app.pipelines.sentiment.texts import check_texts
 from app.settings import Settings
 
 
@@ -40,7 +41,7 @@ class SentimentParameters(_Strict):
     model_config = ConfigDict(json_schema_extra=_without_routing)
 
     top_k: int | None = Field(
-        default=None, ge=1, le=1000, description="At most this many labels a text, best first."
+        default=None, ge=1, le=MAX_TOP_K, description="At most this many labels a text, best first."
     )
     tokens: bool = Field(default=False, description="Tell how many tokens the model read.")
     truncated: bool = Field(default=False, description="Tell whether the model read it all.")
@@ -155,11 +156,7 @@ async def _answer(body: SentimentRequest, services: Services, routing: Routing) 
 async def classify(services: Services, texts: Sequence[str], routing: Routing) -> Answer:
     """The texts' scores: check them, run them, count the padding. Every format ends here."""
     settings = services.settings
-    own = settings.of(SentimentSettings)
-    check_texts(
-        texts,
-        limits=TextLimits(characters=own.text_max_characters, texts=own.text_max_inputs),
-    )
+    check_texts(texts, limits=text_limits(settings.of(SentimentSettings)))
     answer = await services.dataplane.run("sentiment", texts, **routing.options(settings))
     services.metrics.padded(
         model=answer.model,

@@ -6,6 +6,9 @@ from pydantic import BaseModel, Field
 
 from app.settings import KIB, Bytes
 
+MAX_TOP_K = 1_000
+"""Of every front door; a model with fewer labels answers with all it has."""
+
 
 class SentimentSettings(BaseModel):
     """Read as PADDLEPOOL_ and the field's name in capitals, with the server's own."""

@@ -12,7 +12,7 @@ from app.contracts.errors import InvalidParameter
 from app.contracts.task_tensors import STRINGS, TaskTensors, strings_of
 from app.contracts.tensors import Array, Tensors, TensorSpec
 from app.pipelines.sentiment.pipeline import TextScores
-from app.pipelines.sentiment.settings import SentimentSettings
+from app.pipelines.sentiment.settings import MAX_TOP_K, SentimentSettings
 from app.pipelines.sentiment.texts import TextLimits, check_texts
 from app.settings import Settings
 
@@ -24,21 +24,23 @@ OUTPUTS = (
     TensorSpec("tokens", "int32", (-1,)),
     TensorSpec("truncated", "bool", (-1,)),
 )
-MAX_TOP_K = 1_000
 
 
 def tensors(settings: Settings) -> TaskTensors:
     own = settings.of(SentimentSettings)
-    limits = TextLimits(characters=own.text_max_characters, texts=own.text_max_inputs)
     return TaskTensors(
         inputs=INPUTS,
         outputs=OUTPUTS,
         parameters=("top_k", "model"),
-        read=partial(_read, limits=limits),
+        read=partial(_read, limits=text_limits(own)),
         write=_write,
         max_bytes=own.sentiment_max_bytes,
         padding=lambda value: sum(result.padding for result in value),
     )
+
+
+def text_limits(settings: SentimentSettings) -> TextLimits:
+    return TextLimits(characters=settings.text_max_characters, texts=settings.text_max_inputs)
 
 
 def _read(inputs: Tensors, parameters: Mapping[str, Any], *, limits: TextLimits) -> Sequence[str]:

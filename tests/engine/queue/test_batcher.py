@@ -19,12 +19,11 @@ import pytest
 
 from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded
-from app.contracts.ports import InferResult
 from app.contracts.tensors import shape_key
 from app.engine.queue.batcher import HEALTH_SECONDS, Batcher
 from app.engine.queue.job import Batch, Job
 from app.engine.queue.shape_queues import URGENT
-from tests.engine.fakes import PATIENCE, ManualClock, Sleeper, wait_until
+from tests.engine.fakes import PATIENCE, ManualClock, Sleeper, infer_result, wait_until
 
 
 class Bench:
@@ -368,8 +367,8 @@ def test_a_running_job_cannot_be_cancelled() -> None:
     batch = bench.take()
     assert not jobs[1].future.cancel()
     for job in batch.jobs:
-        job.finish(_result())
-    assert [job.future.result(timeout=PATIENCE) for job in jobs] == [_result()] * 3
+        job.finish(infer_result())
+    assert [job.future.result(timeout=PATIENCE) for job in jobs] == [infer_result()] * 3
 
 
 def test_low_priority_is_shed_for_a_normal_job(bench: Bench) -> None:
@@ -565,7 +564,7 @@ def test_a_job_that_is_over_is_kept_by_nobody(how: str) -> None:
     threading.Event().wait(0.05)  # until the other thread waits for the next deadline
     for batch in batches:
         for each in batch.jobs:
-            each.finish(_result())
+            each.finish(infer_result())
         bench.batcher.finished(batch, 0.1)
     batch = each = None  # type: ignore[assignment]
     batches.clear()
@@ -603,7 +602,7 @@ def test_every_future_is_settled_in_a_storm() -> None:
             for job in batch.jobs:
                 ran[id(job)] += 1
                 if job.claim():
-                    job.finish(_result())
+                    job.finish(infer_result())
             bench.batcher.finished(batch, 0.0001)
 
     def client(number: int) -> list[Job]:
@@ -645,20 +644,6 @@ def _outcome(job: Job) -> str:
     except (DeadlineExceeded, Overloaded) as error:
         return error.code
     return "ran"
-
-
-def _result() -> InferResult:
-    return InferResult(
-        outputs={},
-        model="m",
-        version=1,
-        group="g",
-        instance=0,
-        enqueued=0.0,
-        queue_seconds=0.0,
-        infer_seconds=0.0,
-        batch_rows=1,
-    )
 
 
 def test_an_endless_deadline_is_possible(bench: Bench) -> None:
