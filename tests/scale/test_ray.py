@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import re
+import select
 import subprocess
 import sys
 import time
@@ -72,6 +73,34 @@ def test_a_replica_answers_and_its_metrics_have_its_name(
         metrics = client.get("/metrics")
     ready = re.findall(r'(?m)^paddlepool_model_ready\{replica="(\w+)",.*\} 1.0$', metrics.text)
     assert len(ready) == 1
+
+
+@needs_ray
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_what_is_more_than_fits_gets_503_and_when_to_ask_again(
+    up: tuple[int, subprocess.Popen[bytes]],
+) -> None:
+    """16 at the replica and 32 before it, as documented; they are answered all the same."""
+    port, _ = up
+    asked = request("POST", "/v2/models/tiny/infer", INFER, content_type="application/json")
+    with contextlib.ExitStack() as stack:
+        waiting: list[Connection] = []
+        for _ in range(60):
+            waiting.append(stack.enter_context(contextlib.closing(Connection(port))))
+            waiting[-1].write(asked[:-5])
+            time.sleep(0.02)  # one after the other, so that it is clear who comes too late
+        refused: list[Connection] = []
+        until = time.monotonic() + PATIENCE
+        while len(refused) < 12 and time.monotonic() < until:
+            refused += select.select([each for each in waiting if each not in refused], [], [], 1)[0]
+        answers = [each.read() for each in refused]
+        assert [answer.status for answer in answers] == [503] * 12
+        assert {answer.headers.get("retry-after") for answer in answers} == {"1"}
+        kept = [each for each in waiting if each not in refused]
+        for each in kept:
+            each.write(asked[-5:])
+        assert [each.read().status for each in kept] == [200] * 48
 
 
 @needs_ray
