@@ -29,7 +29,7 @@ from app.settings import Settings
 JSON = "application/json"
 PART_LABELS = 256 * 1024
 """Written in one call."""
-ZERO_AND_COMMA = int.from_bytes(b"0,", "little")
+ZERO_AND_COMMA = np.frombuffer(b"0,", "<u2")
 """A label is a digit and a comma: two bytes, one number."""
 
 
