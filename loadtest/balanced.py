@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
 from harness import HOST, ROOT, STOP_SECONDS, free_port, is_ready
 
 CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
+COMPOSE = ROOT / "docker-compose.yml"
 START_SECONDS = 120.0
 
 
@@ -91,7 +93,11 @@ def balancer(executable: Path, ports: list[int], directory: Path) -> Iterator[in
     port = free_port()
     file = directory / "haproxy.cfg"
     file.write_text(local_configuration(ports, port=port, status_port=free_port()), "utf-8")
-    with subprocess.Popen([executable, "-W", "-f", file], stderr=subprocess.DEVNULL) as process:
+    service = yaml.safe_load(COMPOSE.read_text("utf-8"))["services"]["balancer"]
+    environment = os.environ | service["environment"]
+    with subprocess.Popen(
+        [executable, "-W", "-f", file], env=environment, stderr=subprocess.DEVNULL
+    ) as process:
         try:
             until = time.perf_counter() + 20
             while not is_ready(port):
