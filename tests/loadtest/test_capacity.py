@@ -74,7 +74,6 @@ def test_a_picture_has_the_size_that_is_asked_for() -> None:
     assert image.width * image.height == pytest.approx(300_000, rel=0.01)
 
 
-@pytest.mark.skipif(not PAGE.is_file(), reason="SKIPPED: docs/capacity.md is not measured yet")
 def test_the_committed_page_is_that_of_its_figures() -> None:
     """Nobody has written into it."""
     figures = json.loads(PAGE.with_suffix(".json").read_text("utf-8"))

@@ -93,7 +93,8 @@ def test_what_is_more_than_fits_gets_503_and_when_to_ask_again(
         refused: list[Connection] = []
         until = time.monotonic() + PATIENCE
         while len(refused) < 12 and time.monotonic() < until:
-            refused += select.select([each for each in waiting if each not in refused], [], [], 1)[0]
+            quiet = [each for each in waiting if each not in refused]
+            refused += select.select(quiet, [], [], 1)[0]
         answers = [each.read() for each in refused]
         assert [answer.status for answer in answers] == [503] * 12
         assert {answer.headers.get("retry-after") for answer in answers} == {"1"}
