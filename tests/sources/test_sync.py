@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -15,6 +16,7 @@ from app.repository.layout import ModelRepository
 from app.sources.refresh import refresh
 from app.sources.remote import Source
 from app.sources.sync import Changes, sync
+from tests.e2e.process import wait_until
 from tests.model_files import write_config, write_manifest, write_version
 
 
@@ -155,6 +157,27 @@ def test_nothing_but_the_names_of_a_repository_is_copied(origin: Path, local: Pa
     }
 
 
+@pytest.mark.parametrize("file", ["MODEL_CARD.md", "config.toml", "1/manifest.json"])
+def test_a_file_that_cannot_be_read_holds_up_nothing_else(
+    origin: Path, local: Path, file: str
+) -> None:
+    """One that is too large, here; the rest of its model and the models after it are copied."""
+    synced(origin, local)
+    write_config(origin / "other", "")
+    write_version(origin / "other" / "1")
+    (origin / "double" / file).write_bytes(b"#" * (5 << 20))
+    changes = synced(origin, local)
+    assert list(changes.refused) == [f"double/{file.removesuffix('/manifest.json')}"]
+    assert "the limit is" in next(iter(changes.refused.values()))
+    assert served(local) == {"double": (1,), "other": (1,)}
+
+
+def test_a_large_model_card_does_not_keep_its_model_away(origin: Path, local: Path) -> None:
+    (origin / "double" / "MODEL_CARD.md").write_bytes(b"#" * (5 << 20))
+    assert "double/1" in synced(origin, local).taken
+    assert served(local) == {"double": (1,)}
+
+
 def test_an_empty_source_is_an_error_and_changes_nothing(origin: Path, local: Path) -> None:
     synced(origin, local)
     shutil.rmtree(origin / "double")
@@ -182,6 +205,25 @@ def test_a_refresh_reports_and_never_raises(
     assert not refresh(f"file://{origin}", local, until=threading.Event())
     assert "what is here stays served" in caplog.text
     assert served(local) == {"double": (1,)}
+
+
+@pytest.mark.slow
+def test_a_copy_that_is_ended_leaves_nothing_behind(origin: Path, local: Path) -> None:
+    """Each attempt at a slow source would leave its part of a version on the disk."""
+    params = origin / "double" / "1" / "inference.pdiparams"
+    params.write_bytes(b"")
+    write_manifest(params.parent)
+    params.unlink()
+    os.mkfifo(params)  # nobody writes: reading it hangs
+    threading.Thread(
+        target=refresh,
+        args=(f"file://{origin}", local),
+        kwargs={"until": (ending := threading.Event())},
+        daemon=True,
+    ).start()
+    wait_until(lambda: leftovers(local) != [])
+    ending.set()
+    wait_until(lambda: leftovers(local) == [])
 
 
 def test_a_refresh_that_hangs_is_ended(
