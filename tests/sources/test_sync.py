@@ -13,7 +13,7 @@ import pytest
 
 from app.contracts.errors import ConfigError, DownloadError
 from app.repository.layout import ModelRepository
-from app.sources.refresh import refresh
+from app.sources.refresh import first_refresh, refresh
 from app.sources.remote import Source
 from app.sources.sync import Changes, sync
 from tests.e2e.process import wait_until
@@ -226,14 +226,43 @@ def test_a_copy_that_is_ended_leaves_nothing_behind(origin: Path, local: Path) -
     wait_until(lambda: leftovers(local) == [])
 
 
-def test_a_refresh_that_hangs_is_ended(
-    local: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever is asked, no answer comes."""
+    program = tmp_path / "hanging"
+    program.write_text("#!/bin/sh\nexec sleep 60\n", "utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+
+@pytest.mark.usefixtures("hanging")
+@pytest.mark.parametrize(
+    ("here", "polled", "patience"),
+    [(True, True, 0.1), (True, False, 0.9), (False, True, 0.9)],
+    ids=["served soon", "never asked again", "nothing to serve"],
+)
+def test_a_source_that_hangs_does_not_keep_models_from_being_served(
+    origin: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    here: bool,
+    polled: bool,
+    patience: float,
 ) -> None:
+    """Kubernetes would restart a server that is not live within its two minutes."""
+    monkeypatch.setattr("app.sources.refresh.START_SECONDS", 0.1)
+    monkeypatch.setattr("app.sources.refresh.TIMEOUT_SECONDS", 0.9)
+    root = origin if here else origin / "absent"
+    began = time.monotonic()
+    assert not first_refresh("s3://models", root, polled=polled)
+    assert patience <= time.monotonic() - began
+    assert f"did not answer within {patience:.0f} s" in caplog.text
+
+
+@pytest.mark.usefixtures("hanging")
+def test_a_refresh_that_hangs_is_ended(local: Path, caplog: pytest.LogCaptureFixture) -> None:
     """At its timeout, and within a second of the server's end."""
-    hanging = tmp_path / "hanging"
-    hanging.write_text("#!/bin/sh\nexec sleep 60\n", "utf-8")
-    hanging.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(hanging))
     began = time.monotonic()
     assert not refresh("s3://models", local, until=threading.Event(), timeout=0.5)
     assert "did not answer within" in caplog.text
