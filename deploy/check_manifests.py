@@ -34,6 +34,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         "image": {"digest": "sha256:" + "0" * 64},
         "imagePullSecrets": [{"name": "registry"}],
         "settings": {"PADDLEPOOL_CODEC_PROCESSES": "4"},
+        "resources": {"requests": {"cpu": 1.5}, "limits": {"memory": "6291456Ki"}},
         "extraEnv": [
             {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "bucket", "key": "token"}}}
         ],
@@ -77,17 +78,49 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+METADATA = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "name": {"type": "string"},
+        "namespace": {"type": "string"},
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+}
+"""What a manifest may say there; a definition leaves it open."""
+
 REFUSED: Mapping[str, Mapping[str, Any]] = {
     "a name that is not known": {"replicas": 3},
     "a name within": {"image": {"tagg": "1"}},
     "a number as text": {"replicaCount": "three"},
-    "a setting that is none": {"settings": {"paddlepool_port": "1"}},
+    "a setting that is none": {"settings": {"PADDLEPOOL_CODEC_PROCESES": "2"}},
     "a number in the environment": {"settings": {"PADDLEPOOL_CODEC_PROCESSES": 4}},
     "a key in clear": {"settings": {"PADDLEPOOL_API_KEYS": "secret"}},
+    "a key of another kind in clear": {"settings": {"PADDLEPOOL_START_GROUP_KEYS": "secret"}},
+    "probes that need a key": {"settings": {"PADDLEPOOL_HEALTH_NEEDS_KEY": "true"}},
+    "a variable without a name": {"extraEnv": [{"value": "1"}]},
+    "a drain that its grace period does not know": {
+        "extraEnv": [{"name": "PADDLEPOOL_DRAIN_DELAY_SECONDS", "value": "60"}]
+    },
+    "labels that the selector does not find": {"podLabels": {"app.kubernetes.io/name": "other"}},
+    "a quantity that is none": {"resources": {"limits": {"memory": "6ki"}}},
+    "a quantity below nothing": {"resources": {"limits": {"memory": -6}}},
+    "a resource that is none": {"resources": {"limits": {"memry": "6Gi"}}},
+    "a name that a Service cannot have": {"fullnameOverride": "1.2"},
+    "more than all": {"podDisruptionBudget": {"maxUnavailable": "999%"}},
+    "no models at all": {"models": None},
     "a damaged digest": {"image": {"digest": "sha256:12"}},
     "another place of models": {"models": {"from": "registry"}},
     "a volume without its claim": {"models": {"from": "volume"}},
     "a source without its address": {"models": {"from": "source"}},
+    "a source that nothing reads": {
+        "models": {"from": "source", "source": {"address": "oci://models/repository"}}
+    },
+    "a source that the network policy keeps away": {
+        "models": {"from": "source", "source": {"address": "s3://models/repository"}},
+        "networkPolicy": {"enabled": True},
+    },
     "an admin key without a secret": {"keys": {"adminKeyItem": "admin"}},
     "two autoscalers": {
         "autoscaling": {"enabled": True},
@@ -96,6 +129,11 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
     },
     "fewer at most than at least": {
         "autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 2}
+    },
+    "the same by the queue": {
+        "keda": {"enabled": True},
+        "monitoring": {"serviceMonitor": {"enabled": True}},
+        "autoscaling": {"minReplicas": 5, "maxReplicas": 2},
     },
     "a queue that nobody measures": {"keda": {"enabled": True}},
     "an ingress without a host": {"ingress": {"enabled": True}},
@@ -200,7 +238,7 @@ def crd_schemas(directory: Path) -> dict[tuple[str, str], dict[str, Any]]:
         for version in definition["versions"]:
             schema = version["schema"]["openAPIV3Schema"]
             close(schema)
-            schema["properties"]["metadata"] = {"type": "object"}
+            schema["properties"]["metadata"] = METADATA
             name = f"{definition['group']}/{version['name']}"
             schemas[name, definition["names"]["kind"]] = schema
     if not schemas:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from typing import TYPE_CHECKING
 
 from app.commands.repository import add_repository_option, repository_root
@@ -24,6 +26,8 @@ def run_sync(args: argparse.Namespace) -> int:
     from app.sources.remote import Source
     from app.sources.sync import lines_of, sync
 
+    # As an exception, so that what is half copied is removed.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     changes = sync(Source(args.address), repository_root(args.repository))
     for line in lines_of(changes):
         print(line)

@@ -32,19 +32,19 @@ def run(args: argparse.Namespace) -> int:
     import gc
     import logging
     import os
-    import threading
 
     from pydantic import ValidationError
 
     from app.api.services import Lifecycle
     from app.contracts.errors import ConfigError
-    from app.main import create_app, model_source
+    from app.main import create_app
     from app.observability import json_log
     from app.pipelines import PIPELINES
     from app.pipelines.task import load_tasks, settings_class
     from app.server import run as server
     from app.server.descriptors import affordable_connections
     from app.settings import explain, unknown_variables
+    from app.sources.refresh import first_refresh
 
     names = ("host", "port", "model_repository", "log_level")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
@@ -66,11 +66,9 @@ def run(args: argparse.Namespace) -> int:
             server.listen(settings.host, port, backlog=1).close()
     except OSError as error:
         return _refuse(f"cannot listen on {settings.host}:{port}: {error.strerror}")
-    bring_models = model_source(settings)
-    if (
-        bring_models is not None
-    ):  # the first time, before anything is read; the log says if it fails
-        bring_models(threading.Event())
+    if settings.model_source:  # before anything is read; the log says if it fails
+        polled = settings.repository_poll_seconds > 0
+        first_refresh(settings.model_source, settings.model_repository, polled=polled)
     try:
         ports = 1 if settings.grpc_port is None else 2
         connections = affordable_connections(settings.max_connections, ports=ports)

@@ -10,12 +10,26 @@ import threading
 from pathlib import Path
 from typing import IO
 
+from app.repository.manifest import MANIFEST
+
 POLL_SECONDS = 0.2
 END_SECONDS = 5.0
 TIMEOUT_SECONDS = 600.0
 """For everything that is new; what was complete by then stays."""
+START_SECONDS = 30.0
+"""For the same before a start, where there is something to serve and another look will follow."""
 
 log = logging.getLogger(__name__)
+
+
+def first_refresh(address: str, root: Path, *, polled: bool) -> bool:
+    """`refresh` before a start. A source that hangs does not keep what is here from being served.
+
+    `polled` says that the source is asked again: what is not complete by then comes later.
+    """
+    short = polled and any(root.glob(f"*/*/{MANIFEST}"))
+    timeout = START_SECONDS if short else TIMEOUT_SECONDS
+    return refresh(address, root, until=threading.Event(), timeout=timeout)
 
 
 def refresh(

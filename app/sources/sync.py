@@ -40,9 +40,10 @@ def sync(source: Source, root: Path) -> Changes:
 
     Only versions that the model's version policy could serve are copied. A version appears when
     every byte of it is as its manifest says; one that is not is refused, and tried again when the
-    source's listing of it changes. A model that the source no longer has stays: what is served is
-    never emptied from afar. Raises DownloadError when the source cannot be read, and ConfigError
-    when `root` cannot be written; versions that were complete by then stay.
+    source's listing of it changes. A file that cannot be read is refused alone. A model that the
+    source no longer has stays: what is served is never emptied from afar. Raises DownloadError when
+    the source cannot be listed, and ConfigError when `root` cannot be written; versions that were
+    complete by then stay.
     """
     models = source.models()
     changes = Changes()
@@ -79,7 +80,12 @@ def _sync_model(
             break
         label, files = f"{name}/{version}", model.versions[version]
         looks = fingerprint(files)
-        if _is_published(source, directory / str(version), files):
+        try:
+            published = _is_published(source, directory / str(version), files)
+        except DownloadError as error:  # what is here stays
+            changes.refused[label] = error.message
+            published = True
+        if published:
             complete += 1
         elif refused.get(label) == looks:
             changes.refused[label] = "as before: it has not changed since it was refused"
@@ -106,9 +112,12 @@ def _sync_config(
 ) -> ModelConfig | None:
     """The model's configuration, local from now on; None where it is unfit: the old one stays."""
     found = model.files.get(CONFIG)
-    text = b"" if found is None else source.read(found, limit=MAX_CONFIG_BYTES)
     try:
+        text = b"" if found is None else source.read(found, limit=MAX_CONFIG_BYTES)
         config = ModelConfig.model_validate(tomllib.loads(text.decode("utf-8")))
+    except DownloadError as error:
+        changes.refused[f"{directory.name}/{CONFIG}"] = error.message
+        return None
     except (ValidationError, ValueError, RecursionError) as error:
         fault = faults_of(error) if isinstance(error, ValidationError) else "it is not TOML"
         changes.refused[f"{directory.name}/{CONFIG}"] = fault
@@ -120,10 +129,15 @@ def _sync_config(
 
 
 def _replace(source: Source, path: Path, found: RemoteFile, changes: Changes) -> None:
-    text = source.read(found, limit=MAX_CONFIG_BYTES)
+    label = f"{path.parent.name}/{path.name}"
+    try:
+        text = source.read(found, limit=MAX_CONFIG_BYTES)
+    except DownloadError as error:
+        changes.refused[label] = error.message
+        return
     if _read(path) != text:
         _write_atomically(path, text)
-        changes.taken.append(f"{path.parent.name}/{path.name}")
+        changes.taken.append(label)
 
 
 def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) -> bool:

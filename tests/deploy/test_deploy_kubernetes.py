@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from app import __version__
+from app.pipelines import PIPELINES
+from app.pipelines.task import load_tasks, settings_class
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +24,21 @@ RAY = ROOT / "deploy" / "ray"
 PYTHON = ROOT / ".venv-deploy" / "bin" / "python"
 CRDS = ROOT.parent / "shared" / "data" / "crds"
 NO_CRDS = "SKIPPED MANIFEST TESTS: no custom resource definitions beside the project"
+
+SETTINGS = {
+    f"PADDLEPOOL_{name.upper()}"
+    for name in settings_class(load_tasks(PIPELINES).values()).model_fields
+}
+KEPT = {
+    f"PADDLEPOOL_{name}"
+    for name in (
+        *("HOST", "PORT", "MODEL_REPOSITORY", "MODEL_SOURCE", "REPOSITORY_POLL_SECONDS"),
+        *("DRAIN_DELAY_SECONDS", "DRAIN_TIMEOUT_SECONDS"),
+        *("API_KEYS", "API_KEYS_FILE", "ADMIN_KEY", "START_GROUP_KEYS"),
+        "HEALTH_NEEDS_KEY",  # the probes carry none
+    )
+}
+"""Settings that are not among the chart's `settings`."""
 
 Check = Callable[..., tuple[int, str]]
 
@@ -47,7 +64,7 @@ def check() -> Check:
 
 @pytest.mark.slow
 def test_chart_and_manifests_are_without_a_fault(check: Check) -> None:
-    """Lint, strict schemas of two Kubernetes versions, and fifteen sets of values refused."""
+    """Lint, strict schemas of two Kubernetes versions, and 29 sets of values refused."""
     code, printed = check()
     assert (code, printed.splitlines()[-1].endswith(": 0 faults")) == (0, True), printed
 
@@ -72,6 +89,7 @@ def test_manifests_fit_their_definitions(check: Check) -> None:
         ("helm/paddlepool/values.schema.json", '"replicaCount"', '"replicas"'),
         ("kserve/servingruntime.yaml", "supportedModelFormats", "supportedModelFormat"),
         ("kserve/inferenceservice.yaml", "maxReplicas", "maxReplica"),
+        ("kserve/inferenceservice.yaml", "annotations:", "annotation:"),
         ("ray/rayservice.yaml", "serveConfigV2", "serveConfigv2"),
         ("ray/rayservice.yaml", "containerPort: 6379", "containerport: 6379"),
     ],
@@ -129,9 +147,40 @@ def test_versions_and_settings_are_the_servers_own() -> None:
     service = (RAY / "rayservice.yaml").read_text("utf-8")
     assert set(re.findall("image: (.+)", service)) == {f"paddlepool-ray:{__version__}"}
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
-    kept = schema["properties"]["settings"]["propertyNames"]["not"]["enum"]
-    known = {f"PADDLEPOOL_{name.upper()}" for name in Settings.model_fields}
-    assert set(kept) <= known
+    taken = set(schema["properties"]["settings"]["propertyNames"]["enum"])
+    assert taken == SETTINGS - KEPT
+
+
+@pytest.mark.parametrize(
+    "file", [CHART / "templates" / "deployment.yaml", KSERVE / "servingruntime.yaml"], ids=str
+)
+def test_variables_in_manifests_are_settings(file: Path) -> None:
+    """A server reports one that is none and goes on with the default."""
+    found = set(re.findall(r"name: (PADDLEPOOL_\w+)", file.read_text("utf-8")))
+    assert (found - SETTINGS, found != set()) == (set(), True)
+
+
+def test_kserve_waits_for_the_drain() -> None:
+    """Kubernetes' own grace period is no longer than delay and timeout together."""
+    runtime = yaml.safe_load((KSERVE / "servingruntime.yaml").read_text("utf-8"))
+    service = yaml.safe_load((KSERVE / "inferenceservice.yaml").read_text("utf-8"))
+    given = {each["name"]: each["value"] for each in runtime["spec"]["containers"][0]["env"]}
+    delay = float(given["PADDLEPOOL_DRAIN_DELAY_SECONDS"])
+    grace = service["spec"]["predictor"].get("terminationGracePeriodSeconds", 30)
+    assert grace >= delay + Settings().drain_timeout_seconds + 5
+
+
+@pytest.mark.parametrize("manifest", [KSERVE / "inferenceservice.yaml", RAY / "rayservice.yaml"])
+def test_no_service_sets_a_setting(manifest: Path) -> None:
+    """A Service `paddlepool` would set PADDLEPOOL_PORT in every pod beside it."""
+    spec = yaml.safe_load(manifest.read_text("utf-8"))["spec"]
+    if "predictor" in spec:
+        pods = [spec["predictor"]]
+    else:
+        cluster = spec["rayClusterConfig"]
+        groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+        pods = [group["template"]["spec"] for group in groups]
+    assert [pod.get("enableServiceLinks") for pod in pods] == [False] * len(pods)
 
 
 def test_the_rules_are_those_of_the_compose_file() -> None:

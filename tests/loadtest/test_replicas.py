@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from balanced import CONFIGURATION, local_configuration
-from harness import ROOT
+from balanced import CONFIGURATION, balancer, local_configuration
+from harness import HOST, ROOT
 
 from app.settings import Settings
 
@@ -54,6 +57,43 @@ def test_haproxy_accepts_it(tmp_path: Path) -> None:
         [str(HAPROXY), "-c", "-f", file], capture_output=True, text=True, timeout=30
     )
     assert (done.returncode, "warning" in done.stderr.lower()) == (0, False), done.stderr
+
+
+class Everything(BaseHTTPRequestHandler):
+    """A replica that has every path."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@needs_haproxy
+@pytest.mark.slow
+def test_what_belongs_to_one_replica_is_not_found_however_it_is_spelt(tmp_path: Path) -> None:
+    with ThreadingHTTPServer((HOST, 0), Everything) as replica:
+        threading.Thread(target=replica.serve_forever, daemon=True).start()
+        with balancer(Path(str(HAPROXY)), [replica.server_port], tmp_path) as port:
+            got = {path: status_of(port, path) for path in (*OF_ONE, "/sentiment")}
+        replica.shutdown()
+    assert got == dict.fromkeys(OF_ONE, 404) | {"/sentiment": 200}
+
+
+OF_ONE = (
+    *("/metrics", "/%6Detrics", "/metrics?a=b"),
+    *("/v2/repository/index", "/v2/%72epository/index", "/%762/repository/index"),
+)
+
+
+def status_of(port: int, path: str) -> int:
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
 
 
 @needs_haproxy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -12,9 +13,10 @@ import pytest
 
 from app.contracts.errors import ConfigError, DownloadError
 from app.repository.layout import ModelRepository
-from app.sources.refresh import refresh
+from app.sources.refresh import first_refresh, refresh
 from app.sources.remote import Source
 from app.sources.sync import Changes, sync
+from tests.e2e.process import wait_until
 from tests.model_files import write_config, write_manifest, write_version
 
 
@@ -155,6 +157,27 @@ def test_nothing_but_the_names_of_a_repository_is_copied(origin: Path, local: Pa
     }
 
 
+@pytest.mark.parametrize("file", ["MODEL_CARD.md", "config.toml", "1/manifest.json"])
+def test_a_file_that_cannot_be_read_holds_up_nothing_else(
+    origin: Path, local: Path, file: str
+) -> None:
+    """One that is too large, here; the rest of its model and the models after it are copied."""
+    synced(origin, local)
+    write_config(origin / "other", "")
+    write_version(origin / "other" / "1")
+    (origin / "double" / file).write_bytes(b"#" * (5 << 20))
+    changes = synced(origin, local)
+    assert list(changes.refused) == [f"double/{file.removesuffix('/manifest.json')}"]
+    assert "the limit is" in next(iter(changes.refused.values()))
+    assert served(local) == {"double": (1,), "other": (1,)}
+
+
+def test_a_large_model_card_does_not_keep_its_model_away(origin: Path, local: Path) -> None:
+    (origin / "double" / "MODEL_CARD.md").write_bytes(b"#" * (5 << 20))
+    assert "double/1" in synced(origin, local).taken
+    assert served(local) == {"double": (1,)}
+
+
 def test_an_empty_source_is_an_error_and_changes_nothing(origin: Path, local: Path) -> None:
     synced(origin, local)
     shutil.rmtree(origin / "double")
@@ -184,14 +207,62 @@ def test_a_refresh_reports_and_never_raises(
     assert served(local) == {"double": (1,)}
 
 
-def test_a_refresh_that_hangs_is_ended(
-    local: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.slow
+def test_a_copy_that_is_ended_leaves_nothing_behind(origin: Path, local: Path) -> None:
+    """Each attempt at a slow source would leave its part of a version on the disk."""
+    params = origin / "double" / "1" / "inference.pdiparams"
+    params.write_bytes(b"")
+    write_manifest(params.parent)
+    params.unlink()
+    os.mkfifo(params)  # nobody writes: reading it hangs
+    threading.Thread(
+        target=refresh,
+        args=(f"file://{origin}", local),
+        kwargs={"until": (ending := threading.Event())},
+        daemon=True,
+    ).start()
+    wait_until(lambda: leftovers(local) != [])
+    ending.set()
+    wait_until(lambda: leftovers(local) == [])
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever is asked, no answer comes."""
+    program = tmp_path / "hanging"
+    program.write_text("#!/bin/sh\nexec sleep 60\n", "utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+
+@pytest.mark.usefixtures("hanging")
+@pytest.mark.parametrize(
+    ("here", "polled", "patience"),
+    [(True, True, 0.1), (True, False, 0.9), (False, True, 0.9)],
+    ids=["served soon", "never asked again", "nothing to serve"],
+)
+def test_a_source_that_hangs_does_not_keep_models_from_being_served(
+    origin: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    here: bool,
+    polled: bool,
+    patience: float,
 ) -> None:
+    """Kubernetes would restart a server that is not live within its two minutes."""
+    monkeypatch.setattr("app.sources.refresh.START_SECONDS", 0.1)
+    monkeypatch.setattr("app.sources.refresh.TIMEOUT_SECONDS", 0.9)
+    root = origin if here else origin / "absent"
+    began = time.monotonic()
+    assert not first_refresh("s3://models", root, polled=polled)
+    assert patience <= time.monotonic() - began
+    assert f"did not answer within {patience:.0f} s" in caplog.text
+
+
+@pytest.mark.usefixtures("hanging")
+def test_a_refresh_that_hangs_is_ended(local: Path, caplog: pytest.LogCaptureFixture) -> None:
     """At its timeout, and within a second of the server's end."""
-    hanging = tmp_path / "hanging"
-    hanging.write_text("#!/bin/sh\nexec sleep 60\n", "utf-8")
-    hanging.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(hanging))
     began = time.monotonic()
     assert not refresh("s3://models", local, until=threading.Event(), timeout=0.5)
     assert "did not answer within" in caplog.text
