@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import IO
 
@@ -40,11 +41,20 @@ def refresh(
     Ends within `timeout` seconds, and soon when the event is set. Never raises: what is served
     does not depend on a source that is gone.
     """
-    command = [sys.executable, "-m", "app.cli", "models", "sync", address]
+    command = [
+        sys.executable,
+        "-m",
+        "app.cli",
+        "models",
+        "sync",
+        address,
+        "--repository",
+        str(root),
+    ]
     try:
         child = subprocess.Popen(
-            [*command, "--repository", str(root)],
-            stdin=subprocess.DEVNULL,
+            [*command, "--end-with-input"],
+            stdin=subprocess.PIPE,  # ends with this process, whatever ends it
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -56,9 +66,9 @@ def refresh(
     printed: list[str] = []
     reader = threading.Thread(target=_collect, args=(child.stdout, printed), daemon=True)
     reader.start()
-    waited = 0.0
-    while child.poll() is None and waited < timeout and not until.wait(POLL_SECONDS):
-        waited += POLL_SECONDS
+    give_up = time.monotonic() + timeout
+    while child.poll() is None and time.monotonic() < give_up and not until.wait(POLL_SECONDS):
+        pass
     late = child.poll() is None
     if late:
         child.terminate()
@@ -67,6 +77,8 @@ def refresh(
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+    if child.stdin is not None:
+        child.stdin.close()
     reader.join(END_SECONDS)
     for line in printed[-50:]:
         log.info("model source: %s", line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -223,6 +224,25 @@ def test_a_copy_that_is_ended_leaves_nothing_behind(origin: Path, local: Path) -
     ).start()
     wait_until(lambda: leftovers(local) != [])
     ending.set()
+    wait_until(lambda: leftovers(local) == [])
+
+
+@pytest.mark.slow
+def test_a_copy_ends_with_the_server_that_was_killed(origin: Path, local: Path) -> None:
+    """Nothing is left running, and nothing on the disk."""
+    params = origin / "double" / "1" / "inference.pdiparams"
+    params.write_bytes(b"")
+    write_manifest(params.parent)
+    params.unlink()
+    os.mkfifo(params)
+    program = (
+        "import sys, threading; from pathlib import Path; from app.sources.refresh import refresh;"
+        "refresh(sys.argv[1], Path(sys.argv[2]), until=threading.Event())"
+    )
+    server = subprocess.Popen([sys.executable, "-c", program, f"file://{origin}", str(local)])
+    wait_until(lambda: leftovers(local) != [])
+    server.kill()
+    server.wait()
     wait_until(lambda: leftovers(local) == [])
 
 
