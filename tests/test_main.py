@@ -7,7 +7,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from app.main import build_workers, create_app
 from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
 from app.pipelines.task import load_tasks, settings_class
+from app.resources import memory_limit
 from app.settings import Settings
 from tests.api.fakes import Client, FakeRegistry, make_settings
 
@@ -83,6 +84,24 @@ def test_a_key_file_without_a_key_is_refused_before_anything_starts(tmp_path: Pa
     settings = Settings(model_repository=tmp_path, api_keys_file=tmp_path / "keys")
     with pytest.raises(ConfigError, match="PADDLEPOOL_API_KEYS_FILE"):
         create_app(settings)
+
+
+@pytest.mark.parametrize(("setting", "held"), [(0, memory_limit() // 4), (1_000, 1_000)])
+def test_groups_on_demand_have_a_quarter_of_the_memory_unless_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: int, held: int
+) -> None:
+    """However many of them a client names."""
+    given: dict[str, Any] = {}
+
+    def registry(*_: object, **options: Any) -> None:
+        given.update(options)
+        raise InterruptedError
+
+    monkeypatch.setattr("app.main.ModelRegistry", registry)
+    monkeypatch.setattr("app.main.build_workers", lambda *_: None)
+    with pytest.raises(InterruptedError):
+        create_app(make_settings(model_repository=tmp_path, on_demand_memory_bytes=setting))
+    assert given["max_on_demand_bytes"] == held
 
 
 def test_codec_processes_are_in_the_metrics() -> None:

@@ -27,6 +27,7 @@ from PIL import (  # the plugins are imported by name: Image.open() must not loo
 
 from app.codecs.bands import bands
 from app.codecs.headers import check_header, check_size
+from app.codecs.jpeg_header import check_decoding_twice
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import Pixels
 from app.codecs.sniff import sniff
@@ -96,7 +97,7 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
         check_size(*image.size, limits)
         image.load()
         pixels = _to_eight_bits(image)
-        if kind == "JPEG" and image.mode == "RGB" and _is_cut_short(body, pixels):
+        if kind == "JPEG" and image.mode == "RGB" and _is_cut_short(body, pixels, limits):
             raise ImageUnreadable("the JPEG data ends before the picture does")
         turn = _TURNS.get(_orientation(image))
     return np.ascontiguousarray(turn(pixels)) if turn else pixels
@@ -128,16 +129,18 @@ def _register_heic() -> None:
     )
 
 
-def _is_cut_short(body: bytes, pixels: Pixels) -> bool:
+def _is_cut_short(body: bytes, pixels: Pixels, limits: PictureLimits) -> bool:
     """Whether libjpeg made up the end of the picture.
 
     Where data ends early but an end marker follows, libjpeg fills up with mid-grey and says
     nothing. So if the last corner is mid-grey, decode again with a few bytes added before the end
     marker: a complete picture ignores them, an incomplete one takes them for the missing data.
+    Raises TooManyScans where the budget has no room for that.
     """
     end = body.rfind(b"\xff\xd9")
     if end == -1 or not (pixels[-8:, -8:] == 128).all():
         return False
+    check_decoding_twice(body, limits)
     longer = body[:end] + bytes(range(1, 128)) + body[end:]
     with Image.open(io.BytesIO(longer), formats=("JPEG",)) as image:
         return not np.array_equal(_to_eight_bits(image), pixels)

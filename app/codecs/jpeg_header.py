@@ -39,6 +39,15 @@ class _Scans:
         self._count = 0
         self._passes = 0.0
 
+    @property
+    def cost(self) -> float:
+        """Pixels that all scans so far go over."""
+        return self._passes * self.width * self.height
+
+    @property
+    def budget(self) -> int:
+        return SCAN_BUDGET * max(self.width * self.height, BUDGET_PIXELS)
+
     def frame(self, body: bytes, at: int) -> None:
         """Read a frame header, the marker of which lies at `at`."""
         high, wide, count = struct.unpack_from(">HHB", body, at + 5)
@@ -62,20 +71,37 @@ class _Scans:
         count = body[at + 4]
         components = body[at + 5 : at + 5 + 2 * count : 2]
         self._passes += sum(self._shares.get(number, 1.0) for number in components)
-        pixels = self.width * self.height
-        budget = SCAN_BUDGET * max(pixels, BUDGET_PIXELS)
-        if self._passes * pixels > budget:
+        if self.cost > self.budget:
             raise TooManyScans(
-                f"the JPEG's first {self._count} scans go over {self._passes * pixels:,.0f} "
-                f"pixels; the limit is {budget:,} for {self.width} x {self.height}",
-                limit=budget,
-                received=round(self._passes * pixels),
+                f"the JPEG's first {self._count} scans go over {self.cost:,.0f} "
+                f"pixels; the limit is {self.budget:,} for {self.width} x {self.height}",
+                limit=self.budget,
+                received=round(self.cost),
             )
 
 
 def walk_jpeg(body: bytes, limits: PictureLimits) -> tuple[int, int]:
-    """Width and height. Follows the segments; a marker's bytes inside a segment or a thumbnail do
-    not count. Raises TooManyScans, and ImageUnreadable where markers are missing or too many."""
+    """Width and height. Raises TooManyScans, and ImageUnreadable where markers are missing or too
+    many."""
+    scans = _walk(body, limits)
+    return scans.width, scans.height
+
+
+def check_decoding_twice(body: bytes, limits: PictureLimits) -> None:
+    """Raises TooManyScans where the budget has no room for every scan a second time."""
+    scans = _walk(body, limits)
+    if 2 * scans.cost > scans.budget:
+        raise TooManyScans(
+            f"the JPEG ends in grey; to tell whether it is complete its scans would go over "
+            f"{2 * scans.cost:,.0f} pixels; the limit is {scans.budget:,} for "
+            f"{scans.width} x {scans.height}",
+            limit=scans.budget,
+            received=round(2 * scans.cost),
+        )
+
+
+def _walk(body: bytes, limits: PictureLimits) -> _Scans:
+    """Follow the segments; a marker's bytes inside a segment or a thumbnail do not count."""
     scans = _Scans(limits)
     segments = stray = 0
     at = 2
@@ -113,4 +139,4 @@ def walk_jpeg(body: bytes, limits: PictureLimits) -> tuple[int, int]:
             at = end.start() if end else len(body)
     if not scans.width and not scans.height:
         raise ImageUnreadable("the JPEG has no frame header")
-    return scans.width, scans.height
+    return scans

@@ -32,10 +32,13 @@ from app.repository.layout import ModelRepository
 from tests.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
 from tests.engine.fakes import PATIENCE, RecordingObserver, Sleeper, row, wait_until, write_double
 from tests.model_files import PAIRS
+from tests.process import hostile
+from tests.process.kernel import check_held
 
 pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
 
 BACKENDS = {"fake": "tests.backends.targets:open_double"}
+HOSTILE = {"fake": "tests.process.hostile:open_turning_predictor"}
 
 
 def spec(**changes: Any) -> PredictorSpec:
@@ -220,6 +223,19 @@ def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
     assert policy == os.SCHED_OTHER, "nobody without privileges could take it back"
 
 
+def test_predictors_are_confined() -> None:
+    """By whatever of it the kernel has, and that is what is told of them."""
+    backend = ProcessBackend(BACKENDS)
+    predictor = backend(spec())
+    try:
+        check_held(backend.held)
+        status = Path(f"/proc/{_pid(predictor)}/status").read_text("ascii")
+    finally:
+        predictor.close()
+    assert "\nNoNewPrivs:\t1\n" in status
+    assert "\nSeccomp:\t2\n" in status
+
+
 def test_a_settled_predictor_serves_whatever_is_held() -> None:
     """It leaves the suspension it was opened with, and a stop signal is a failure again."""
     suspension = Suspension()
@@ -274,6 +290,32 @@ def registry(
     registry.load_all()
     yield registry
     registry.close()
+
+
+@pytest.mark.parametrize("attack", ["negative offset", "objects", "garbage", "flood of garbage"])
+def test_a_predictor_that_turns_hostile_costs_its_request(
+    tmp_path: Path, observer: RecordingObserver, attack: str
+) -> None:
+    """The server lives, the request gets an error of the server's, the process is replaced."""
+    write_double(tmp_path, count=1, batch=1)
+    registry = ModelRegistry(
+        ModelRepository(tmp_path),
+        open_predictor=ProcessBackend(HOSTILE),
+        build_pipeline=lambda info: None,
+        observer=observer,
+    )
+    try:
+        registry.load_all()
+        with registry.lease("double") as model:
+            guilty = row(hostile.TURNS[attack])
+            future = model.submit(guilty, deadline=time.monotonic() + PATIENCE)
+            with pytest.raises(WorkerCrashed):
+                future.result(timeout=PATIENCE)
+            good = model.submit(row(1), deadline=time.monotonic() + PATIENCE)
+            assert good.result(timeout=PATIENCE).outputs["y"] == 2
+        assert observer.restarts == ["corrupt"]
+    finally:
+        registry.close()
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP], ids=str)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import zlib
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -260,6 +262,47 @@ def test_a_large_jpeg_may_have_fewer_scans() -> None:
     quartered = partial(pictures.jpeg_of_empty_scans, 8_000, 6_000, components=3, factors=0x22)
     assert walk_jpeg(quartered(scans=47), LIMITS) == (8_000, 6_000)
     assert walk_jpeg(pictures.jpeg_of_empty_scans(2_000, 2_500, scans=100), LIMITS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("width", "height", "scans", "components"),
+    [
+        (4_000, 3_000, 48, 1),
+        (4_000, 3_000, 46, 3),
+        (2_000, 2_500, 98, 3),
+        (8_000, 6_000, 46, 3),
+    ],
+)
+def test_the_costliest_scans_take_a_second_at_12_megapixels(
+    width: int, height: int, scans: int, components: int
+) -> None:
+    """In proportion above. In colour they end in grey, as what was cut short would: that costs one
+    decoding, not two."""
+    body = pictures.jpeg_of_empty_scans(width, height, scans=scans, components=components)
+    assert walk_jpeg(body, LIMITS) == (width, height)
+    began = time.process_time()
+    with pytest.raises(TooManyScans) if components > 1 else contextlib.nullcontext():
+        decode(body, LIMITS)
+    assert time.process_time() - began < max(1.0, width * height / 12_000_000)
+
+
+def test_only_what_is_cheap_is_decoded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the budget of scans, and one scan more; both end in grey."""
+    opened: list[object] = []
+    real = Image.open
+
+    def opening(*arguments: Any, **options: Any) -> Image.Image:
+        opened.append(arguments)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(Image, "open", opening)
+    made = partial(pictures.jpeg_of_empty_scans, 4_000, 3_000, components=3)
+    assert decode(made(scans=22), LIMITS).shape == (3_000, 4_000, 3)
+    assert len(opened) == 2
+    with pytest.raises(TooManyScans, match="600,000,000 pixels; the limit is 576,000,000"):
+        decode(made(scans=23), LIMITS)
+    assert len(opened) == 3
 
 
 def test_progressive_jpegs_of_any_encoder_are_accepted() -> None:

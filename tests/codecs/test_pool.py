@@ -330,11 +330,12 @@ def test_a_process_that_died_while_idle_is_soon_not_counted(
     pool = Pool(count=2)
     try:
         pool.pool.warm_up(f"{FAULTS}:echo")
-        end_idle(min(pool.pool.pids()))
+        end_idle(dead := min(pool.pool.pids()))
         sleeper = Sleeper(began := time.monotonic())
         wait_until(lambda: pool.pool.status().live == 1, patience=5.0)
         assert time.monotonic() - began < 1.0 + sleeper.late()
         assert len(pool.pool.pids()) == 1
+        assert not Path(f"/proc/{dead}").exists(), "a zombie"
         openings.let()
         wait_until(lambda: pool.pool.status().live == 2)
     finally:

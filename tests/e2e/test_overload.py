@@ -1,7 +1,8 @@
-"""Three times as much as the server can answer: it answers what it can and refuses the rest."""
+"""More than the server can answer or hold: it takes what it can and refuses the rest."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.e2e.process import read_reply, running, status_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
@@ -38,3 +41,46 @@ def test_goodput_survives_three_times_the_load(tmp_path: Path) -> None:
         assert set(case["statuses"]) == {"200", "503"}, done.stdout
         assert case["goodput"] > 0.5, done.stdout
         assert case["refusal_p50_ms"] < 500, done.stdout
+
+
+MIB = 1 << 20
+BODIES, BODY_BYTES, BUDGET_BYTES = 12, 40 * MIB, 96 * MIB
+
+
+def peak_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def test_unfinished_bodies_share_their_memory(tiny_model_repository: Path, tmp_path: Path) -> None:
+    """Of twelve that send 40 of 48 MiB and stop, those that fit are kept; the others get 503 and a
+    time to come back, and a small request is answered beside them."""
+    head = (
+        b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Length: %d\r\n\r\n" % (BODY_BYTES + 8 * MIB)
+    )
+    settings = {"body_memory_bytes": BUDGET_BYTES}
+    with (
+        running(tiny_model_repository, tmp_path, settings=settings) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        server.wait_loaded()
+        before = peak_bytes(server.process.pid)
+        connections = []
+        for _ in range(BODIES):
+            connections.append(stack.enter_context(server.connect()))
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                connections[-1].sendall(head + bytes(BODY_BYTES))
+        with server.client() as client:
+            assert client.get("/v2/models/tiny").status_code == 200
+        refused = []
+        for connection in connections:
+            connection.settimeout(1.0)
+            with contextlib.suppress(TimeoutError):
+                refused.append(read_reply(connection))
+        grown = peak_bytes(server.process.pid) - before
+    assert grown < BUDGET_BYTES + 64 * MIB
+    assert len(refused) >= BODIES - BUDGET_BYTES // BODY_BYTES
+    for reply in refused:
+        assert status_of(reply) == 503
+        assert b"\r\nretry-after: 1\r\n" in reply.lower()

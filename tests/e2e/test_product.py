@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.probe import assert_live_within
 from tests.e2e.process import ROOT, Server, read_reply, running, status_of, wait_until
+from tests.process.kernel import available_measures
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
@@ -52,6 +53,20 @@ def test_every_model_of_the_repository_is_ready(client: httpx.Client) -> None:
         "angry", "happy", "neutral", "surprise", "sad", "fear"
     ]  # fmt: skip
     assert all("preview" in model["weights"] for model in models.values())
+
+
+def test_info_tells_what_confines_the_processes_that_serve(
+    product: Server, client: httpx.Client
+) -> None:
+    """All that the kernel has for it, and its own words for every child of the server."""
+    available = list(available_measures())
+    confinement = client.get("/info").json()["confinement"]
+    assert confinement == {"codecs": available, "predictors": available}
+    states = [Path(f"/proc/{pid}/status").read_text("ascii") for pid in product.children()]
+    assert len(states) > 2
+    assert all("\nNoNewPrivs:\t1\n" in state for state in states)
+    if "seccomp" in available:
+        assert all("\nSeccomp:\t2\n" in state for state in states)
 
 
 def test_a_text_gets_its_emotions(client: httpx.Client) -> None:

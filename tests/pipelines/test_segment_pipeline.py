@@ -19,6 +19,7 @@ from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
 from app.codecs.pool import CodecPool
 from app.codecs.service import Codecs
+from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -111,6 +112,28 @@ def open_descriptors() -> int:
 
 
 PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
+
+
+class Spent:
+    """A Quota without limits."""
+
+    def __init__(self) -> None:
+        self.amounts: list[tuple[str, int]] = []
+
+    def spend(self, what: str, amount: int) -> None:
+        self.amounts.append((what, amount))
+
+
+@pytest.mark.slow
+def test_a_picture_costs_its_caller_the_pixels_it_has(server: Server) -> None:
+    """Those of the upload, whatever the network looks at."""
+    spent = Spent()
+    before = CALLER.set(Caller(name="somebody", quota=spent))
+    try:
+        server.ask(PHOTO, size="preview")
+    finally:
+        CALLER.reset(before)
+    assert spent.amounts == [("pixels", 200 * 150)]
 
 
 @pytest.mark.slow

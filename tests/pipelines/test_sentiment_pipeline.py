@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -147,6 +148,28 @@ def at_once(call: Coroutine[Any, Any, T]) -> T:
 
 def by_label(result: TextScores) -> dict[str, float]:
     return {score.label: score.score for score in result.scores}
+
+
+class Spent:
+    """A Quota without limits."""
+
+    def __init__(self) -> None:
+        self.amounts: list[tuple[str, int]] = []
+
+    def spend(self, what: str, amount: int) -> None:
+        self.amounts.append((what, amount))
+
+
+def test_texts_cost_their_caller_one_each(pipeline: SentimentPipeline) -> None:
+    """However many requests they come in."""
+    spent = Spent()
+    before = CALLER.set(Caller(name="somebody", quota=spent))
+    try:
+        classify(pipeline, ["one", "two", "three"])
+        classify(pipeline, ["four"])
+    finally:
+        CALLER.reset(before)
+    assert spent.amounts == [("texts", 3), ("texts", 1)]
 
 
 # --- tokens ---------------------------------------------------------------------------------

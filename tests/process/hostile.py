@@ -25,6 +25,9 @@ def reply(layout: object, meta: object = None, seconds: object = 0.0) -> bytes:
 MESSAGES: dict[str, Sequence[bytes]] = {
     "negative offset": [reply([["x", "<f4", [4], -4096]])],
     "offset beyond": [reply([["x", "<f4", [4], 1 << 40]])],
+    "a byte beyond": [reply([["x", "|u1", [4096], 1]])],
+    "behind the block": [reply([["x", "<f4", [4], 4096]])],
+    "larger than the block": [reply([["x", "<f4", [1025], 0]])],
     "offset overflows": [reply([["x", "<f4", [4], (1 << 64) - 8]])],
     "objects": [reply([["x", "|O", [4], 0]])],
     "text": [reply([["x", "<U4", [4], 0]])],
@@ -67,6 +70,25 @@ def attack(
     """The same in a codec process, as a function that it calls."""
     with socket.socket(fileno=os.dup(_wire())) as wire:
         return _attack(str(meta["attack"]), wire, {}, arrays, descriptors)
+
+
+TURNS = {name: 1000.0 + number for number, name in enumerate(MESSAGES)}
+"""Values in `x` that make the predictor below turn."""
+
+
+def open_turning_predictor(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Target of a predictor: y = 2 x until it is given one of TURNS."""
+    wire = socket.socket(fileno=os.dup(_wire()))
+
+    def handle(
+        meta: Mapping[str, Any], arrays: Mapping[str, Any], descriptors: Sequence[int]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        for name, value in TURNS.items():
+            if (arrays["x"] == value).any():
+                return _attack(name, wire, meta, arrays, descriptors)
+        return {}, {"0": 2 * arrays["x"]}
+
+    return {}, handle
 
 
 def _attack(

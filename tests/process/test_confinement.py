@@ -11,7 +11,8 @@ import pytest
 from app.codecs.pool import CodecPool
 from app.process import landlock, seccomp
 from app.process.child import Child, Limits
-from app.process.confinement import MEASURES, Confinement
+from app.process.confinement import Confinement
+from tests.process.kernel import check_held
 
 REFUSED = {"EPERM", "EACCES"}
 
@@ -27,11 +28,6 @@ def status(pid: int) -> Mapping[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def holds(measures: tuple[str, ...]) -> None:
-    if measures != MEASURES:
-        pytest.skip(f"this kernel has only {', '.join(measures) or 'none of it'}")
-
-
 @pytest.mark.slow
 def test_a_codec_process_can_touch_nothing(folder: Path) -> None:
     """No socket, no program, no process, no file to write; and of files, its own code to read."""
@@ -40,7 +36,7 @@ def test_a_codec_process_can_touch_nothing(folder: Path) -> None:
         made = {"folder": str(folder)}
         call = pool.submit("tests.process.attempts:in_codec", made, deadline=time.monotonic() + 60)
         found = call.result(timeout=60).meta
-        holds(pool.held)
+        check_held(pool.held)
         assert {name: reason for name, reason in found.items() if reason not in REFUSED} == {}
         [pid] = pool.pids()
         state = status(pid)
@@ -65,7 +61,7 @@ def test_a_predictor_process_may_write_where_models_are_converted_and_nowhere_el
         limits=Limits(confinement=Confinement.PREDICTOR),
     )
     try:
-        holds(child.held)
+        check_held(child.held)
         found = child.call({"folder": str(folder)}, timeout=60.0).meta
         assert {name for name, reason in found.items() if reason not in REFUSED} == {"read"}
         assert status(child.pid)["NoNewPrivs"] == "1"

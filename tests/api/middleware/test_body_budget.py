@@ -10,7 +10,9 @@ import pytest
 from fastapi import APIRouter, Request
 
 from app.api.middleware.body_budget import Arrival, BodyBudget
+from app.application import build_gates
 from app.contracts.errors import Overloaded
+from app.resources import memory_limit
 from tests.api.fakes import Client, assert_problem, make_app, make_settings
 
 
@@ -144,6 +146,12 @@ def test_a_slow_bodys_request_gets_503_and_the_fast_one_its_answer() -> None:
     assert slow.status_code == 503
     assert slow.json()["code"] == "overloaded"
     assert slow.headers["retry-after"] == "1"
+
+
+def test_a_quarter_of_the_memory_unless_set() -> None:
+    """The machine's, or the container's."""
+    assert build_gates(make_settings(), ()).bodies.limit == memory_limit() // 4
+    assert build_gates(make_settings(body_memory_bytes=1_000), ()).bodies.limit == 1_000
 
 
 def test_a_body_larger_than_the_budget_is_413() -> None:

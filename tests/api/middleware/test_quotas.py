@@ -107,7 +107,7 @@ def test_requests_at_one_time_are_limited() -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             running = [asyncio.create_task(client.post("/wait")) for _ in range(2)]
             await full.wait()
-            refused = await client.post("/wait")
+            refused = await asyncio.wait_for(client.post("/wait"), 20)
             gate.set()
             done = [(await each).status_code for each in running]
             return [refused.status_code, *done, (await client.post("/wait")).status_code]
