@@ -41,19 +41,10 @@ def refresh(
     Ends within `timeout` seconds, and soon when the event is set. Never raises: what is served
     does not depend on a source that is gone.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "app.cli",
-        "models",
-        "sync",
-        address,
-        "--repository",
-        str(root),
-    ]
+    command = [sys.executable, "-m", "app.cli", "models", "sync", address, "--end-with-input"]
     try:
         child = subprocess.Popen(
-            [*command, "--end-with-input"],
+            [*command, "--repository", str(root)],
             stdin=subprocess.PIPE,  # ends with this process, whatever ends it
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
