@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -275,21 +275,31 @@ def five_seconds() -> float:
     return 5.0 * max(1.0, time.monotonic() - began)
 
 
+@contextlib.contextmanager
+def serving_double(
+    root: Path, observer: RecordingObserver, targets: Mapping[str, str], *, count: int
+) -> Iterator[ModelRegistry]:
+    """Model `double` on so many real processes, batches of one."""
+    write_double(root, count=count, batch=1)
+    registry = ModelRegistry(
+        ModelRepository(root),
+        open_predictor=ProcessBackend(targets),
+        build_pipeline=lambda info: None,
+        observer=observer,
+    )
+    try:
+        registry.load_all()
+        yield registry
+    finally:
+        registry.close()
+
+
 @pytest.fixture
 def registry(
     tmp_path: Path, observer: RecordingObserver, predictors: Callable[[], set[int]]
 ) -> Iterator[ModelRegistry]:
-    """Model `double` on two real processes, batches of one."""
-    write_double(tmp_path, count=2, batch=1)
-    registry = ModelRegistry(
-        ModelRepository(tmp_path),
-        open_predictor=ProcessBackend(BACKENDS),
-        build_pipeline=lambda info: None,
-        observer=observer,
-    )
-    registry.load_all()
-    yield registry
-    registry.close()
+    with serving_double(tmp_path, observer, BACKENDS, count=2) as registry:
+        yield registry
 
 
 @pytest.mark.parametrize("attack", ["negative offset", "objects", "garbage", "flood of garbage"])
@@ -297,25 +307,17 @@ def test_a_predictor_that_turns_hostile_costs_its_request(
     tmp_path: Path, observer: RecordingObserver, attack: str
 ) -> None:
     """The server lives, the request gets an error of the server's, the process is replaced."""
-    write_double(tmp_path, count=1, batch=1)
-    registry = ModelRegistry(
-        ModelRepository(tmp_path),
-        open_predictor=ProcessBackend(HOSTILE),
-        build_pipeline=lambda info: None,
-        observer=observer,
-    )
-    try:
-        registry.load_all()
-        with registry.lease("double") as model:
-            guilty = row(hostile.TURNS[attack])
-            future = model.submit(guilty, deadline=time.monotonic() + PATIENCE)
-            with pytest.raises(WorkerCrashed):
-                future.result(timeout=PATIENCE)
-            good = model.submit(row(1), deadline=time.monotonic() + PATIENCE)
-            assert good.result(timeout=PATIENCE).outputs["y"] == 2
+    with (
+        serving_double(tmp_path, observer, HOSTILE, count=1) as registry,
+        registry.lease("double") as model,
+    ):
+        guilty = row(hostile.TURNS[attack])
+        future = model.submit(guilty, deadline=time.monotonic() + PATIENCE)
+        with pytest.raises(WorkerCrashed):
+            future.result(timeout=PATIENCE)
+        good = model.submit(row(1), deadline=time.monotonic() + PATIENCE)
+        assert good.result(timeout=PATIENCE).outputs["y"] == 2
         assert observer.restarts == ["corrupt"]
-    finally:
-        registry.close()
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP], ids=str)

@@ -208,17 +208,23 @@ def test_a_refresh_reports_and_never_raises(
     assert served(local) == {"double": (1,)}
 
 
-@pytest.mark.slow
-def test_a_copy_that_is_ended_leaves_nothing_behind(origin: Path, local: Path) -> None:
-    """Each attempt at a slow source would leave its part of a version on the disk."""
+@pytest.fixture
+def stuck(origin: Path) -> str:
+    """The address of a source that begins to answer, and then hangs."""
     params = origin / "double" / "1" / "inference.pdiparams"
     params.write_bytes(b"")
     write_manifest(params.parent)
     params.unlink()
     os.mkfifo(params)  # nobody writes: reading it hangs
+    return f"file://{origin}"
+
+
+@pytest.mark.slow
+def test_a_copy_that_is_ended_leaves_nothing_behind(stuck: str, local: Path) -> None:
+    """Each attempt at a slow source would leave its part of a version on the disk."""
     threading.Thread(
         target=refresh,
-        args=(f"file://{origin}", local),
+        args=(stuck, local),
         kwargs={"until": (ending := threading.Event())},
         daemon=True,
     ).start()
@@ -228,18 +234,13 @@ def test_a_copy_that_is_ended_leaves_nothing_behind(origin: Path, local: Path) -
 
 
 @pytest.mark.slow
-def test_a_copy_ends_with_the_server_that_was_killed(origin: Path, local: Path) -> None:
+def test_a_copy_ends_with_the_server_that_was_killed(stuck: str, local: Path) -> None:
     """Nothing is left running, and nothing on the disk."""
-    params = origin / "double" / "1" / "inference.pdiparams"
-    params.write_bytes(b"")
-    write_manifest(params.parent)
-    params.unlink()
-    os.mkfifo(params)
     program = (
         "import sys, threading; from pathlib import Path; from app.sources.refresh import refresh;"
         "refresh(sys.argv[1], Path(sys.argv[2]), until=threading.Event())"
     )
-    server = subprocess.Popen([sys.executable, "-c", program, f"file://{origin}", str(local)])
+    server = subprocess.Popen([sys.executable, "-c", program, stuck, str(local)])
     wait_until(lambda: leftovers(local) != [])
     server.kill()
     server.wait()
