@@ -26,7 +26,7 @@ options = { pause = 0.06 }
 name = "slow"
 backend = "paced"
 start = "on_demand"
-options = { pause = 0.12 }
+options = { pause = 0.3 }
 [[instance_group]]
 name = "fast"
 backend = "paced"
