@@ -187,7 +187,8 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
         },
         "batching": f"up to {batching.max_batch_size or 'any number of'} rows, "
         f"waits {batching.max_queue_delay_ms:g} ms, "
-        f"queue of {batching.max_queue_size} per instance",
+        f"queue of {batching.max_queue_size} per instance"
+        f"{', an express instance beside a flood' if batching.express_instance else ''}",
     }
     print_table([(f"{label}:", value) for label, value in facts.items()])
     rows = [("TENSOR", "NAME", "DTYPE", "SHAPE")]

@@ -39,7 +39,9 @@ class _Table(BaseModel):
 
 
 class DynamicBatching(_Table):
-    """How jobs of equal shape share a run. `max_queue_size` counts jobs per instance.
+    """How jobs of equal shape share a run. `max_queue_size` counts jobs per instance. With
+    `express_instance` a group has one more process, from when one caller's flood first keeps
+    another waiting.
 
     `max_batch_size` 0 says that the first axis is not a batch: a request may have any size in it,
     and runs alone.
@@ -48,6 +50,7 @@ class DynamicBatching(_Table):
     max_batch_size: int = Field(default=1, ge=0, le=1024)
     max_queue_delay_ms: float = Field(default=0.0, ge=0.0, le=1000.0)
     max_queue_size: int = Field(default=16, ge=1, le=10_000)
+    express_instance: bool = False
 
 
 class Budget(_Table):

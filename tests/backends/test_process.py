@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.backends.process import ProcessBackend, ProcessPredictor
+from app.backends.process import EXPRESS_NICE, NICE, ProcessBackend, ProcessPredictor
 from app.contracts.errors import (
     BackendError,
     ConfigError,
@@ -201,11 +201,23 @@ def test_what_cannot_be_opened_says_why(
 
 
 def test_every_thread_of_a_predictor_gives_way(predictor: ProcessPredictor) -> None:
-    """Predictors are five steps nicer than the event loop, in all their threads."""
+    """Predictors are ten steps nicer than the event loop, in all their threads."""
     mine = os.getpriority(os.PRIO_PROCESS, 0)
     threads = [int(task.name) for task in Path(f"/proc/{predictor.pid}/task").iterdir()]
     assert len(threads) >= 2
-    assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(19, mine + 5)}
+    assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(19, mine + NICE)}
+
+
+def test_an_express_predictor_goes_before_others() -> None:
+    """It gives way to the event loop as well, but less."""
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    backend = ProcessBackend({"fake": "tests.backends.targets:open_priorities"}, nice=EXPRESS_NICE)
+    predictor = backend(spec())
+    try:
+        [[_, found]] = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
+    finally:
+        predictor.close()
+    assert mine < found == mine + EXPRESS_NICE < mine + NICE
 
 
 @pytest.mark.parametrize("suspension", [None, Suspension()], ids=["in a hurry", "gently"])
@@ -219,7 +231,7 @@ def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
         policy = os.sched_getscheduler(_pid(predictor))
     finally:
         predictor.close()
-    assert found == [[mine if suspension is None else min(19, mine + 5), min(19, mine + 5)]]
+    assert found == [[mine if suspension is None else min(19, mine + NICE), min(19, mine + NICE)]]
     assert policy == os.SCHED_OTHER, "nobody without privileges could take it back"
 
 

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import BackendError, ModelNotReady, Overloaded, WorkerCrashed
 from app.contracts.ports import InferResult
 from app.contracts.reasons import Restart
@@ -92,7 +93,7 @@ class Runs:
 
 
 class Scheduler(RuleBasedStateMachine):
-    """One served model with two predictors, and all that may happen to it.
+    """One served model with two predictors and an express instance, and all that may happen.
 
     No rule has a precondition: threads decide what is refused, and the same rules must follow.
     """
@@ -103,7 +104,7 @@ class Scheduler(RuleBasedStateMachine):
         for name, value in FAST.items():
             self._cleanup.enter_context(mock.patch(name, value))
         self._root = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory()))
-        write_double(self._root, batch=2, queue=LIMIT // COUNT, count=COUNT)
+        write_double(self._root, batch=2, queue=LIMIT // COUNT, count=COUNT, express=True)
         self._threads = set(threading.enumerate())
         self.clock = ManualClock()
         self.factory = FakeFactory()
@@ -149,12 +150,18 @@ class Scheduler(RuleBasedStateMachine):
             if main._batcher.closed:
                 return True
             queued = status.queue_depth + len(main._batcher._running.returned)
-            return status.live == COUNT and (queued == 0 or len(self.runs) == COUNT)
+            return status.live == COUNT and (queued == 0 or len(self.runs) >= COUNT)
 
         wait_until(still)
 
-    @rule(jobs=st.integers(1, LIMIT), priority=st.sampled_from((-1, 0, 0, 1)), seconds=st.just(5.0))
-    def submit(self, jobs: int, priority: int, seconds: float) -> None:
+    @rule(
+        jobs=st.integers(1, LIMIT),
+        priority=st.sampled_from((-1, 0, 0, 1)),
+        seconds=st.just(5.0),
+        caller=st.sampled_from(("a", "b", "c")),
+    )
+    def submit(self, jobs: int, priority: int, seconds: float, caller: str) -> None:
+        CALLER.set(Caller(name=caller))
         with contextlib.suppress(Overloaded, ModelNotReady):
             self._keep(
                 self.model.submit_all(
@@ -201,7 +208,7 @@ class Scheduler(RuleBasedStateMachine):
         self.clock.advance(seconds)
         batcher = self._main(self.model)._batcher
         with batcher._work:
-            batcher._deadlines.notify_all()  # it waits by the real clock
+            batcher._deadlines._changed.notify_all()  # it waits by the real clock
 
     @rule(number=numbers)
     def finish(self, number: int) -> None:
@@ -263,7 +270,8 @@ class Scheduler(RuleBasedStateMachine):
             batcher = self._main(model)._batcher
             with batcher._work:
                 held = len(batcher._admission.reservations)
-                assert held + batcher._queues.counted(0) <= LIMIT
+                # A caller who has nothing finds a place, as many as there are.
+                assert held + batcher._queues.counted(0) <= 2 * LIMIT
                 assert held <= len(self.reserved)
 
     def teardown(self) -> None:

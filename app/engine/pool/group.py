@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 
@@ -13,22 +13,23 @@ from app.contracts.errors import (
     BackendError,
     ConfigError,
     ModelNotReady,
-    ModelOutputInvalid,
     Overloaded,
     PaddlepoolError,
 )
-from app.contracts.ports import InferResult, Predictor, PredictorSpec, Ran
+from app.contracts.ports import Predictor, PredictorSpec, Ran
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
 from app.contracts.tensors import Tensors
 from app.engine.pool.context import EngineContext
-from app.engine.pool.instance import Instance, Run, close_all
+from app.engine.pool.delivery import Delivery
+from app.engine.pool.express import ExpressLane, Lane
+from app.engine.pool.instance import Instance, close_all
 from app.engine.pool.opening import Opening
 from app.engine.pool.restart_backoff import RestartBackoff
-from app.engine.pool.statistics import RunTimes, Statistics
+from app.engine.pool.statistics import Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher
-from app.engine.queue.job import Batch, Job, all_finite
+from app.engine.queue.job import Batch, Job
 from app.repository.config import DynamicBatching, InstanceGroup
 from app.repository.selftest import SelfTest
 
@@ -40,7 +41,8 @@ log = logging.getLogger(__name__)
 class Group:
     """Instances are opened by start(), or by the first job when the group starts on demand.
 
-    Such a group may be stopped while nobody uses it; its next job starts it again.
+    Such a group may be stopped while nobody uses it; its next job starts it again. Where the model
+    asks for it, one more instance is opened when a caller's flood first keeps another waiting.
     """
 
     def __init__(
@@ -58,7 +60,6 @@ class Group:
     ) -> None:
         self.config = config
         self._model = model
-        self._version = version
         self._name = f"{model}@{version} {config.name}"
         self.opening = Opening(
             spec,
@@ -68,7 +69,14 @@ class Group:
             yielding=context.yielding,
             clock=context.clock,
         )
-        self._statistics = statistics
+        self._deliver = Delivery(
+            model=model,
+            version=version,
+            group=config.name,
+            opening=self.opening,
+            statistics=statistics,
+            context=context,
+        )
         self._context = context
         self._batching = batching
         self._queue_limit = batching.max_queue_size * config.count
@@ -105,27 +113,42 @@ class Group:
             return [refused]
         with self._lock:
             if not self._instances and not self._batcher.closed:
-                self._gently, context = gently, self._context
+                self._gently = gently
                 try:
-                    for number in range(self.config.count):
-                        self._instances.append(
-                            Instance(
-                                f"{self._name} {number}",
-                                open_worker=self._open,
-                                batcher=self._batcher,
-                                lost=self._lost,
-                                request_of=Batch.inputs,
-                                deliver=partial(self._deliver, number),
-                                serving=partial(context.yielding.serving, self.config.threads),
-                                clock=context.clock,
-                                max_resident_bytes=context.max_resident_bytes,
-                            )
-                        )
+                    for _ in range(self.config.count):
+                        self._add_instance(self._open, self._batcher)
                 except RuntimeError:  # the system has no thread to give
                     if not self._instances:
                         raise Overloaded("no thread to be had", retry_after=1.0) from None
                     log.exception("%s: fewer instances than configured", self._name)
-            return [instance.opened for instance in self._instances]
+            return [instance.opened for instance in self._instances[: self.config.count]]
+
+    def _add_instance(self, open_worker: Callable[[bool], Predictor], batcher: Lane) -> None:
+        """Raises RuntimeError where the system has no thread to give."""
+        number, context = len(self._instances), self._context
+        self._instances.append(
+            Instance(
+                f"{self._name} {number}",
+                open_worker=open_worker,
+                batcher=batcher,
+                lost=self._lost,
+                request_of=Batch.inputs,
+                deliver=partial(self._deliver, number),
+                serving=partial(context.yielding.serving, self.config.threads),
+                clock=context.clock,
+                max_resident_bytes=context.max_resident_bytes,
+            )
+        )
+
+    def _add_express(self) -> None:
+        with self._lock:
+            if self._batcher.closed or len(self._instances) != self.config.count:
+                return
+            log.info("%s: one caller keeps another waiting: an express instance", self._name)
+            try:
+                self._add_instance(self._open_express, ExpressLane(self._batcher))
+            except RuntimeError:
+                log.exception("%s: no express instance", self._name)
 
     @contextlib.contextmanager
     def reserving(self, *, deadline: float) -> Iterator[Reservation]:
@@ -152,6 +175,8 @@ class Group:
                 for job in jobs:
                     job.future.cancel()
                 raise
+        elif self._batching.express_instance and self._batcher.contended:
+            self._add_express()
 
     def _used(self) -> Batcher:
         """Its batcher, for the next job; raises Overloaded where a group may not start now."""
@@ -242,6 +267,14 @@ class Group:
         self._backoff.opened()
         return predictor
 
+    def _open_express(self, _first: bool) -> Predictor:
+        """As fast as can be: somebody waits for it."""
+        try:
+            return self.opening.open(None, open_predictor=self._context.open_express)
+        except (ConfigError, BackendError):
+            log.exception("%s: no express instance", self._name)
+            raise
+
     def _refused(self, refusal: PaddlepoolError) -> None:
         log.error("%s: cannot start: %s", self._name, refusal)
         self._failure = refusal.alone()
@@ -259,42 +292,3 @@ class Group:
             for instance in self._instances:
                 instance.give_up_opening(BackendError(CRASH_LOOP))
         return delay
-
-    def _deliver(self, instance: int, run: Run, ran: Ran) -> None:
-        """Give each job its rows. Raises ValueError when the outputs do not have its rows."""
-        received, batch, infer = self._context.clock(), run.batch, ran.seconds
-        parts = batch.split(ran.outputs)
-        self._context.observer.batch_done(
-            model=self._model,
-            version=self._version,
-            group=self.config.name,
-            rows=batch.rows,
-            seconds=infer,
-        )
-        finite = [all_finite(part) for part in parts]
-        ended = self._context.clock()
-        times = RunTimes(inputs=run.joining, infer=infer, outputs=ended - received)
-        self._statistics.executed(batch.rows, times, ended=ended)
-        for job, part, fit in zip(batch.jobs, parts, finite, strict=True):
-            if not fit:
-                job.fail(ModelOutputInvalid("the model's output contains NaN or infinity"))
-                continue
-            if not job.claim():
-                continue  # its deadline was first, and counts as a failure
-            queued = received - infer - run.joining - job.enqueued
-            starting = self.opening.start_up_seconds(job.enqueued, job.enqueued + queued)
-            self._statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
-            job.finish(
-                InferResult(
-                    outputs=part,
-                    model=self._model,
-                    version=self._version,
-                    group=self.config.name,
-                    instance=instance,
-                    enqueued=job.enqueued,
-                    start_up_seconds=starting,
-                    queue_seconds=queued - starting,
-                    infer_seconds=infer,
-                    batch_rows=batch.rows,
-                )
-            )

@@ -28,8 +28,8 @@ from typing import Generic, Protocol, TypeVar
 from app.contracts.errors import BackendError, ConfigError, PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Clock, Interrupted, Worker
 from app.contracts.reasons import Restart, unopened
+from app.engine.pool.express import Lane
 from app.engine.pool.succession import Succession
-from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch
 
 GRACE_SECONDS = 2.0
@@ -86,7 +86,7 @@ class Instance(Generic[Request, Answer]):
         name: str,
         *,
         open_worker: Callable[[bool], Worker[Request, Answer]],
-        batcher: Batcher,
+        batcher: Lane,
         lost: Callable[[Restart], float],
         request_of: Callable[[Batch], Request],
         deliver: Callable[[Run, Answer], None],

@@ -48,9 +48,14 @@ class Opening:
         """All were closed; the next one is the first again."""
         self._first_opened = None
 
-    def open(self, observed: Callable[[ShapeKey, float], None] | None) -> Predictor:
+    def open(
+        self,
+        observed: Callable[[ShapeKey, float], None] | None,
+        *,
+        open_predictor: PredictorFactory | None = None,
+    ) -> Predictor:
         """`observed` hears how many seconds a run of each shape usually takes."""
-        return self._proven(self._open_predictor(self._spec), observed)
+        return self._proven((open_predictor or self._open_predictor)(self._spec), observed)
 
     def open_gently(self) -> Predictor:
         """One after another, each with what processor time the users of others leave."""

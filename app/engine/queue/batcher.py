@@ -3,7 +3,7 @@
                             ┌────────── given back, or divided ◄──────────┐
 submit ──► admission ──► queues ──► take (an idle instance) ──► run ──► finished
               │             ├── cancelled by the client: leaves its queue at once
-              │             ├── deadline passed: failed on time by the batcher's own thread
+              │             ├── deadline passed: failed on time by a thread of its own
          Overloaded         └── shed for a job of higher priority when the queue is full
 """
 
@@ -17,10 +17,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
-from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
+from app.contracts.errors import Overloaded, PaddlepoolError
 from app.contracts.ports import Clock
 from app.contracts.reasons import Rejection
 from app.engine.queue.admission import Admission, Refused, Reservation
+from app.engine.queue.deadlines import Deadlines
+from app.engine.queue.express import express_jobs
 from app.engine.queue.job import Batch, Job, ShapeKey
 from app.engine.queue.running import Running
 from app.engine.queue.service_time import ServiceTime
@@ -56,12 +58,14 @@ class Batcher:
         self._times = ServiceTime()
         self._admission = Admission(self._queues, self._times, max_queue=max_queue)
         self._closed_with: PaddlepoolError | None = None
-        self._late: list[Job] = []
+        self.contended = False
+        """Whether there has been work for an express instance."""
         lock = threading.Lock()
         self._work = threading.Condition(lock)
-        self._deadlines = threading.Condition(lock)
-        self._wake_at = math.inf
-        self._reaper = threading.Thread(target=self._reap, name="deadlines", daemon=True)
+        self._express = threading.Condition(lock)
+        self._deadlines = Deadlines(
+            lock, self._queues, self._running, clock=clock, on_rejected=on_rejected
+        )
 
     def reserve(self, deadline: float) -> Reservation:
         """Hold a place for a job that is still to be made, until it is submitted or released.
@@ -93,11 +97,11 @@ class Batcher:
             self._check_open()
             now = self._clock()
             shed = self._admission.admit(jobs, now, self._running.instances(now), reservation)
-            if self._reaper.ident is None:
-                self._reaper.start()
             self._work.notify(len(jobs))
-            if min(job.deadline for job in jobs) < self._wake_at:
-                self._deadlines.notify()
+            self._deadlines.added(jobs)
+            if express_jobs(self._queues, self._running, now)[0]:
+                self.contended = True
+                self._express.notify()
             return shed
 
         self._accept(jobs, self._admitted(admit))
@@ -152,6 +156,22 @@ class Batcher:
                 return None
             return None
 
+    def take_express(self, healthy: Callable[[], bool]) -> Batch | None:
+        """As take(), for an instance beside the others that runs what would wait behind a flood."""
+        with self._work:
+            while not self.closed:
+                now = self._clock()
+                jobs, ask_again = express_jobs(self._queues, self._running, now)
+                if not jobs:
+                    if self._express.wait(min(HEALTH_SECONDS, ask_again - now)) or healthy():
+                        continue
+                elif healthy():
+                    if batch := self._start(jobs, now):
+                        return batch
+                    continue
+                return None
+            return None
+
     def take_prefetch(self) -> Batch | None:
         """Start the batch that may run now, for an instance whose run is about to end.
 
@@ -176,8 +196,7 @@ class Batcher:
         for job in jobs:
             self._queues.take(job)
             if job.deadline <= now:
-                self._late.append(job)
-                self._deadlines.notify()
+                self._deadlines.passed(job)
             elif job.begin():
                 started.append(job)
         if not started:
@@ -191,8 +210,7 @@ class Batcher:
         """The batch has left its instance; `seconds` of the run, None when it came to no end."""
         with self._work:
             self._running.batches.discard(batch)
-            if self.closed:
-                self._deadlines.notify_all()
+            self._deadlines.left()
             if seconds is not None:
                 self._times.record(batch.key, seconds)
 
@@ -204,7 +222,7 @@ class Batcher:
                 self._work.notify(len(batches))
                 return
             self._running.batches.difference_update(batches)
-            self._deadlines.notify_all()
+            self._deadlines.left()
             error = self._closed_with
         for job in (job for batch in batches for job in batch.jobs):
             job.fail(error)
@@ -256,7 +274,8 @@ class Batcher:
             self._closed_with = error
             waiting = self._queues.take_expired(math.inf) + self._running.drop_returned()
             self._work.notify_all()
-            self._deadlines.notify_all()
+            self._express.notify_all()
+            self._deadlines.end()
         for job in waiting:
             job.fail(error)
 
@@ -272,28 +291,3 @@ class Batcher:
         with self._work:
             seconds = sum(self._times.expected(job.key) for job in self._queues)
             return seconds / max(1, self._running.live)
-
-    def _reap(self) -> None:
-        while self._fail_due():
-            pass
-
-    def _fail_due(self) -> bool:
-        """Fail jobs at their deadline, queued or running, also while every instance is busy. Waits
-        where there are none, without a job in its frame; False once there never will be any."""
-        with self._work:
-            now = self._clock()
-            expired = self._late + self._queues.take_expired(now)
-            self._late = []
-            overdue = self._running.overdue(now)
-            if not expired and not overdue:
-                if self.closed and not self._running.batches:
-                    return False
-                self._wake_at = min(self._queues.next_deadline(), self._running.next_deadline())
-                self._deadlines.wait(min(self._wake_at - now, threading.TIMEOUT_MAX))
-                return True
-        for job in expired:
-            self._on_rejected(Rejection.EXPIRED)
-            job.fail(DeadlineExceeded("the deadline passed while the job waited in the queue"))
-        for job in overdue:
-            job.fail(DeadlineExceeded("the deadline passed while the job was running"))
-        return True

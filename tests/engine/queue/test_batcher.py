@@ -459,6 +459,84 @@ def test_the_next_batch_is_left_to_an_idle_instance() -> None:
     assert bench.batcher.take_prefetch() is None
 
 
+def flooded(**options: Any) -> Bench:
+    """Whose only instance runs for a flood, of which more than a batch waits."""
+    bench = Bench(ManualClock(), **options)
+    rows = options.get("max_rows", 1)
+    flood = [bench.submit(caller="flood") for _ in range(2 * rows + 1)]
+    assert bench.take().jobs == tuple(flood[:rows])
+    assert not bench.batcher.contended
+    return bench
+
+
+def express(bench: Bench, *, healthy: bool = False) -> Batch | None:
+    """What it takes at once; one that is not healthy does not wait for more."""
+    looks = iter([healthy])
+    return bench.batcher.take_express(lambda: next(looks, False))
+
+
+def test_an_express_instance_takes_what_waits_behind_a_flood() -> None:
+    """Also while it waits for that; nothing else, and only as long as it is healthy."""
+    bench = flooded()
+    assert express(bench) is None
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(bench.batcher.take_express, lambda: True)
+        quiet = bench.submit(caller="quiet")
+        batch = waiting.result(timeout=PATIENCE)
+    assert bench.batcher.contended
+    assert batch is not None
+    assert batch.jobs == (quiet,)
+    other = bench.submit(caller="other")
+    assert express(bench) is None, "it is not healthy"
+    assert (batch := express(bench, healthy=True)) is not None
+    assert batch.jobs == (other,)
+
+
+def test_an_express_instance_shares_its_batch_among_the_quiet() -> None:
+    """And with nobody else."""
+    bench = flooded(max_rows=4)
+    jobs = tuple(bench.submit(caller=name) for name in ("a", "b", "a"))
+    assert (batch := express(bench, healthy=True)) is not None
+    assert batch.jobs == jobs
+
+
+@pytest.mark.parametrize("what", ["another flood", "one that runs already", "a flood's own"])
+def test_nobody_else_takes_the_express(what: str) -> None:
+    """A caller with much to do, or who is served already, waits for its turn."""
+    bench = flooded()
+    if what == "one that runs already":
+        bench.submit(caller="quiet")
+        assert express(bench, healthy=True) is not None
+    caller = "flood" if what == "a flood's own" else "quiet"
+    bench.submit(caller=caller)
+    if what == "another flood":
+        bench.submit(caller=caller)
+    assert express(bench) is None
+
+
+def test_nothing_takes_the_express_where_nobody_floods() -> None:
+    """A run of somebody who is quiet as well is waited for; an idle instance takes the job."""
+    bench = Bench(ManualClock())
+    bench.submit(caller="a")
+    bench.take()
+    bench.submit(caller="b")
+    assert express(bench) is None
+    assert not bench.batcher.contended
+    bench = flooded(live=2)
+    with bench.idle_instance() as waiting:
+        assert waiting.result(timeout=PATIENCE) is not None, "the flood's next"
+    assert express(bench) is None
+
+
+def test_an_express_instance_goes_when_the_batcher_closes() -> None:
+    """At once, whatever it waits for."""
+    bench = flooded()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(bench.batcher.take_express, lambda: True)
+        bench.batcher.close(ModelNotReady("the test is over"))
+        assert waiting.result(timeout=PATIENCE) is None
+
+
 def test_what_comes_back_goes_to_whoever_is_free_first() -> None:
     """An instance that lost its predictor gives back what had not begun; its turn has come."""
     bench = Bench(ManualClock(), live=2)

@@ -1,0 +1,132 @@
+"""A caller with little to do does not wait for the run of another one's flood."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from app.contracts.caller import CALLER, Caller
+from app.contracts.errors import BackendError
+from app.contracts.ports import InferResult
+from app.engine.pool.context import EngineContext
+from app.engine.registry.model import ServedModel
+from app.repository.layout import ModelRepository
+from tests.engine.fakes import (
+    PATIENCE,
+    FakeFactory,
+    Gate,
+    RecordingObserver,
+    row,
+    wait_until,
+    write_double,
+)
+
+
+class Flooded:
+    """Model `double`, whose only instance runs for a flood; a run ends when the gate lets it.
+
+    Express instances come from a factory of their own, whose runs end at once.
+    """
+
+    def __init__(self, root: Path, *, asked_for: bool = True) -> None:
+        self.gate = Gate()
+        self.factory, self.express = FakeFactory(), FakeFactory()
+        self.observer = RecordingObserver()
+        write_double(root, batch=1, express=asked_for)
+        context = EngineContext(
+            open_predictor=self.factory,
+            open_express=self.express,
+            observer=self.observer,
+            clock=time.monotonic,
+            max_resident_bytes=1 << 30,
+        )
+        self.model = ServedModel(ModelRepository(root).read("double", 1), context=context)
+        self.model.start()
+        self.factory.behaviour = self.gate
+        self.flood = [self.submit("flood") for _ in range(4)]
+        self.gate.wait_entered()
+
+    def submit(self, caller: str) -> Future[InferResult]:
+        before = CALLER.set(Caller(name=caller))
+        try:
+            return self.model.submit(row(1), deadline=time.monotonic() + PATIENCE)
+        finally:
+            CALLER.reset(before)
+
+    def close(self) -> None:
+        self.gate.open()
+        self.model.close()
+
+
+Flood = Callable[..., Flooded]
+
+
+@pytest.fixture
+def flood(tmp_path: Path) -> Iterator[Flood]:
+    made: list[Flooded] = []
+
+    def build(**options: bool) -> Flooded:
+        made.append(Flooded(tmp_path, **options))
+        return made[-1]
+
+    yield build
+    for each in made:
+        each.close()
+
+
+def test_nobody_waits_for_the_run_of_a_flood(flood: Flood) -> None:
+    """The first one opens the express instance, which stays, answers, and is counted as memory
+    but not as an instance that anybody's jobs may use."""
+    served = flood()
+    before = served.model.groups()[0]
+    for _ in range(3):
+        result = served.submit("quiet").result(timeout=PATIENCE)
+        assert (result.group, result.instance) == ("main", 1)
+    assert len(served.express.opened) == 1
+    after = served.model.groups()[0]
+    assert (after.live, after.count) == (before.live, before.count) == (1, 1)
+    assert after.resident_bytes == 2 * before.resident_bytes
+    assert not any(each.done() for each in served.flood)
+    served.gate.open()
+    assert [each.result(timeout=PATIENCE).instance for each in served.flood] == [0] * 4
+    served.model.close()
+    assert served.express.opened[0].closed.is_set()
+
+
+def test_a_lost_express_instance_is_opened_again(flood: Flood) -> None:
+    """And costs nobody a request while it was idle."""
+    served = flood()
+    served.submit("quiet").result(timeout=PATIENCE)
+    served.express.opened[0].abort()
+    served.observer.wait_for(lambda: bool(served.observer.restarts))
+    assert served.submit("quiet").result(timeout=PATIENCE).instance == 1
+    assert len(served.express.opened) == 2
+
+
+def test_where_none_can_be_opened_the_others_serve(
+    flood: Flood, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried once, and said."""
+    served = flood()
+    served.express.refuse = BackendError("no memory for a second one")
+    with caplog.at_level(logging.INFO, "app.engine.pool.group"):
+        quiet = [served.submit(name) for name in ("a", "b")]
+        wait_until(lambda: "no express instance" in caplog.text)
+    assert served.model.ready()
+    served.gate.open()
+    assert {each.result(timeout=PATIENCE).instance for each in quiet + served.flood} == {0}
+    assert len(served.express.specs) == 1
+
+
+def test_a_model_that_does_not_ask_for_it_has_none(flood: Flood) -> None:
+    """Another process in memory is its operator's decision."""
+    served = flood(asked_for=False)
+    quiet = served.submit("quiet")
+    served.gate.open()
+    assert quiet.result(timeout=PATIENCE).instance == 0
+    assert served.express.specs == []
