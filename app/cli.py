@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -30,13 +31,17 @@ COMMANDS = {
 }
 """Name, module and one line each. Only the module of the command that runs is imported."""
 
+BROKEN_PIPE = 141
+"""As a shell says it of a program that SIGPIPE has ended."""
+
 CLIENT = "paddlepool_client"
 """No dependency in pyproject.toml: a name there would be looked for in the package registry, where
 it is not ours. `make install` and the Dockerfile install it from its directory."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code. A PaddlepoolError ends as one line on stderr."""
+    """Run one command; returns its exit code. A PaddlepoolError, or what the system
+    refuses, ends as one line on stderr."""
     listing = "\n".join(f"  {name:<10} {line}" for name, (_, line) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="paddlepool",
@@ -46,8 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"paddlepool {__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    chosen = parser.parse_args(argv)
+    # Only the first word is read here: a command reads the others itself, a `--` among them.
+    first, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
+    chosen = parser.parse_args([first] if first else [])
     try:
         module = importlib.import_module(COMMANDS[chosen.command][0])
     except ModuleNotFoundError as error:
@@ -63,9 +69,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     module.configure(command)
     try:
-        return int(module.run(command.parse_args(chosen.arguments)))
+        code = int(module.run(command.parse_args(arguments)))
+        sys.stdout.flush()
+        return code
     except PaddlepoolError as error:
         print(f"paddlepool {chosen.command}: {error.message}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Who reads has had enough, as `head` has. Python would complain again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except OSError as error:  # a disk that is full, a place that nobody may write to
+        print(f"paddlepool {chosen.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

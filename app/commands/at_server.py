@@ -8,9 +8,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
 
 from app.contracts.errors import InvalidParameter, PaddlepoolError
+from app.contracts.status import CANNOT_START
 from paddlepool_client import Client, RequestFailed, Retries, Unreachable
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -29,7 +32,14 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", help="`name` or `name@version`")
     parser.add_argument("--predictor", metavar="GROUP", help="instance group of the model")
-    parser.add_argument("--timeout-ms", type=int, help="deadline of each request")
+    parser.add_argument("--timeout-ms", type=positive, help="deadline of each request")
+
+
+def positive(text: str) -> int:
+    """A whole number from 1. Raises ArgumentTypeError."""
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, received {text!r}")
+    return int(text)
 
 
 def routing(args: argparse.Namespace) -> dict[str, str | int]:
@@ -46,14 +56,12 @@ def server_of(
 
     `connect` makes a client of an address and of its other settings.
     """
-    if args.local:
-        with _own_server() as url:
-            _check(url, args, task=task, connect=connect)
-            yield url
-        return
-    url = checked(args.url)
-    _check(url, args, task=task, connect=connect)
-    yield url
+    with _own_server() if args.local else contextlib.nullcontext(checked(args.url)) as url:
+        _check(url, args, task=task, connect=connect)
+        yield url
+        # A group that starts on demand is known not to start only after it was asked for.
+        with contextlib.suppress(RequestFailed), connect(url, retries=ONCE) as client:
+            _check_group(_models(client, args, task), args)
 
 
 def _check(
@@ -63,20 +71,43 @@ def _check(
     with connect(url, retries=ONCE) as client:
         try:
             client.ready()
-            models = client.models() if args.model or args.predictor else []
+            models = _models(client, args, task)
         except Unreachable as error:
             raise unreachable(url, error) from error
         except RequestFailed as error:
             raise PaddlepoolError(f"{url}: {error}") from error
-    ours = [each for each in models if each.task == task]
     if args.model:
-        names = sorted({each.name for each in ours})
-        ours = [each for each in ours if each.name == args.model.partition("@")[0]]
-        if not ours:
-            raise InvalidParameter(f"--model {args.model}: for this the server has {_words(names)}")
-    groups = sorted({group for each in ours for group in each.predictors or ()})
+        name, at, version = args.model.partition("@")
+        named = {f"{each['name']}@{each['version']}" if at else each["name"] for each in models}
+        if args.model not in named:
+            words = _words(sorted(named))
+            raise InvalidParameter(f"--model {args.model}: for this the server has {words}")
+        models = [each for each in models if each["name"] == name]
+        models = [each for each in models if not at or str(each["version"]) == version]
+    groups = sorted({group["name"] for group in _groups(models)})
     if args.predictor and groups and args.predictor not in groups:
         raise InvalidParameter(f"--predictor {args.predictor}: there are {_words(groups)}")
+    _check_group(models, args)
+
+
+def _models(client: Client, args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
+    """Those of the task, as /info tells them; none where the default ones are asked for."""
+    if not (args.model or args.predictor):
+        return []
+    return [each for each in client.info()["models"] if each["task"] == task]
+
+
+def _groups(models: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [group for each in models for group in each["predictors"] or ()]
+
+
+def _check_group(models: Iterable[Mapping[str, Any]], args: argparse.Namespace) -> None:
+    """Raises InvalidParameter, with the reason, where the group that is asked for cannot start."""
+    reasons = [
+        each.get("reason") or "" for each in _groups(models) if each["name"] == args.predictor
+    ]
+    if reasons and all(reason.startswith(CANNOT_START) for reason in reasons):
+        raise InvalidParameter(f"--predictor {args.predictor} {reasons[0]}")
 
 
 def _words(names: Sequence[str]) -> str:
@@ -85,17 +116,21 @@ def _words(names: Sequence[str]) -> str:
 
 def checked(url: str) -> str:
     """The address. Raises InvalidParameter for one that no request can be sent to."""
-    scheme, separator, host = url.partition("://")
-    if not separator:
+    if "://" not in url:
         raise InvalidParameter(f"--url {url} has no scheme; is it http://{url} ?")
-    if scheme not in ("http", "https") or not host.strip("/"):
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port beyond 65535, half of a bracket
+        good = False
+    if not good:
         raise InvalidParameter(f"--url {url} is no address; expected for example {DEFAULT_URL}")
     return url
 
 
 def key_fits(api_key: str | None) -> str | None:
     """The key. Raises InvalidParameter for one that no header can carry."""
-    if api_key and not (api_key.isascii() and api_key.isprintable()):
+    if api_key and not api_key.isprintable():
         raise InvalidParameter("--api-key has characters that no HTTP header carries")
     return api_key
 

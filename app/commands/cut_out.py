@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from app.commands.at_server import unreachable
 from app.contracts.errors import PaddlepoolError
-from paddlepool_client import Client, RequestFailed, Unauthorized, Unreachable
+from paddlepool_client import ApiError, Client, RequestFailed, Unauthorized, Unreachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +60,18 @@ def cut_out(
 
         pool = ThreadPoolExecutor(jobs)
         running: dict[Future[None], Path] = {}
-        lost: RequestFailed | None = None
+        lost: Exception | None = None
         try:
             for picture, result in results.items():
                 running[pool.submit(one, picture, result)] = picture
             for each in as_completed(running):
                 try:
                     each.result()
-                except (Unauthorized, Unreachable) as error:  # every other would end as this one
-                    lost = error
-                    stopping.set()
-                    break
                 except (RequestFailed, OSError) as error:
+                    if _ends_all(error):
+                        lost = error
+                        stopping.set()
+                        break
                     bar.write(f"{running[each]}: {error}", file=sys.stderr)
                 bar.update()
         except KeyboardInterrupt:
@@ -84,6 +84,13 @@ def cut_out(
         words = unreachable(url, lost) if isinstance(lost, Unreachable) else str(lost)
         raise PaddlepoolError(f"{words}; {before + done} of {total} pictures are done")
     return Done(done, stopping.is_set())
+
+
+def _ends_all(error: Exception) -> bool:
+    """Whether every other picture would end as this one: nobody answers, nobody is let in, or what
+    is refused is the background."""
+    named = isinstance(error, ApiError) and error.detail.startswith("bg_image: ")
+    return named or isinstance(error, Unauthorized | Unreachable)
 
 
 class _Stopped(Exception):

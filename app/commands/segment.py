@@ -125,13 +125,13 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """The parameters that make a result what it is, as far as they are said."""
     suffix = Path(args.target or "").suffix.lower()
+    if suffix in SUFFIXES - FORMAT_OF.keys() and not (args.format or Path(args.target).is_dir()):
+        raise InvalidParameter(f"-o {args.target}: results are PNG, WebP or JPEG, not {suffix!r}")
     image = args.format or FORMAT_OF.get(suffix, "png")
     background = any(getattr(args, name) for name in BACKGROUND)
     output = args.output or ("composite" if background else "cutout")
     found: dict[str, Any] = {"output": output, "format": image, "crop": args.crop}
-    for name in OPTIONAL:
-        if value := getattr(args, name):
-            found[name] = value
+    found |= {name: value for name in OPTIONAL if (value := getattr(args, name))}
     if args.bg_image:
         found["bg_image"] = str(args.bg_image)
     return found

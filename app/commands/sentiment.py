@@ -15,7 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from app.commands.at_server import add_server_options, key_fits, routing, server_of
+from app.commands.at_server import add_server_options, key_fits, positive, routing, server_of
 from app.commands.csv_table import Table, take_up
 from app.commands.emotions import print_emotions
 from app.contracts.errors import InvalidParameter
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="texts, - for one a line of standard input, or a CSV file with a header line",
     )
     parser.add_argument(
-        "--top-k", type=int, help="labels a text (default: all of one text, else 1)"
+        "--top-k", type=positive, help="labels a text (default: all of one text, else 1)"
     )
     parser.add_argument("--json", action="store_true", help="the labels as JSON, a list a text")
     parser.add_argument(

@@ -41,7 +41,11 @@ MODEL = {
     "reason": None,
     "task": "segment",
     "labels": None,
-    "predictors": [{"name": "onednn"}, {"name": "native"}],
+    "predictors": [
+        {"name": "onednn", "ready": True, "reason": ""},
+        {"name": "native", "ready": False, "reason": "not started"},
+        {"name": "gpu", "ready": False, "reason": "cannot start: this build has no CUDA"},
+    ],
 }
 
 
@@ -210,9 +214,14 @@ def test_the_words_are_those_of_the_endpoint() -> None:
         (["-o", "cutout.jpg"], "format must be one of png, webp for output=cutout, received 'jpg'"),
         (["--url", "127.0.0.1:8000"], "no scheme; is it http://127.0.0.1:8000 ?"),
         (["--url", "ftp://host"], "--url ftp://host is no address"),
-        (["--api-key", "schlüssel"], "no HTTP header carries"),
+        (["--url", "http://[::1"], r"--url http://\[::1 is no address"),
+        (["--url", "http://host:99999"], "--url http://host:99999 is no address"),
+        (["--api-key", "gehe\nim"], "no HTTP header carries"),
         (["--model", "nobody"], "--model nobody: for this the server has u2netp$"),
-        (["--predictor", "nobody"], "--predictor nobody: there are native, onednn$"),
+        (["--model", "u2netp@7"], "--model u2netp@7: for this the server has u2netp@1$"),
+        (["--predictor", "nobody"], "--predictor nobody: there are gpu, native, onednn$"),
+        (["--predictor", "gpu"], "--predictor gpu cannot start: this build has no CUDA$"),
+        (["-o", "out.gif"], "-o out.gif: results are PNG, WebP or JPEG, not '.gif'$"),
         (
             ["-o", "photos/a.jpg", "--format", "png"],
             "a.jpg is the picture; the result must be another file",
@@ -235,6 +244,23 @@ def test_what_every_picture_would_be_refused_for_is_said_before_the_first(
     assert server.asked == 0
 
 
+def test_a_group_that_turns_out_not_to_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its reason is known to /info after the first request, and to no refusal."""
+    group = {"name": "native", "ready": False, "reason": "not started"}
+    monkeypatch.setitem(MODEL, "predictors", [group])
+
+    def fail(number: int) -> httpx.Response:
+        group["reason"] = "cannot start: no such library"
+        return httpx.Response(422, json={"code": "group", "detail": "cannot start"})
+
+    picture = photos(tmp_path, "a.jpg") / "a.jpg"
+    with pytest.raises(InvalidParameter, match=r"native cannot start: no such library$"):
+        Server(fail).segment(picture, "--predictor", "native")
+    assert "a.jpg: 422 group: cannot start" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [["segment", "a.jpg"], ["sentiment", "好"]])
 def test_where_no_server_is_one_line_says_what_to_do(
     command: list[str],
@@ -252,6 +278,18 @@ def test_where_no_server_is_one_line_says_what_to_do(
     assert line.startswith(f"paddlepool {command[0]}: no server at {url} (")
     assert "`paddlepool serve`" in line
     assert "--local" in line
+
+
+def test_a_background_that_is_refused_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not for each picture that it would stand behind."""
+    pictures = [photos(tmp_path, name) / name for name in ("1.jpg", "2.jpg", "3.jpg", "notes.txt")]
+    refusal = {"code": "unsupported_media_type", "detail": "bg_image: the file is in no format"}
+    server = Server(lambda number: httpx.Response(415, json=refusal))
+    with pytest.raises(PaddlepoolError, match=r"bg_image: .* no format; 0 of 3 pictures are done$"):
+        server.segment(*pictures[:3], "--jobs", "1", "--bg-image", pictures[3])
+    assert "1.jpg" not in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import pytest
 
 from app.cli import main
 from app.commands import sentiment
+from app.contracts.errors import InvalidParameter
 from paddlepool_client import Client
 
 BAD = "坏"
@@ -326,6 +327,24 @@ def test_standard_input_is_a_text_a_line(
     shown = json.loads(capsys.readouterr().out)
     assert len(shown) == 42
     assert shown[1] == [{"label": "of 二", "label_zh": None, "score": 0.5}]
+
+
+def test_bytes_that_are_no_text_are_refused_before_they_are_sent(server: Server) -> None:
+    """As Python hands them over where an argument is not UTF-8."""
+    with pytest.raises(InvalidParameter, match=r"text 2 of 2 is not UTF-8$"):
+        server.classify(Path("好"), "\udced\udca0")
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("option", ["--top-k", "--timeout-ms"])
+@pytest.mark.parametrize("value", ["0", "-4", "many"])
+def test_numbers_begin_at_one(
+    option: str, value: str, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said with what was received, before anything is sent."""
+    with pytest.raises(SystemExit):
+        server.classify(Path("好"), f"{option}={value}")
+    assert f"must be a whole number from 1, received '{value}'" in capsys.readouterr().err
 
 
 def test_a_refused_text_is_told(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -214,6 +214,14 @@ def test_the_key_and_the_prefix_go_with_every_request(asking: Asking) -> None:
     assert str(request.url) == "https://host/pool/segment"
 
 
+def test_a_key_goes_as_the_server_reads_it(asking: Asking) -> None:
+    """In UTF-8, as the pages of the server send it."""
+    server = asking(cutout(), api_key="schlüssel-钥匙")
+    server.segment(b"")
+    raw = dict(server.requests[0].headers.raw)
+    assert raw[b"authorization"].decode() == "Bearer schlüssel-钥匙"
+
+
 def test_without_a_key_none_is_sent(asking: Asking) -> None:
     """Not an empty one either."""
     server = asking(cutout())
@@ -222,7 +230,7 @@ def test_without_a_key_none_is_sent(asking: Asking) -> None:
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
-@pytest.mark.parametrize("key", ["geheim\n", "schlüssel"])
+@pytest.mark.parametrize("key", ["geheim\n", "schl\udcc3ssel"])
 def test_a_key_that_no_header_carries_is_refused_without_being_repeated(
     client: type, key: str
 ) -> None:

@@ -209,10 +209,11 @@ def _build(
     )
 
 
-def _headers(api_key: str | None) -> dict[str, str]:
+def _headers(api_key: str | None) -> dict[bytes, bytes]:
     if not api_key:
         return {}
-    if not (api_key.isascii() and api_key.isprintable()):
+    if not api_key.isprintable():
         # httpx would raise only when it sends, and its message has the key in it.
         raise ValueError("the API key has characters that no HTTP header carries")
-    return {"authorization": f"Bearer {api_key}"}
+    # The server reads a key's bytes as UTF-8, which httpx alone would not send.
+    return {b"authorization": f"Bearer {api_key}".encode()}
