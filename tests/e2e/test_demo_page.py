@@ -40,19 +40,20 @@ DROP = """
 }
 """
 CHOOSE_LARGE = """
-() => {
+where => {
   const transfer = new DataTransfer();
   transfer.items.add(new File([new Uint8Array(12582913)], 'big.png'));
-  const input = document.querySelector('#file');
+  const input = document.querySelector(where);
   input.files = transfer.files;
   input.dispatchEvent(new Event('change', {bubbles: true}));
 }
 """
 PASTE = """
-([name, bytes]) => {
+([name, bytes, text, where]) => {
   const transfer = new DataTransfer();
   transfer.items.add(new File([new Uint8Array(bytes)], name, {type: 'image/png'}));
-  document.body.dispatchEvent(
+  if (text) transfer.setData('text/plain', text);
+  return !document.querySelector(where).dispatchEvent(
     new ClipboardEvent('paste', {clipboardData: transfer, bubbles: true, cancelable: true}));
 }
 """
@@ -197,8 +198,27 @@ def test_a_picture_goes_behind_another(page: Page) -> None:
     expect(page.locator("#bg-name")).to_have_text("beach.png")
 
 
+def test_a_refused_background_says_so(page: Page, tmp_path: Path) -> None:
+    """What the server would refuse is not sent, and a file that has gone is no absent server."""
+    page.click("label:has(> input[value='image'])")
+    page.evaluate(CHOOSE_LARGE, "#bg-file")
+    refusal = page.locator("#segment-refusal")
+    expect(refusal).to_contain_text("big.png has 12582913 bytes")
+    expect(refusal.locator("dd").first).to_have_text("12,582,912")
+    beach = tmp_path / "beach.png"
+    beach.write_bytes(file_of("beach.png")["buffer"])
+    page.set_input_files("#bg-file", beach)
+    expect(page.locator("#save")).to_have_attribute("download", "astronaut-composite.png")
+    beach.unlink()
+    page.click("#more summary")
+    page.select_option("#format", "webp")
+    expect(refusal.locator("strong")).to_have_text("The browser cannot read this file")
+    expect(refusal).to_contain_text("beach.png")
+
+
 def test_pictures_come_in_by_every_way(page: Page, complaints: list[str]) -> None:
-    """Samples, files, a drop outside of every box, a paste, the camera; each names its download."""
+    """Samples, files, a drop outside of every box, a paste, the camera; each names its download. A
+    text that is pasted with a picture of itself, as office programs do, stays a text."""
     save = page.locator("#save")
     page.click("#samples button:nth-child(2)")
     expect(save).to_have_attribute("download", "coffee-cutout.png")
@@ -208,7 +228,8 @@ def test_pictures_come_in_by_every_way(page: Page, complaints: list[str]) -> Non
     page.evaluate(DROP, ["dropped.png", "", content, "footer, #texts"])
     expect(save).to_have_attribute("download", "dropped-cutout.png")
     assert page.is_hidden("#dropping")
-    page.evaluate(PASTE, ["pasted.png", content])
+    assert page.evaluate(PASTE, ["cells.png", content, "今天真开心", "#text"]) is False
+    assert page.evaluate(PASTE, ["pasted.png", content, "今天真开心", "body"]) is True
     expect(save).to_have_attribute("download", "pasted-cutout.png")
     page.click("#camera-open")
     page.click("#camera-take:not([disabled])")
@@ -334,7 +355,7 @@ def test_a_refused_picture_says_so_with_its_limit(page: Page) -> None:
     page.evaluate(DROP, ["folder", "", [], "body"])
     page.click("#strip li:nth-child(2) button")
     expect(refusal.locator("strong")).to_have_text("No picture in the request")
-    page.evaluate(CHOOSE_LARGE)
+    page.evaluate(CHOOSE_LARGE, "#file")
     expect(refusal.locator("strong")).to_have_text("The file is too large")
     expect(refusal.locator("dd").first).to_have_text("12,582,912")
     page.evaluate(DROP, ["", "", [], "body"])
@@ -602,6 +623,24 @@ def test_nobody_is_shut_out(
         assert violations(page) == []
 
 
+def test_colours_of_the_system_hide_no_choice(
+    browser: Browser, served: Server, complaints: list[str]
+) -> None:
+    """Swatches and bars keep theirs, and what is chosen still shows."""
+    colour = "e => getComputedStyle(e).backgroundColor"
+    with opened(browser, complaints, forced_colors="active") as page:
+        page.goto(f"{served.url}/")
+        answered(page)
+        assert page.eval_on_selector(".swatch.red", colour) == "rgb(214, 47, 58)"
+        bar = page.eval_on_selector(".fill.happy", colour)
+        chosen, other = page.eval_on_selector_all(
+            ".pill span", f"all => all.slice(0, 2).map({colour})"
+        )
+        assert chosen != other
+        assert bar not in (other, "rgba(0, 0, 0, 0)")
+        assert violations(page) == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_it_all(
     browser: Browser, served: Server, complaints: list[str], scheme: str
@@ -619,6 +658,14 @@ def test_a_phone_shows_it_all(
         expect(page.locator("#result-name")).to_have_text("astronaut-mask.png")
         page.tap("#segment-code summary")
         page.tap("#sentiment-code summary")
+        page.evaluate("scrollTo(0, 0)")
+        page.tap("#server summary")
+        expect(page.locator("#server-models")).to_contain_text("u2netp@")
+        ends = "all => all.map(each => each.getBoundingClientRect())"
+        opener, sheet = page.eval_on_selector_all("#server summary, #server-models", ends)
+        assert opener["bottom"] <= sheet["top"]
+        page.tap("#server summary")
+        expect(page.locator("#server-models")).to_be_hidden()
         page.tap("#sentences .chip:last-child")
         expect(page.locator("#scores > li details")).to_have_count(6)
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]

@@ -20,9 +20,12 @@ export function startIntake(take) {
   }
   startDrops(accept);
   document.addEventListener("paste", (event) => {
-    if (!event.clipboardData.files.length) return; // a text goes where the cursor is
+    const { files, types } = event.clipboardData;
+    // A text goes where the cursor is, with the picture of itself that office programs add.
+    const typed = types.includes("text/plain") && event.target.closest?.("textarea, input");
+    if (!files.length || typed) return;
     event.preventDefault();
-    accept(event.clipboardData.files);
+    accept(files);
   });
   for (const name of PICTURES) {
     const image = element("img", { src: pictureAddress(name), width: 64, height: 64, "data-t-alt": `sample.${name}` });

@@ -63,7 +63,7 @@ async function askFor(item, changed) {
   const mine = (item.abort = new AbortController());
   changed(item);
   try {
-    await check(item.file);
+    for (const file of [item.file, options.background]) if (file) await check(file);
     const body = new FormData();
     body.set("file", item.file);
     if (options.background) body.set("bg_image", options.background);
