@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, Route
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
 from tests.e2e.process import ROOT, Server, running
@@ -81,6 +81,23 @@ def test_a_group_is_started_on_a_press_and_compared(
     page.click("#legend button[data-group=native]")
     page.wait_for_selector("#legend button[data-group=native][aria-pressed=false]")
     assert complaints == []
+
+
+def test_nothing_is_called_measured_where_nothing_was(page: Page, served: Server) -> None:
+    """A model without candidates is settled without a measurement."""
+
+    def settled(route: Route) -> None:
+        data = route.fetch().json()
+        for model in data["models"]:
+            settled = {"by": "measured", "at": 1.0, "reason": "there is no candidate"}
+            model["choice"] |= settled | {"candidates": []}
+        route.fulfill(json=data)
+
+    page.route("**/compare/data*", settled)
+    page.goto(f"{served.url}/compare")
+    badge = page.locator("#verdict-text .badge")
+    expect(badge).to_have_text("no other group is a candidate")
+    assert "there is no candidate" not in page.inner_text("#verdict-text")
 
 
 def test_a_refusal_is_shown_in_its_groups_card(page: Page, served: Server) -> None:

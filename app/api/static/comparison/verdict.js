@@ -8,7 +8,8 @@ import { memory, NONE, percent, small, times } from "./figures.js";
 const WHEN = { dateStyle: "medium", timeStyle: "short" };
 const whenText = (at) => new Date(1000 * at).toLocaleString(language() === "zh" ? "zh-CN" : "en", WHEN);
 
-function howOf({ by, at }) {
+function howOf({ by, at, candidates }) {
+  if (by === "measured" && !candidates.length) return t("by.alone");
   if (by !== "measured" && by !== "kept") return t(`by.${by}`);
   return at ? t(`by.${by}`, { when: whenText(at) }) : t(`by.${by}.unknown`);
 }
@@ -31,7 +32,7 @@ export function showVerdict(answer, model) {
   $("verdict-text").replaceChildren(
     element("p", { className: "chosen" }, swatch, element("strong", {}, choice.group), " ", t("answers"), element("span", { className: "badge accent" }, howOf(choice))),
     ...gain,
-    ...(chosen?.gain || choice.by === "start" ? [] : [element("p", { className: "small", lang: "en" }, choice.reason)]),
+    ...(chosen?.gain || choice.by === "start" || (choice.by === "measured" && !choice.candidates.length) ? [] : [element("p", { className: "small", lang: "en" }, choice.reason)]),
     ...notes.map((note) => element("p", { className: "small" }, note)),
   );
   showCandidates(model, first);

@@ -26,6 +26,7 @@ export const WORDS = {
   auto: ["What answers, and why", "由谁应答，为什么"],
   "by.config": ["config.toml names it", "由 config.toml 指定"],
   "by.start": ["the first group, until the candidates are measured", "首个组，候选组测完之前由它应答"],
+  "by.alone": ["no other group is a candidate", "没有其他候选组"],
   "by.measured": ["measured {when}", "测于 {when}"],
   "by.measured.unknown": ["measured", "经过测量"],
   "by.kept": ["measured {when}, kept from an earlier start", "测于 {when}，沿用上次启动的结果"],
