@@ -185,7 +185,7 @@ def test_every_control_asks_for_what_it_says(page: Page, complaints: list[str]) 
 
 def test_a_picture_goes_behind_another(page: Page) -> None:
     """It is sent as bg_image, and the result holds its colour in the corner."""
-    page.click("label:has(> input[value='image'])")
+    assert query_after(page, lambda: page.click("label:has(> input[value='image'])")) == {}
     beach = Image.new("RGB", (40, 40), (10, 200, 30))
 
     def choose() -> None:
