@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from app.commands.repository import add_repository_option, open_repository, read_version
+from app.contracts.errors import PaddlepoolError
 
 PICTURES = ("docs/images/astronaut.jpg", "training/u2netp/pictures/*.jpg")
 """Public domain and CC0, of a source tree; elsewhere the self-test's input is what is checked."""
@@ -18,10 +20,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Returns 1 where one of them could not be looked at or derived; the others are."""
     repository = open_repository(args.repository)
+    failed = 0
     for name in args.models or repository.names():
-        print(derive_program(repository.root, name))
-    return 0
+        try:
+            print(derive_program(repository.root, name), flush=True)
+        except PaddlepoolError as error:
+            print(f"paddlepool derive: {name}: {error.message}", file=sys.stderr)
+            failed = 1
+    return failed
 
 
 def derive_program(root: Path, name: str) -> str:
@@ -43,6 +51,8 @@ def derive_program(root: Path, name: str) -> str:
         return f"{where}: no program {INT8} without {', '.join(missing)} (extra onnx)"
     derived = derive_int8(files)
     if derived is None:
+        if files.config.pipeline is None:
+            return f"{where}: no program {INT8}: the model has no pipeline that could read data"
         return f"{where}: `paddlepool quantize {name}` would make a program {INT8}, from data"
 
     from app.backends.process import ProcessBackend

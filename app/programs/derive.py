@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx.version_converter
 
 from app.backends.onnx_conversion import onnx_bytes
 from app.contracts.errors import ExportError
@@ -22,6 +23,8 @@ from app.repository.manifest import Derivation, DerivedProgram
 
 INT8 = "int8"
 FILE = "int8.onnx"
+OPSET = 13
+"""The first in which weights may have a scale for each channel."""
 DYNAMIC = ("bert",)
 """Networks whose activations are quantised while they run, so that no ranges are needed."""
 
@@ -42,7 +45,10 @@ def missing_packages() -> tuple[str, ...]:
 
 
 def named_graph(files: ModelFiles) -> onnx.ModelProto:
-    """The reference program as a simplified ONNX graph. Raises BackendError."""
+    """The reference program as a simplified ONNX graph of OPSET or later.
+
+    Raises BackendError where it cannot be converted to ONNX, ExportError where not to that opset.
+    """
     reference = files.manifest.reference
     opening = {
         "directory": str(files.directory),
@@ -51,10 +57,25 @@ def named_graph(files: ModelFiles) -> onnx.ModelProto:
         "format": reference.format,
     }
     return simplified(
-        onnx.load_from_string(onnx_bytes(opening)),
+        _of_opset(onnx.load_from_string(onnx_bytes(opening))),
         inputs=[spec.name for spec in files.manifest.inputs],
         outputs=[spec.name for spec in files.manifest.outputs],
     )
+
+
+def _of_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Many files from elsewhere have an older one; only ONNX's own operators are counted by it."""
+    own = max((each.version for each in model.opset_import if not each.domain), default=OPSET)
+    if own >= OPSET:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, OPSET)
+    except Exception as error:  # its own unrelated classes
+        raise ExportError(
+            f"the program has opset {own}, quantising needs {OPSET}, and ONNX cannot convert it",
+            limit=OPSET,
+            received=own,
+        ) from error
 
 
 def derive_int8(files: ModelFiles, *, ranges: Path = DIRECTORY) -> Derived | None:
@@ -63,8 +84,9 @@ def derive_int8(files: ModelFiles, *, ranges: Path = DIRECTORY) -> Derived | Non
     Raises BackendError where the reference cannot be converted, and ExportError where the ranges
     that come with the package are of another graph.
     """
+    network: Mapping[str, Any] = files.manifest.network or {}
     shipped = shipped_ranges(str(files.manifest.weights.get("sha256")), ranges)
-    if shipped is not None:
+    if shipped is not None and network:  # else the file was sealed, and names its layers otherwise
         return Derived(
             backend="openvino",
             content=quantised(named_graph(files), shipped.ranges).SerializeToString(),
@@ -77,7 +99,6 @@ def derive_int8(files: ModelFiles, *, ranges: Path = DIRECTORY) -> Derived | Non
                 quality=shipped.quality,
             ),
         )
-    network: Mapping[str, Any] = files.manifest.network or {}
     return _dynamic(files) if network.get("name") in DYNAMIC else None
 
 

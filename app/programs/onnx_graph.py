@@ -8,7 +8,7 @@ name is a running number cannot be named in a message.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -158,6 +158,24 @@ def _drop_unread(graph: Graph) -> None:
     graph.nodes = kept[::-1]
 
 
+class _Names:
+    """Gives each name once; a second one of a kind has its number behind it."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._numbers: Counter[str] = Counter()
+
+    def give(self, kind: str, *, numbered: bool) -> str:
+        """`numbered`: the first one has a number, too."""
+        while True:
+            number = self._numbers[kind]
+            self._numbers[kind] += 1
+            name = f"{kind}_{number}" if number or numbered else kind
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
+
+
 def _name_nodes(
     graph: Graph, model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]
 ) -> None:
@@ -169,15 +187,16 @@ def _name_nodes(
     }
     for value in (*model.graph.input, *model.graph.output):
         value.name = named.get(value.name, value.name)
-    taken: Counter[str] = Counter()
+    # Weights called by a number, or like an output, would give their name to something else.
+    layers, results = _Names(()), _Names((*inputs, *outputs, *graph.constants))
     for node in graph.nodes:
         weight = graph.weight_of(node)
         kind = (weight.rpartition(".")[0] or weight) if weight else node.op_type
-        node.name = f"{kind}_{taken[kind]}" if taken[kind] or not weight else kind
-        taken[kind] += 1
+        node.name = layers.give(kind, numbered=not weight)
         for place, name in enumerate(node.output):
             if name and name not in named:
-                named[name] = node.name if len(node.output) == 1 else f"{node.name}:{place}"
+                own = node.name if len(node.output) == 1 else f"{node.name}:{place}"
+                named[name] = results.give(own, numbered=False)
     for node in graph.nodes:
         for place, name in enumerate(node.input):
             node.input[place] = named.get(name, name)

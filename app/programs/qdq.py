@@ -72,7 +72,8 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
 def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ranges:
     """What a quantiser put into `model`: the inverse of quantised(), for the same simplified graph.
 
-    Layers whose weights it left alone are float layers.
+    Layers whose weights it left alone are float layers. What it simplified away is no
+    matter; raises ExportError where a layer is among that.
     """
     plain, found = Graph(model), Graph(quantised_model)
     makers = {name: node for node in found.nodes for name in node.output}
@@ -80,15 +81,18 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
     activations: dict[str, tuple[onnx.NodeProto, list[str]]] = {}
     floats = []
     for node in plain.nodes:
-        other = theirs[node.name]
+        weight, other = plain.weight_of(node), theirs.get(node.name)
+        if other is None:
+            if weight:
+                raise ExportError(
+                    f"the layer {node.name!r} has no counterpart in the quantised graph: no two "
+                    "layers of one name, or without one, as in branches, can be quantised"
+                )
+            continue
         for ours, name in zip(node.input, other.input, strict=True):
-            if ours == name:
-                continue
-            maker = makers.get(name)
-            if maker is not None and maker.input[0] in makers:
-                quantise = makers[maker.input[0]]
-                activations.setdefault(quantise.input[0], (quantise, []))[1].append(node.name)
-        weight = plain.weight_of(node)
+            quantise = _quantising(makers, name)
+            if quantise is not None and quantise.input[0] == ours:
+                activations.setdefault(ours, (quantise, []))[1].append(node.name)
         if weight and weight in other.input:
             floats.append(node.name)
     return Ranges(
@@ -104,6 +108,15 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
         ),
         float_layers=tuple(floats),
     )
+
+
+def _quantising(makers: Mapping[str, onnx.NodeProto], value: str) -> onnx.NodeProto | None:
+    """The QuantizeLinear that an activation has passed; None for any other value."""
+    maker = makers.get(value)
+    if maker is None or maker.op_type != "DequantizeLinear":
+        return None
+    before = makers.get(maker.input[0])
+    return before if before is not None and before.op_type == "QuantizeLinear" else None
 
 
 def _check_names(graph: Graph, ranges: Ranges) -> None:

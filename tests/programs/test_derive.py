@@ -113,7 +113,7 @@ def test_what_needs_data_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """And is no failure: the reference serves."""
     without_programs(MODELS / "mnist", "1", tmp_path)
     assert main(["derive", "--repository", str(tmp_path)]) == 0
-    assert "mnist/1: `paddlepool quantize mnist` would make" in capsys.readouterr().out
+    assert "mnist/1: no program int8: the model has no pipeline" in capsys.readouterr().out
 
 
 def test_a_published_version_gets_a_program(double: ModelFiles, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from app.codecs.decode import decode
 from app.codecs.limits import PictureLimits
-from app.contracts.errors import ConfigError
+from app.contracts.errors import ConfigError, InputError
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
 from app.pipelines.segment import matte
@@ -38,6 +38,9 @@ class MaskComparison:
             body = file.read_bytes()
         except OSError as error:
             raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
-        pixels = matte.over_white(decode(body, PictureLimits()))
+        try:
+            pixels = matte.over_white(decode(body, PictureLimits()))
+        except InputError as error:
+            raise error.about(str(file)) from None
         wanted = self._parameters
         return matte.network_input(pixels, wanted.size, wanted.mean, wanted.std)
