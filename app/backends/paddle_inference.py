@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,11 @@ which a small model's run feels."""
 
 GPU_POOL_MEGABYTES = 256
 """What a GPU predictor takes at once; the pool grows where it is not enough."""
+
+WITHOUT_BFLOAT16 = frozenset(
+    ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
+)
+"""Values of oneDNN's limit on instruction sets below those that compute in bfloat16."""
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
@@ -135,9 +141,21 @@ def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
     config.enable_mkldnn()
     config.set_mkldnn_cache_capacity(options["cache_capacity"])
     if options["bfloat16"]:
+        if forbidden := _forbidden_bfloat16(os.environ):
+            raise BackendError(f"bfloat16: {forbidden} forbids the instructions that it needs")
         if not core.supports_bfloat16_fast_performance():
             raise BackendError("bfloat16: this processor has no fast bfloat16 (AVX512_BF16, AMX)")
         config.enable_mkldnn_bfloat16()
+
+
+def _forbidden_bfloat16(environment: Mapping[str, str]) -> str:
+    """The variable that keeps oneDNN from it, or an empty string; Paddle asks the processor alone,
+    and oneDNN then fails in the first run without a reason."""
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):  # oneDNN heeds the first that is set
+        if name in environment:
+            below = environment[name].upper() in WITHOUT_BFLOAT16
+            return f"{name}={environment[name]}" if below else ""
+    return ""
 
 
 def _load_core() -> Any:

@@ -167,6 +167,19 @@ def test_bfloat16_is_another_computation_or_refused(tiny: ModelFiles) -> None:
     assert 1e-5 < drift < 2e-2
 
 
+@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
+def test_forbidden_instructions_are_named(
+    tiny: ModelFiles, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paddle asks the processor alone, and the first run would fail without a reason."""
+    monkeypatch.setenv(name, "avx2")
+    with (
+        pytest.raises(BackendError, match=f"{name}=avx2 forbids"),
+        opened(tiny, "paddle_inference", bfloat16=True),
+    ):
+        pass
+
+
 LYING = {
     name: f"tests.backends.lying_switches:{name}" for name in ("plain", "openvino_engine", "int8")
 }
