@@ -18,6 +18,41 @@ def memory_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     return min(limits)
 
 
+def available_memory(
+    cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path("/proc/meminfo")
+) -> int:
+    """In bytes, what processes could take besides what they have: of the machine without swapping,
+    or below the limit of its control group (v2, v1) where that is less; 0 where nothing is known.
+    """
+    free = []
+    if found := _numbers(meminfo).get("MemAvailable:"):
+        free.append(found * 1024)
+    for limit, usage, stat, cache in (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_inactive_file",
+        ),
+    ):
+        try:
+            most, held = (int((cgroup / name).read_text("ascii")) for name in (limit, usage))
+        except (OSError, ValueError):
+            continue  # not there, or "max": no limit
+        free.append(most - held + _numbers(cgroup / stat).get(cache, 0))
+    return max(0, min(free, default=0))
+
+
+def _numbers(file: Path) -> dict[str, int]:
+    """The first number of each line by the word before it."""
+    try:
+        lines = [line.split() for line in file.read_text("ascii").splitlines()]
+    except OSError:
+        return {}
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
+
+
 def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
     """Cores this process may use: its CPU affinity, and the quota of its control group (v2, v1)."""
     cores = float(len(os.sched_getaffinity(0)))

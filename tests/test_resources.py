@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.resources import available_cores, memory_limit
+from app.resources import available_cores, available_memory, memory_limit
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,24 @@ def test_the_memory_limit_is_the_containers(tmp_path: Path) -> None:
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.limit_in_bytes").write_text("134217728\n")
     assert memory_limit(tmp_path) == 2**27
+
+
+def test_what_is_free_is_free_in_the_container(tmp_path: Path) -> None:
+    """Files that it keeps in memory and has not used lately count as free."""
+    meminfo = tmp_path / "meminfo"
+    assert available_memory(tmp_path, meminfo) == 0
+    meminfo.write_text("MemTotal:  9000 kB\nMemAvailable:   5000 kB\n")
+    assert available_memory(tmp_path, meminfo) == 5_120_000
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("3000000\n")
+    assert available_memory(tmp_path, meminfo) == 5_120_000
+    (tmp_path / "memory.max").write_text("4000000\n")
+    assert available_memory(tmp_path, meminfo) == 1_000_000
+    (tmp_path / "memory.stat").write_text("anon 2500000\ninactive_file 400000\n")
+    assert available_memory(tmp_path, meminfo) == 1_400_000
+    v1 = tmp_path / "memory"
+    v1.mkdir()
+    (v1 / "memory.limit_in_bytes").write_text("3000000\n")
+    (v1 / "memory.usage_in_bytes").write_text("3500000\n")
+    (v1 / "memory.stat").write_text("total_inactive_file 600000\n")
+    assert available_memory(tmp_path, meminfo) == 100_000

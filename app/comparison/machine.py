@@ -1,4 +1,4 @@
-"""The machine a comparison runs on: what it is, in one line without its name, and its memory."""
+"""The machine a comparison runs on: what it is, in one line without its name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,3 @@ def describe_machine(*, cores: float, cpuinfo: Path = Path("/proc/cpuinfo")) -> 
         f"{processor}, {cores:g} cores, {build['cpu_flags'].replace('+', ' ')}; "
         f"Paddle {build['paddle']}, Paddlepool {build['version']}"
     )
-
-
-def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Memory that processes could take without swapping; 0 where the kernel does not say."""
-    try:
-        found = re.search(r"^MemAvailable:\s*(\d+) kB$", meminfo.read_text("ascii"), re.MULTILINE)
-    except OSError:
-        return 0
-    return int(found[1]) * 1024 if found else 0

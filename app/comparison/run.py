@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from app.comparison.machine import available_bytes, describe_machine
+from app.comparison.machine import describe_machine
 from app.comparison.measure import SLICES, Load, measure_concurrent, measure_single
 from app.comparison.opening import Opened, open_groups
 from app.comparison.result import Comparison, group_results
@@ -18,7 +18,7 @@ from app.contracts.ports import Predictor, PredictorFactory
 from app.repository.config import InstanceGroup, ModelConfig
 from app.repository.layout import ModelFiles
 from app.repository.selftest import SelfTest
-from app.resources import available_cores
+from app.resources import available_cores, available_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def _open_for_all_cores(
     extra = Opened(predictors={}, refused={})
     groups = [files.config.group(name) for name in opened.predictors]
     more = {group.name: max(1, int(cores) // group.threads) - 1 for group in groups}
-    room = available_bytes() // 2
+    room = available_memory() // 2
     fitting = []
     for group in groups:
         needed = more[group.name] * resident[group.name]

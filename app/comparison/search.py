@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from app.comparison.load import CandidateUnderLoad, open_candidate
-from app.comparison.machine import available_bytes
 from app.comparison.tasks import ComparisonOf, Sample, choose_samples, golden_test
 from app.comparison.tuning import (
     Candidate,
@@ -18,6 +17,7 @@ from app.comparison.tuning import (
 )
 from app.contracts.ports import PredictorFactory
 from app.repository.layout import ModelFiles
+from app.resources import available_memory
 
 ROUNDS = 3
 """The time of each candidate is cut into slices, interleaved with those of the others, so
@@ -84,7 +84,7 @@ class Search:
         if not each and loaded:
             open_now = loaded[0].model.groups()[0]
             each = open_now.resident_bytes // max(1, open_now.live)
-        return candidate.count * each <= available_bytes() // 2
+        return candidate.count * each <= available_memory() // 2
 
     def _samples(self, candidate: Candidate) -> list[Sample]:
         files = self.files

@@ -13,22 +13,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from app.contracts.errors import ModelNotReady, PaddlepoolError
+from app.contracts.errors import BackendError, ModelNotReady, PaddlepoolError
 from app.contracts.ports import Clock
 from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
 from app.engine.pool.group import CRASH_LOOP
 from app.engine.registry.model import ServedModel, first_choice
 from app.evidence.choice import EXACT_DIFFERENCE, best_of, in_one_line
 from app.live.ports import Served
-from app.live.race import Lap, Race
+from app.live.race import MAX_TOGETHER, Lap, Race
 from app.live.shadow_predictor import ShadowPredictors
 from app.repository.layout import ModelFiles
+from app.resources import available_memory
 
 Precision = Literal["auto", "exact"]
 Choosing = Literal["off", "auto", "exact"]
 
 RETRY_SECONDS = 120.0
 """Candidates whose runs were interrupted or too noisy are measured again after this pause."""
+
+MORE_ROUNDS = 3
+"""So often, once another candidate serves."""
+
+ROOM = 1.25
+"""A candidate's process may take so many times the memory of one of the first group."""
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +48,16 @@ class Adopting(Served, Protocol):
 
 @dataclass(slots=True)
 class _Search:
-    """What is known of one model version's candidates, and which are still to be tried."""
+    """What is known of one model version's candidates, and which are still to be tried.
+
+    `process_bytes` is the memory that a process of the first group was seen to hold."""
 
     waiting: list[str]
     found: dict[str, Candidate] = field(default_factory=dict)
     undecided: list[str] = field(default_factory=list)
     not_before: float = -math.inf
+    rounds: int = MORE_ROUNDS
+    process_bytes: float = 0.0
 
 
 class Chooser:
@@ -61,8 +72,10 @@ class Chooser:
         keep: Callable[[ModelFiles, Choice], None],
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
+        free_bytes: Callable[[], int] = available_memory,
     ) -> None:
         self._registry = registry
+        self._free_bytes = free_bytes
         self._wall_clock = wall_clock
         self._shadow_predictors = shadow_predictors
         self._precision = precision
@@ -82,7 +95,8 @@ class Chooser:
         for served in models:
             if self._give_up_crashing(served):
                 return True
-            if served.choice.by == "start" and self._go_on(served):
+            unfinished = served.choice.by == "start" or served in self._searches
+            if unfinished and self._go_on(served):
                 return True
         return False
 
@@ -94,7 +108,7 @@ class Chooser:
             return False
         if search.waiting:
             group = search.waiting[0]
-            candidate, decided = self._try(served, group)
+            candidate, decided = self._try(served, group, self._room_for(served, group, search))
             search.waiting.remove(group)  # not before: Closed ends the search with the server
             search.found[group] = candidate
             if not decided:
@@ -113,21 +127,22 @@ class Chooser:
             if group.candidate and group.name != first
         ]
 
-    def _try(self, served: ServedModel, name: str) -> tuple[Candidate, bool]:
+    def _try(self, served: ServedModel, name: str, together: int) -> tuple[Candidate, bool]:
         """What was found out, and whether that is the last word."""
         config = served.files.config
         group, first = config.group(name), config.default_group
         unfit = Candidate(group=name, fit=False, reason="")
-        count = config.count_in_place(name)
-        if count == 0:
+        if config.count_in_place(name) == 0:
             why = f"it takes {group.threads} threads, {first} has fewer"
             return replace(unfit, reason=why), True
         if self._precision == "exact" and group.budget is not None:
             return replace(unfit, reason="a lower precision, and exact is asked for"), True
         if crashed := self._crashed.get(_key(served, name)):
             return replace(unfit, reason=crashed), True
+        if together == 0:
+            return replace(unfit, reason="not enough memory is free to measure it"), False
         try:
-            with Race(self._shadow_predictors, served, name, count=count) as race:
+            with Race(self._shadow_predictors, served, name, together=together) as race:
                 try:
                     lap = race.run(most_difference=self._most_difference())
                 except PaddlepoolError as error:
@@ -137,6 +152,24 @@ class Chooser:
         if served.config.base_of(name) == first and lap.verdict is not None:
             served.record_effect(name, Effect(lap.verdict.effective, lap.verdict.reason))
         return _candidate(name, lap), lap.decided
+
+    def _room_for(self, served: ServedModel, name: str, search: _Search) -> int:
+        """How many processes of each group a race may open beside what runs; 0 where not even one.
+
+        Where the system ends processes for want of memory, it may end the server."""
+        config = served.files.config
+        first = config.default_group
+        for status in served.groups():
+            if status.name == first and status.live:
+                held = status.resident_bytes / status.live
+                search.process_bytes = max(search.process_bytes, held)
+        counts = config.count_in_place(name), config.group(first).count
+        free = self._free_bytes()
+        for together in range(MAX_TOGETHER, 0, -1):
+            processes = sum(min(together, count) for count in counts)
+            if processes * ROOM * search.process_bytes <= free:
+                return together
+        return 0
 
     def _most_difference(self) -> float:
         return EXACT_DIFFERENCE if self._precision == "exact" else math.inf
@@ -152,18 +185,19 @@ class Chooser:
         reason = f"nothing is clearly faster than {first}" if best is None else best.reason
         if not found:
             reason = "there is no candidate"
-        if best is None and search.undecided:
+        again = bool(search.undecided) and (best is None or search.rounds > 0)
+        if best is None and again:
             served.record_choice(Choice(group=first, by="start", reason=reason, candidates=found))
-            search.waiting, search.undecided = search.undecided, []
-            search.not_before = self._clock() + RETRY_SECONDS
+            self._measure_again(search)
             return
         choice = Choice(
             group=chosen, by="measured", reason=reason, candidates=found, at=self._wall_clock()
         )
-        if best is None:
+        if best is None or chosen == served.config.default_group:
             served.record_choice(choice)
         else:
             try:
+                self._check_room(config.count_in_place(chosen) * (best.resident_bytes or 0))
                 if not self._registry.adopt(served, choice):
                     return  # another load has replaced the version: that one is looked at next
             except ModelNotReady:
@@ -181,6 +215,26 @@ class Chooser:
             reason,
             in_one_line(found),
         )
+        del self._searches[served]
+        if again:
+            self._measure_again(search)
+            search.rounds -= 1
+            for model in self._registry.served():
+                if model.files is served.files:  # the same version, by its new default group
+                    self._searches[model] = search
+
+    def _measure_again(self, search: _Search) -> None:
+        search.waiting, search.undecided = search.undecided, []
+        search.not_before = self._clock() + RETRY_SECONDS
+
+    def _check_room(self, needed: int) -> None:
+        free = self._free_bytes()
+        if needed > free:
+            raise BackendError(
+                f"{needed / 1e6:.0f} MB are needed to open it, {free / 1e6:.0f} MB are free",
+                limit=free,
+                received=needed,
+            )
 
     def _give_up_crashing(self, served: ServedModel) -> bool:
         """Back to the first group where the chosen one keeps crashing; True when that is done."""

@@ -68,13 +68,24 @@ class Race:
     """
 
     def __init__(
-        self, shadow_predictors: ShadowPredictors, served: ServedModel, group: str, *, count: int
+        self,
+        shadow_predictors: ShadowPredictors,
+        served: ServedModel,
+        group: str,
+        *,
+        together: int = MAX_TOGETHER,
     ) -> None:
+        """`together`: as many processes of each group at a time, if it has so many."""
+        config = served.files.config
         self._shadow_predictors = shadow_predictors
         self._served = served
         self._group = group
-        self._first = served.config.default_group
-        self._counts = {group: count, self._first: served.config.group(self._first).count}
+        self._together = together
+        self._first = config.default_group
+        self._counts = {
+            group: config.count_in_place(group),
+            self._first: config.group(self._first).count,
+        }
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> Race:
@@ -92,7 +103,7 @@ class Race:
             opened.enter_context(
                 contextlib.closing(self._shadow_predictors.open(self._served, group))
             )
-            for _ in range(min(MAX_TOGETHER, self._counts[group]))
+            for _ in range(min(self._together, self._counts[group]))
         ]
 
     def run(self, *, most_difference: float) -> Lap:

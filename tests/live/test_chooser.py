@@ -17,7 +17,7 @@ from app.contracts.errors import WorkerCrashed
 from app.contracts.status import Choice
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
-from app.live.chooser import RETRY_SECONDS, Chooser, Choosing
+from app.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
 from app.live.idle_gate import Closed, IdleGate
 from app.live.kept_choices import KeptChoices
 from app.live.shadow_predictor import ShadowPredictors
@@ -63,6 +63,7 @@ class Bench:
         self.factory, self.tried = PacedFactory(), PacedFactory()  # that serve, that are measured
         self.kept: list[Choice] = []
         self.clock = ManualClock()
+        self.free_bytes = 1 << 40
         self.beside = replace(beside, open_predictor=self.tried)
         self.registry = self.open_registry()
 
@@ -89,6 +90,7 @@ class Bench:
             keep=keep or remember,
             clock=self.clock,
             wall_clock=lambda: NOW,
+            free_bytes=lambda: self.free_bytes,
         )
 
     def choose(self, precision: Choosing = "auto") -> Choice:
@@ -236,17 +238,86 @@ def test_what_was_measured_proves_an_effect(bench: Bench) -> None:
     assert bench.served().statistics().success.count == 1
 
 
-@pytest.mark.slow
-def test_interrupted_candidates_are_measured_later(bench: Bench) -> None:
-    """A server that is never idle for the length of a run goes on with what it has."""
+def interrupting(bench: Bench) -> Callable[[Any], Any]:
+    """A behaviour of predictors beside the service: a request comes in the middle of each run."""
 
-    def interrupted(inputs: Any) -> Any:
+    def behaviour(inputs: Any) -> Any:
         bench.gate.began()
         bench.gate.ended()
         return {"y": 2 * inputs["x"]}
 
+    return behaviour
+
+
+def test_what_was_not_decided_is_measured_again_beside_what_serves(bench: Bench) -> None:
+    """A candidate that requests interrupted may be better than the one that they left alone."""
+    bench.load(group("middling", seconds=0.7) + FAST)
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    bench.tried.behaviour = interrupting(bench)
+    assert chooser.choose_one()
+    while chooser.choose_one():
+        pass
+    assert bench.ask() == "middling"
+    assert bench.candidate("fast").startswith("requests left time for 0")
+    bench.tried.behaviour = doubled
+    bench.clock.advance(RETRY_SECONDS + 1)
+    while chooser.choose_one():
+        pass
+    choice = bench.served().choice
+    assert (bench.ask(), choice.group, choice.by) == ("fast", "fast", "measured")
+    assert "2.00 times the throughput of first" in choice.reason
+    assert [each.group for each in bench.kept] == ["middling", "fast"]
+
+
+def test_what_stays_undecided_is_left_at_last(bench: Bench) -> None:
+    """A server that is never idle for a run measures no more, and serves what is known."""
+    bench.load(group("middling", seconds=0.7) + FAST)
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    bench.tried.behaviour = interrupting(bench)
+    for _ in range(MORE_ROUNDS + 1):
+        while chooser.choose_one():
+            pass
+        bench.clock.advance(RETRY_SECONDS + 1)
+    opened = len(bench.tried.opened)
+    assert not chooser.choose_one()
+    assert (len(bench.tried.opened), bench.ask()) == (opened, "middling")
+
+
+def test_no_more_is_opened_than_fits_beside(bench: Bench) -> None:
+    """The first group's processes hold 1 MiB each; a race takes as many of each side as there is
+    room for, and none where the system would have to end something."""
     bench.load(FAST)
-    bench.tried.behaviour = interrupted
+    bench.free_bytes = int(3.9 * (1 << 20))  # of two processes and a quarter on top: 2.5 MiB
+    bench.chooser().choose_one()
+    assert len(bench.tried.opened) == 2
+    bench.free_bytes = 2 << 20
+    choice = bench.choose()
+    assert len(bench.tried.opened) == 2
+    assert (choice.group, choice.by) == ("first", "start")
+    assert bench.candidate("fast") == "not enough memory is free to measure it"
+    assert bench.kept == []
+
+
+def test_a_winner_that_does_not_fit_beside_the_first_does_not_take_over(bench: Bench) -> None:
+    """Both exist for a moment."""
+    bench.load(FAST)
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    bench.free_bytes = 50_000_000
+    while chooser.choose_one():
+        pass
+    why = "cannot take over: 60 MB are needed to open it, 50 MB are free"
+    assert (bench.ask(), bench.candidate("fast")) == ("first", why)
+
+
+@pytest.mark.slow
+def test_interrupted_candidates_are_measured_later(bench: Bench) -> None:
+    """A server that is never idle for the length of a run goes on with what it has."""
+
+    bench.load(FAST)
+    bench.tried.behaviour = interrupting(bench)
     chooser = bench.chooser()
     while chooser.choose_one():
         pass
