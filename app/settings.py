@@ -169,7 +169,8 @@ class Settings(BaseSettings, DoorSettings):
     )
 
     precision: Literal["auto", "exact"] = Field(
-        "auto", description="`exact` chooses no default group beyond 0.0001 of the golden output."
+        "auto",
+        description="`exact` chooses no default group beyond 0.0001 of the first one's output.",
     )
     state_file: Path | None = Field(
         None, description="File that keeps chosen default groups for the next start; or `off`."

@@ -15,7 +15,7 @@ EQUAL = 1.05
 """Candidates within this of the best count as equally fast."""
 
 EXACT_DIFFERENCE = 1e-4
-"""The largest difference from the golden output of what counts as the same float32."""
+"""The largest difference from the first group of what counts as the same float32."""
 
 
 def clearly_faster(low: float) -> bool:

@@ -70,8 +70,8 @@ class Bench:
     def open_registry(self, **options: Any) -> ModelRegistry:
         return open_registry(self.root, self.factory, **options)
 
-    def load(self, groups: str) -> None:
-        write_config(self.root / "double", AUTO + groups)
+    def load(self, groups: str, *, first: str = AUTO) -> None:
+        write_config(self.root / "double", first + groups)
         write_version(self.root / "double" / "1")
         self.registry.load_all()
 
@@ -197,7 +197,7 @@ def test_within_its_budget_a_lower_precision_is_chosen(bench: Bench) -> None:
 
 
 def test_exact_admits_full_precision_only(bench: Bench) -> None:
-    """No group with a budget, and none that differs by more than 0.0001."""
+    """No group with a budget, and none that differs from the first by more than 0.0001."""
     bench.load(
         group("low", "budget = { mean_difference = 0.5 }", seconds=0.2)
         + group("wide", "tolerance = 0.5", seconds=0.2, off=0.001)
@@ -205,7 +205,16 @@ def test_exact_admits_full_precision_only(bench: Bench) -> None:
     )
     assert bench.choose("exact").group == "same"
     assert bench.candidate("low") == "a lower precision, and exact is asked for"
-    assert "differs by 0.001 from the golden output" in bench.candidate("wide")
+    assert bench.candidate("wide") == "differs by 0.001 from first, and exact admits 0.0001"
+
+
+def test_exact_does_not_ask_for_digits_that_the_golden_output_has_not(bench: Bench) -> None:
+    """Exported ones are rounded to 1/4096: every float32 differs from them by more than 0.0001."""
+    rounded = AUTO.replace("seconds = 1.0 }", "seconds = 1.0, off = 0.00012 }\ntolerance = 0.001")
+    same = group("same", "tolerance = 0.001", seconds=0.5, off=0.00012)
+    bench.load(same + group("other", "tolerance = 0.001", seconds=0.2, off=0.00024), first=rounded)
+    assert bench.choose("exact").group == "same"
+    assert "differs by 0.00012 from first" in bench.candidate("other")
 
 
 def test_groups_that_cannot_run_here_say_why(bench: Bench) -> None:
