@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     for name in ("p95", "seconds"):
         value = getattr(args, name)
-        if value is not None and value <= 0:
+        if value is not None and not value > 0:
             raise ConfigError(f"--{name} must be above 0", received=value)
     if args.groups is not None:
         return _choose_group(args)
@@ -74,15 +74,21 @@ def _choose_group(args: argparse.Namespace) -> int:
     print(columns(comparison_rows(found)) + "\n")
     print("\n".join(reasons(found)))
     advice = recommend(found, p95_seconds=args.p95 / 1000 if args.p95 else None)
+    if not advice.fit:
+        print(f"\nNothing is fast enough: {advice.reason}; config.toml is unchanged")
+        return 1
     print(f"\nRecommended: {advice.group}: {advice.reason}.")
+    chosen_here = files.config.first_group is not None
     if advice.group == files.config.default_group:
-        print(f"{advice.group} is the default group already; config.toml is unchanged")
+        is_it = 'is what "auto" begins with' if chosen_here else "is the default group already"
+        print(f"{advice.group} {is_it}; config.toml is unchanged")
         return 0
     if args.dry_run:
         print("config.toml is unchanged (--dry-run)")
         return 0
     path = repository.root / files.name / "config.toml"
-    if not (args.yes or _agreed(f"Make {advice.group} the default group in {path}?")):
+    instead = ' in place of "auto", which measures by itself' if chosen_here else ""
+    if not (args.yes or _agreed(f"Make {advice.group} the default group in {path}{instead}?")):
         print("config.toml is unchanged")
         return 0
     write_default_group(path, advice.group)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.comparison.tuning import Candidate
 from app.contracts.errors import ConfigError
-from app.repository.config import load_config
+from app.repository.config import AUTO, load_config
 
 if TYPE_CHECKING:
     import tomlkit
@@ -53,6 +53,8 @@ def write_default_group(path: Path, name: str) -> None:
     tables = {str(group["name"]): group for group in document.get("instance_group", [])}
     if name not in tables:
         raise ConfigError(f"{path.parent.name}/config.toml lists no group {name!r}")
+    if document.get("default_group") == AUTO:  # a comment behind it would be of that
+        document["default_group"].comment("by paddlepool tune; was auto")
     document["default_group"] = name
     chosen = tables[name]
     chosen.pop("start", None)

@@ -14,10 +14,11 @@ EQUAL = 0.10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """`group` is the default group's name where nothing is worth a change."""
+    """`group` is the default group's name where nothing is worth a change, or nothing is `fit`."""
 
     group: str
     reason: str
+    fit: bool = True
 
 
 def recommend(found: Comparison, *, p95_seconds: float | None = None) -> Recommendation:
@@ -35,7 +36,10 @@ def recommend(found: Comparison, *, p95_seconds: float | None = None) -> Recomme
             fit.append(each)
         else:
             unfit.append((each, why))
-    best = max(fit, key=lambda each: _rate(each, together), default=default)
+    if not fit:
+        reason = "; ".join(f"{each.group}: {why}" for each, why in unfit)
+        return Recommendation(group=default.group, reason=reason, fit=False)
+    best = max(fit, key=lambda each: _rate(each, together))
     if best is not default and default in fit:
         gain = _rate(best, together) / _rate(default, together)
         best = best if gain >= 1 + EQUAL else default

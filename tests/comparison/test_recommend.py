@@ -121,6 +121,23 @@ def test_a_slow_p95_is_no_candidate() -> None:
     )
 
 
+def test_nothing_is_recommended_where_nothing_is_fast_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each group's p95 is said, and the exit code tells; the default group is no answer either."""
+    slow = {"concurrent_per_second": 60.0, "concurrent_p95_seconds": 0.5}
+    found = recommend(comparison(slow), p95_seconds=0.1)
+    assert not found.fit
+    assert found.reason == (
+        "main: its p95 is 200 ms, asked for are 100; spare: its p95 is 500 ms, asked for are 100"
+    )
+    write_double(tmp_path)
+    monkeypatch.setattr("app.comparison.run.compare", lambda *_, **__: comparison(slow))
+    arguments = ["tune", "double", "--repository", str(tmp_path), "--groups", "all", "--yes"]
+    assert main([*arguments, "--p95", "100"]) == 1
+    assert "Nothing is fast enough: main: its p95 is 200 ms" in capsys.readouterr().out
+
+
 def test_each_group_is_judged_by_its_own_budget() -> None:
     """One without a limit on a measure is not held to it, but for what is no number."""
     faster: dict[str, Any] = {"concurrent_per_second": 60.0, "mean_difference": 0.5}
@@ -186,6 +203,28 @@ def test_the_chosen_group_becomes_the_default_one(tmp_path: Path) -> None:
         write_default_group(path, "gone")
 
 
+def test_what_was_said_of_auto_goes_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever agrees hears that the server chooses no more, and no comment says that it does."""
+    write_double(tmp_path)
+    path = tmp_path / "double" / "config.toml"
+    text = path.read_text("utf-8").replace('"main"', '"auto"  # the server chooses', 1)
+    path.write_text(text, "utf-8")
+    faster = comparison({"concurrent_per_second": 60.0})
+    monkeypatch.setattr("app.comparison.run.compare", lambda *_, **__: faster)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    arguments = ["tune", "double", "--repository", str(tmp_path), "--groups", "all"]
+    assert main(arguments) == 0
+    assert 'in place of "auto", which measures by itself?' in capsys.readouterr().out
+    assert main([*arguments, "--yes"]) == 0
+    assert 'default_group = "spare" # by paddlepool tune; was auto' in path.read_text("utf-8")
+    monkeypatch.setattr("app.comparison.run.compare", lambda *_, **__: comparison())
+    path.write_text(text, "utf-8")
+    assert main(arguments) == 0
+    assert 'main is what "auto" begins with' in capsys.readouterr().out
+
+
 def test_it_is_written_only_when_agreed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +251,7 @@ def test_it_is_written_only_when_agreed(
     [
         pytest.param([], "--p95 MS is needed, or --groups", id="neither"),
         pytest.param(["--p95", "0"], "--p95 must be above 0", id="limit"),
+        pytest.param(["--p95", "nan"], "--p95 must be above 0", id="no number"),
         pytest.param(["--p95", "9", "--yes"], "--yes belongs to --groups", id="yes"),
     ],
 )
