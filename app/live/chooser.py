@@ -149,6 +149,8 @@ class Chooser:
                     return replace(unfit, reason=f"its runs failed: {error.message}"), True
         except PaddlepoolError as error:
             return replace(unfit, reason=f"{CANNOT_START}{error.message}"), True
+        except OSError as error:  # the system has no process to give now
+            return replace(unfit, reason=f"{CANNOT_START}{error.strerror or error}"), False
         if served.config.base_of(name) == first and lap.verdict is not None:
             served.record_effect(name, Effect(lap.verdict.effective, lap.verdict.reason))
         return _candidate(name, lap), lap.decided

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from app.contracts.errors import WorkerCrashed
+from app.contracts.ports import PredictorSpec
 from app.contracts.status import Choice
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
@@ -22,7 +24,16 @@ from app.live.idle_gate import Closed, IdleGate
 from app.live.kept_choices import KeptChoices
 from app.live.shadow_predictor import ShadowPredictors
 from app.repository.layout import ModelFiles
-from tests.engine.fakes import PATIENCE, Crash, ManualClock, doubled, open_registry, row, wait_until
+from tests.engine.fakes import (
+    PATIENCE,
+    Crash,
+    FakePredictor,
+    ManualClock,
+    doubled,
+    open_registry,
+    row,
+    wait_until,
+)
 from tests.live.fakes import PacedFactory
 from tests.model_files import write_config, write_version
 
@@ -228,6 +239,29 @@ def test_groups_that_cannot_run_here_say_why(bench: Bench) -> None:
     assert bench.candidate("bf16") == "cannot start: this processor has no fast bfloat16"
     assert bench.candidate("wide") == "it takes 3 threads, first has fewer"
     assert [each.group for each in bench.served().choice.candidates] == ["bf16", "wide"]
+
+
+def test_a_system_without_a_process_to_give_is_asked_again(bench: Bench) -> None:
+    """The other candidates are measured meanwhile."""
+    bench.load(FAST + group("other", seconds=0.7))
+    factory, lacking = bench.tried, [True]
+
+    def open_predictor(spec: PredictorSpec, **options: Any) -> FakePredictor:
+        if spec.options["seconds"] == 0.5 and lacking:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        return factory(spec, **options)
+
+    bench.beside = replace(bench.beside, open_predictor=open_predictor)
+    chooser = bench.chooser()
+    while chooser.choose_one():
+        pass
+    assert bench.candidate("fast") == "cannot start: Resource temporarily unavailable"
+    assert bench.ask() == "other"
+    lacking.clear()
+    bench.clock.advance(RETRY_SECONDS + 1)
+    while chooser.choose_one():
+        pass
+    assert bench.ask() == "fast"
 
 
 def test_a_run_that_fails_is_not_called_a_refusal(bench: Bench) -> None:
