@@ -59,7 +59,7 @@ class Batcher:
         self._admission = Admission(self._queues, self._times, max_queue=max_queue)
         self._closed_with: PaddlepoolError | None = None
         self.contended = False
-        """Whether there has been work for an express instance."""
+        """Whether there has been work for an express instance, if only after a delay."""
         lock = threading.Lock()
         self._work = threading.Condition(lock)
         self._express = threading.Condition(lock)
@@ -99,9 +99,7 @@ class Batcher:
             shed = self._admission.admit(jobs, now, self._running.instances(now), reservation)
             self._work.notify(len(jobs))
             self._deadlines.added(jobs)
-            if express_jobs(self._queues, self._running, now)[0]:
-                self.contended = True
-                self._express.notify()
+            self._tell_express(now)
             return shed
 
         self._accept(jobs, self._admitted(admit))
@@ -204,7 +202,15 @@ class Batcher:
         expected = self._times.expected(started[0].key)
         batch = Batch(jobs=tuple(started), started=now, expected_seconds=expected)
         self._running.batches.add(batch)
+        self._tell_express(now)
         return batch
+
+    def _tell_express(self, now: float) -> None:
+        """A job came or a run began: there may be work for it, now or once a delay has passed."""
+        _, ask_again = express_jobs(self._queues, self._running, now)
+        if ask_again < math.inf:
+            self.contended = True
+            self._express.notify()
 
     def finished(self, batch: Batch, seconds: float | None) -> None:
         """The batch has left its instance; `seconds` of the run, None when it came to no end."""

@@ -528,6 +528,61 @@ def test_nothing_takes_the_express_where_nobody_floods() -> None:
     assert express(bench) is None
 
 
+@contextlib.contextmanager
+def waiting_express(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Future[Batch | None]]:
+    """What an express instance takes that waits until it is told, not until it looks again."""
+    looked = threading.Event()
+
+    def healthy() -> bool:
+        monkeypatch.setattr("app.engine.queue.batcher.HEALTH_SECONDS", PATIENCE)
+        looked.set()  # under the lock, which it gives up only to wait again
+        return True
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(bench.batcher.take_express, healthy)
+        assert looked.wait(PATIENCE)
+        try:
+            yield waiting
+        finally:
+            bench.batcher.close(ModelNotReady("the test is over"))
+
+
+def test_an_express_instance_is_told_when_a_flood_overtakes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job may be there before the flood's run begins behind which it waits."""
+    bench = Bench(ManualClock())
+    bench.submit(caller="first")
+    bench.take()
+    for _ in range(3):
+        bench.submit(caller="flood")
+    with waiting_express(bench, monkeypatch) as waiting:
+        quiet = bench.submit(caller="quiet")
+        assert not bench.batcher.contended
+        assert bench.take().jobs[0].caller == "flood"
+        assert bench.batcher.contended
+        assert (batch := waiting.result(timeout=PATIENCE / 2)) is not None
+        assert batch.jobs == (quiet,)
+
+
+def test_a_job_that_waits_its_delay_takes_the_express_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others like it may still join it; the express instance is opened meanwhile."""
+    bench = Bench(time.monotonic, max_rows=2, max_delay=0.05)
+    for _ in range(5):
+        bench.submit(caller="flood")
+    bench.take()
+    with waiting_express(bench, monkeypatch) as waiting:
+        quiet = bench.submit(caller="quiet")
+        assert bench.batcher.contended
+        assert (batch := waiting.result(timeout=PATIENCE / 2)) is not None
+        assert batch.jobs == (quiet,)
+        assert batch.started >= quiet.enqueued + 0.05
+
+
 def test_an_express_instance_goes_when_the_batcher_closes() -> None:
     """At once, whatever it waits for."""
     bench = flooded()
