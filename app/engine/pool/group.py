@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 
@@ -22,7 +22,7 @@ from app.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStat
 from app.contracts.tensors import Tensors
 from app.engine.pool.context import EngineContext
 from app.engine.pool.delivery import Delivery
-from app.engine.pool.express import ExpressLane, Lane
+from app.engine.pool.express import ExpressLane
 from app.engine.pool.instance import Instance, close_all
 from app.engine.pool.opening import Opening
 from app.engine.pool.restart_backoff import RestartBackoff
@@ -81,6 +81,8 @@ class Group:
         self._batching = batching
         self._queue_limit = batching.max_queue_size * config.count
         self._backoff = RestartBackoff(context.clock)
+        self._express_backoff = RestartBackoff(context.clock)
+        self._express_tried = False
         self._batcher = self._new_batcher()
         self._lock = threading.Lock()
         self._gently = False
@@ -116,22 +118,22 @@ class Group:
                 self._gently = gently
                 try:
                     for _ in range(self.config.count):
-                        self._add_instance(self._open, self._batcher)
+                        self._add_instance()
                 except RuntimeError:  # the system has no thread to give
                     if not self._instances:
                         raise Overloaded("no thread to be had", retry_after=1.0) from None
                     log.exception("%s: fewer instances than configured", self._name)
             return [instance.opened for instance in self._instances[: self.config.count]]
 
-    def _add_instance(self, open_worker: Callable[[bool], Predictor], batcher: Lane) -> None:
+    def _add_instance(self, *, express: bool = False) -> None:
         """Raises RuntimeError where the system has no thread to give."""
         number, context = len(self._instances), self._context
         self._instances.append(
             Instance(
                 f"{self._name} {number}",
-                open_worker=open_worker,
-                batcher=batcher,
-                lost=self._lost,
+                open_worker=self._open_express if express else self._open,
+                batcher=ExpressLane(self._batcher) if express else self._batcher,
+                lost=partial(self._lost, self._express_backoff if express else self._backoff),
                 request_of=Batch.inputs,
                 deliver=partial(self._deliver, number),
                 serving=partial(context.yielding.serving, self.config.threads),
@@ -142,11 +144,13 @@ class Group:
 
     def _add_express(self) -> None:
         with self._lock:
-            if self._batcher.closed or len(self._instances) != self.config.count:
+            complete = len(self._instances) == self.config.count
+            if self._batcher.closed or self._express_tried or not complete:
                 return
+            self._express_tried = True
             log.info("%s: one caller keeps another waiting: an express instance", self._name)
             try:
-                self._add_instance(self._open_express, ExpressLane(self._batcher))
+                self._add_instance(express=True)
             except RuntimeError:
                 log.exception("%s: no express instance", self._name)
 
@@ -185,7 +189,8 @@ class Group:
         return self._batcher
 
     def idle(self) -> bool:
-        return self._batcher.idle and all(each.opened.done() for each in self._instances)
+        instances = self._instances[: self.config.count]  # nobody waits for the express one alone
+        return self._batcher.idle and all(each.opened.done() for each in instances)
 
     def stop(self) -> None:
         """End its processes, without waiting for them; the next job starts it again."""
@@ -194,6 +199,7 @@ class Group:
                 return
             batcher, self._batcher = self._batcher, self._new_batcher()
             instances, self._instances = self._instances, []
+            self._express_tried = False
             self.opening.forget()
         log.info("%s: stopped to make room for another", self._name)
         for instance in instances:
@@ -281,13 +287,13 @@ class Group:
         self._batcher.close(ModelNotReady("the instance group cannot start"))
         self._context.on_demand.forget(self)
 
-    def _lost(self, reason: Restart) -> float:
+    def _lost(self, backoff: RestartBackoff, reason: Restart) -> float:
         self._context.observer.restarted(model=self._model, group=self.config.name, reason=reason)
         if reason is Restart.MEMORY:
             return 0.0
         if reason is Restart.LACKING:
-            return self._backoff.delay_while_lacking()
-        delay = self._backoff.delay_after_loss()
+            return backoff.delay_while_lacking()
+        delay = backoff.delay_after_loss()
         if self._backoff.in_crash_loop():
             for instance in self._instances:
                 instance.give_up_opening(BackendError(CRASH_LOOP))

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from app.contracts.caller import CALLER, Caller
-from app.contracts.errors import BackendError
+from app.contracts.errors import BackendError, WorkerCrashed
 from app.contracts.ports import InferResult
+from app.engine.pool import restart_backoff
 from app.engine.pool.context import EngineContext
+from app.engine.pool.restart_backoff import MOST_LOSSES
 from app.engine.registry.model import ServedModel
 from app.repository.layout import ModelRepository
 from tests.engine.fakes import (
@@ -121,6 +123,46 @@ def test_where_none_can_be_opened_the_others_serve(
     served.gate.open()
     assert {each.result(timeout=PATIENCE).instance for each in quiet + served.flood} == {0}
     assert len(served.express.specs) == 1
+
+
+def test_one_that_keeps_dying_delays_no_other(
+    flood: Flood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its losses are its own: the group is in no crash loop while another is replaced."""
+    monkeypatch.setattr(restart_backoff, "DELAYS", (0.01,) * 9)
+    served = flood()
+    served.express.refuse = WorkerCrashed("killed while it was opened")
+    quiet = served.submit("quiet")
+    served.observer.wait_for(lambda: len(served.observer.restarts) > MOST_LOSSES)
+    served.gate.open()
+    for each in [quiet, *served.flood]:
+        each.result(timeout=PATIENCE)
+    wait_until(served.model._groups["main"].idle)
+    served.express.refuse = None
+    served.factory.selftest = replaced = Gate()
+    served.factory.opened[0].abort()
+    replaced.wait_entered()
+    state = served.model.groups()[0]
+    replaced.open()
+    assert (state.live, state.reason) == (0, "restarting")
+    assert served.submit("flood").result(timeout=PATIENCE).instance == 0
+
+
+def test_where_there_is_no_thread_for_it_the_others_serve(
+    flood: Flood, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried once, and said: not for each of a flood's requests."""
+    served = flood()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("app.engine.pool.group.Instance", refuse)
+    quiet = [served.submit("quiet") for _ in range(2)]
+    more = [served.submit("flood") for _ in range(3)]
+    assert caplog.text.count("no express instance") == 1
+    served.gate.open()
+    assert {each.result(timeout=PATIENCE).instance for each in quiet + more} == {0}
 
 
 def test_a_model_that_does_not_ask_for_it_has_none(flood: Flood) -> None:
