@@ -35,9 +35,9 @@ from app.engine.queue.job import Batch
 GRACE_SECONDS = 2.0
 """How long a run may outlive the latest deadline in its batch before its process is ended: clients
 with short deadlines must not be able to make the server start processes."""
-PATIENCE = 4.0
+PATIENCE = 10.0
 """A run is given this many times its usual seconds, however short the deadlines in its batch are:
-an impatient client must not cost the others a predictor."""
+an impatient client must not cost a predictor. Beside a busy express instance it may take eight."""
 PREFETCH_SECONDS = 0.001
 PREFETCH_PART = 0.1
 """Seconds, and share of a run, before its usual end: about as much as runs differ."""

@@ -53,10 +53,10 @@ class Flooded:
         self.flood = [self.submit("flood") for _ in range(4)]
         self.gate.wait_entered()
 
-    def submit(self, caller: str) -> Future[InferResult]:
+    def submit(self, caller: str, *, timeout: float = PATIENCE) -> Future[InferResult]:
         before = CALLER.set(Caller(name=caller))
         try:
-            return self.model.submit(row(1), deadline=time.monotonic() + PATIENCE)
+            return self.model.submit(row(1), deadline=time.monotonic() + timeout)
         finally:
             CALLER.reset(before)
 
@@ -163,6 +163,18 @@ def test_where_there_is_no_thread_for_it_the_others_serve(
     assert caplog.text.count("no express instance") == 1
     served.gate.open()
     assert {each.result(timeout=PATIENCE).instance for each in quiet + more} == {0}
+
+
+def test_a_run_that_stands_almost_still_is_not_given_up(flood: Flood) -> None:
+    """Beside an express instance it has an eighth of the processor: eight times its usual time,
+    however soon its jobs were to be answered."""
+    served = flood()
+    served.factory.seconds = 2.0
+    served.gate.open()
+    for each in served.flood:
+        each.result(timeout=PATIENCE)
+    served.submit("flood", timeout=1.0).result(timeout=PATIENCE)
+    assert served.factory.opened[0].timeouts[-1] > 8.5 * 2.0
 
 
 def test_a_model_that_does_not_ask_for_it_has_none(flood: Flood) -> None:
