@@ -274,9 +274,9 @@ class Group:
         return predictor
 
     def _open_express(self, _first: bool) -> Predictor:
-        """As fast as can be: somebody waits for it."""
+        needed = self.resident_bytes() // self.config.count
         try:
-            return self.opening.open(None, open_predictor=self._context.open_express)
+            return self.opening.open_express(self._context.open_express, needed=needed)
         except (ConfigError, BackendError):
             log.exception("%s: no express instance", self._name)
             raise

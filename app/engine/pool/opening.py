@@ -11,6 +11,7 @@ from app.contracts.tensors import Tensors, shape_key
 from app.engine.pool.yielding import Yielding
 from app.engine.queue.job import ShapeKey
 from app.repository.selftest import SelfTest
+from app.resources import available_memory
 
 FIRST_RUN_SECONDS = 60.0
 SHORT_RUN_SECONDS = 0.25
@@ -48,14 +49,16 @@ class Opening:
         """All were closed; the next one is the first again."""
         self._first_opened = None
 
-    def open(
-        self,
-        observed: Callable[[ShapeKey, float], None] | None,
-        *,
-        open_predictor: PredictorFactory | None = None,
-    ) -> Predictor:
+    def open(self, observed: Callable[[ShapeKey, float], None] | None) -> Predictor:
         """`observed` hears how many seconds a run of each shape usually takes."""
-        return self._proven((open_predictor or self._open_predictor)(self._spec), observed)
+        return self._proven(self._open_predictor(self._spec), observed)
+
+    def open_express(self, open_predictor: PredictorFactory | None, *, needed: int) -> Predictor:
+        """As fast as can be, somebody waits for it. Refused where `needed` bytes are not free: for
+        want of memory the system may end the server."""
+        if needed > (free := available_memory()):
+            raise BackendError(f"it takes {needed} bytes of memory, {free} are free")
+        return self._proven((open_predictor or self._open_predictor)(self._spec), None)
 
     def open_gently(self) -> Predictor:
         """One after another, each with what processor time the users of others leave."""

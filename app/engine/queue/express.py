@@ -18,5 +18,7 @@ def express_jobs(queues: ShapeQueues, running: Running, now: float) -> tuple[lis
     callers = [{job.caller for job in batch.jobs} for batch in running.batches]
     if running.idle or not any(all(map(queues.heavy, each)) for each in callers):
         return [], math.inf
-    served = set().union(*callers)
-    return queues.next_batch(now, lambda caller: caller not in served and not queues.heavy(caller))
+    quiet = {
+        each for each in queues.callers_waiting().difference(*callers) if not queues.heavy(each)
+    }
+    return queues.next_batch(now, quiet.__contains__) if quiet else ([], math.inf)

@@ -87,6 +87,9 @@ class ShapeQueues:
                 return start
         return None
 
+    def callers_waiting(self) -> set[str]:
+        return set(self._rows)
+
     def heavy(self, caller: str) -> bool:
         """Whether more rows of this caller wait than one batch takes."""
         return self._rows[caller] > self._max_rows

@@ -110,19 +110,23 @@ def test_a_lost_express_instance_is_opened_again(flood: Flood) -> None:
     assert len(served.express.opened) == 2
 
 
+@pytest.mark.parametrize("why", ["refused", "no memory"])
 def test_where_none_can_be_opened_the_others_serve(
-    flood: Flood, caplog: pytest.LogCaptureFixture
+    why: str, flood: Flood, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tried once, and said."""
     served = flood()
-    served.express.refuse = BackendError("no memory for a second one")
+    if why == "refused":
+        served.express.refuse = BackendError("not twice")
+    else:
+        monkeypatch.setattr("app.engine.pool.opening.available_memory", lambda: (1 << 20) - 1)
     with caplog.at_level(logging.INFO, "app.engine.pool.group"):
         quiet = [served.submit(name) for name in ("a", "b")]
         wait_until(lambda: "no express instance" in caplog.text)
     assert served.model.ready()
     served.gate.open()
     assert {each.result(timeout=PATIENCE).instance for each in quiet + served.flood} == {0}
-    assert len(served.express.specs) == 1
+    assert len(served.express.specs) == (1 if why == "refused" else 0)
 
 
 def test_one_that_keeps_dying_delays_no_other(
