@@ -45,6 +45,8 @@ GROWTH_BYTES = 15 << 20
 OTHERS_GROWTH = 1.2
 RECOVERY_SECONDS = 60.0
 """After the machine stood still: what looks dead is replaced, and deadlines have passed."""
+DYING_SECONDS = 0.1
+"""A killed process takes a moment to be gone, and the kill is noted after it."""
 REFUSED_SHARE = 0.01
 MIB = 1 << 20
 
@@ -58,7 +60,8 @@ def cause(lost: Lost, watched: Watched) -> str:
     for began, ended in watched.stalls:
         if began < lost.ended and lost.began < ended + RECOVERY_SECONDS:
             return "the machine stood still"
-    roles = {kill.role for kill in watched.kills if lost.began <= kill.at <= lost.ended}
+    first, last = lost.began - DYING_SECONDS, lost.ended + DYING_SECONDS
+    roles = {kill.role for kill in watched.kills if first <= kill.at <= last}
     if PREDICTOR in roles and lost.status in (500, 503, 504):
         return f"a predictor was killed meanwhile ({lost.status})"
     if CODEC in roles and lost.asked.picture and lost.status in (503, 504):

@@ -186,9 +186,16 @@ def plot(watched: Watched, file: Path, *, began: float) -> None:
 
 
 def longest_lived(all_samples: Sequence[Sample], role: str) -> list[list[Sample]]:
-    """The samples of each process of a role, the longest-lived first."""
-    by_pid: dict[int, list[Sample]] = {}
+    """The samples of each process of a role, the longest-lived first. A process id that was away
+    for several samples belongs to another process."""
+    lives: list[list[Sample]] = []
+    living: dict[int, list[Sample]] = {}
     for sample in all_samples:
-        if sample.role == role:
-            by_pid.setdefault(sample.pid, []).append(sample)
-    return sorted(by_pid.values(), key=lambda each: each[0].at - each[-1].at)
+        if sample.role != role:
+            continue
+        life = living.get(sample.pid)
+        if life is None or sample.at - life[-1].at > 4 * SAMPLE_SECONDS:
+            lives.append(life := [])
+            living[sample.pid] = life
+        life.append(sample)
+    return sorted(lives, key=lambda each: each[0].at - each[-1].at)

@@ -10,7 +10,7 @@ import pytest
 from harness import ROOT, Reply
 from soak import cause, growth, verdict
 from soak_traffic import Asked, Lost, Tally, same_answer
-from soak_watch import API, CODEC, PREDICTOR, Kill, Sample, Watched
+from soak_watch import API, CODEC, PREDICTOR, Kill, Sample, Watched, longest_lived
 
 PICTURE, TEXT = Asked("picture", b"", picture=True), Asked("text", b"")
 
@@ -24,13 +24,25 @@ def lost(asked: Asked, status: int) -> Lost:
     [
         (lost(TEXT, 500), Kill(11.0, PREDICTOR, 1), True),
         (lost(TEXT, 500), Kill(9.0, PREDICTOR, 1), False),
+        (lost(TEXT, 500), Kill(9.97, PREDICTOR, 1), True),
+        (lost(TEXT, 500), Kill(12.001, PREDICTOR, 1), True),
         (lost(TEXT, 500), Kill(11.0, CODEC, 1), False),
         (lost(TEXT, 503), Kill(11.0, CODEC, 1), False),
         (lost(PICTURE, 503), Kill(11.0, CODEC, 1), True),
         (lost(PICTURE, 500), Kill(11.0, CODEC, 1), False),
         (lost(PICTURE, 0), Kill(11.0, PREDICTOR, 1), False),
     ],
-    ids=["batch", "before", "no-picture", "no-picture-503", "codec", "tried-again", "connection"],
+    ids=[
+        "batch",
+        "before",
+        "dying",
+        "noted-late",
+        "no-picture",
+        "no-picture-503",
+        "codec",
+        "tried-again",
+        "connection",
+    ],
 )
 def test_a_loss_is_explained_by_a_kill_of_what_it_was_in(
     request_lost: Lost, kill: Kill, explained: bool
@@ -46,6 +58,16 @@ def test_growth_is_from_the_first_settled_minute_to_the_highest() -> None:
     samples = [Sample(20.0 * at, API, 1, size, 0) for at, size in enumerate(sizes)]
     assert growth(samples, settled=60.0) == 60
     assert growth(samples[:5], settled=60.0) is None
+
+
+def test_a_process_id_that_comes_again_is_another_life() -> None:
+    """The system gives a number again; each life is judged by itself."""
+    times = [0.0, 5.0, 10.0, 6000.0, 6005.0]
+    samples = [Sample(at, PREDICTOR, 7, 100, 0) for at in times]
+    assert [[each.at for each in life] for life in longest_lived(samples, PREDICTOR)] == [
+        times[:3],
+        times[3:],
+    ]
 
 
 def test_an_answer_may_differ_in_last_digits_and_in_nothing_else() -> None:
