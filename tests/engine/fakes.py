@@ -17,6 +17,8 @@ from app.contracts.errors import WorkerCrashed
 from app.contracts.ports import InferResult, PredictorSpec, Ran, Suspended
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.tensors import Tensors
+from app.engine.pool.context import EngineContext
+from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.repository.layout import ModelRepository
 from tests.model_files import write_config, write_version
@@ -287,6 +289,16 @@ def write_double(
     for version in versions or (1,):
         write_version(root / "double" / str(version))
     return root / "double"
+
+
+def served_double(
+    root: Path, factory: FakeFactory, observer: RecordingObserver, **options: Any
+) -> ServedModel:
+    """What write_double() has written, not started; `options` are those of an EngineContext."""
+    options.setdefault("clock", time.monotonic)
+    options.setdefault("max_resident_bytes", 1 << 30)
+    context = EngineContext(open_predictor=factory, observer=observer, **options)
+    return ServedModel(ModelRepository(root).read("double", 1), context=context)
 
 
 def open_registry(root: Path, factory: FakeFactory, **options: Any) -> ModelRegistry:

@@ -14,16 +14,14 @@ from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import BackendError, WorkerCrashed
 from app.contracts.ports import InferResult
 from app.engine.pool import restart_backoff
-from app.engine.pool.context import EngineContext
 from app.engine.pool.restart_backoff import MOST_LOSSES
-from app.engine.registry.model import ServedModel
-from app.repository.layout import ModelRepository
 from tests.engine.fakes import (
     PATIENCE,
     FakeFactory,
     Gate,
     RecordingObserver,
     row,
+    served_double,
     wait_until,
     write_double,
 )
@@ -40,14 +38,7 @@ class Flooded:
         self.factory, self.express = FakeFactory(), FakeFactory()
         self.observer = RecordingObserver()
         write_double(root, batch=1, express=asked_for)
-        context = EngineContext(
-            open_predictor=self.factory,
-            open_express=self.express,
-            observer=self.observer,
-            clock=time.monotonic,
-            max_resident_bytes=1 << 30,
-        )
-        self.model = ServedModel(ModelRepository(root).read("double", 1), context=context)
+        self.model = served_double(root, self.factory, self.observer, open_express=self.express)
         self.model.start()
         self.factory.behaviour = self.gate
         self.flood = [self.submit("flood") for _ in range(4)]

@@ -14,10 +14,7 @@ from app.contracts.errors import BackendError, DeadlineExceeded, ModelNotReady, 
 from app.contracts.ports import InferResult
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors
-from app.engine.pool.context import EngineContext
 from app.engine.pool.instance import PREFETCH_RUN_SECONDS
-from app.engine.registry.model import ServedModel
-from app.repository.layout import ModelRepository
 from tests.engine.fakes import (
     PATIENCE,
     Crash,
@@ -26,6 +23,7 @@ from tests.engine.fakes import (
     RecordingObserver,
     doubled,
     row,
+    served_double,
     write_double,
 )
 
@@ -39,13 +37,7 @@ class Served:
         self.factory = FakeFactory(behaviour=usual, slow=True)
         self.observer = RecordingObserver()
         write_double(root, batch=2)
-        context = EngineContext(
-            open_predictor=self.factory,
-            observer=self.observer,
-            clock=time.monotonic,
-            max_resident_bytes=1 << 30,
-        )
-        self.model = ServedModel(ModelRepository(root).read("double", 1), context=context)
+        self.model = served_double(root, self.factory, self.observer)
         self.model.start()
         self.submit(0).result(timeout=PATIENCE)  # the first tells how long a run takes
         self.began: list[tuple[Values, int]] = []

@@ -39,6 +39,7 @@ from tests.engine.fakes import (
     RecordingObserver,
     doubled,
     row,
+    served_double,
     wait_until,
     write_double,
 )
@@ -66,13 +67,9 @@ def serve(tmp_path: Path, factory: FakeFactory, observer: RecordingObserver) -> 
         *, max_resident_bytes: int = 1 << 30, start: bool = True, **config: int
     ) -> ServedModel:
         write_double(tmp_path, **config)
-        context = EngineContext(
-            open_predictor=factory,
-            observer=observer,
-            clock=time.monotonic,
-            max_resident_bytes=max_resident_bytes,
+        served.append(
+            served_double(tmp_path, factory, observer, max_resident_bytes=max_resident_bytes)
         )
-        served.append(ServedModel(ModelRepository(tmp_path).read("double", 1), context=context))
         if start:
             served[-1].start()
         return served[-1]
