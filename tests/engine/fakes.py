@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from app.contracts.caller import CALLER, Caller, Quota
 from app.contracts.errors import WorkerCrashed
 from app.contracts.ports import InferResult, PredictorSpec, Ran, Suspended
 from app.contracts.reasons import Rejection, Restart
@@ -36,6 +38,16 @@ def doubled(inputs: Tensors) -> Tensors:
 def row(*values: float) -> Tensors:
     """One job of one row."""
     return {"x": np.array([values], np.float32)}
+
+
+@contextlib.contextmanager
+def calling(name: str, quota: Quota | None = None) -> Iterator[None]:
+    """What is asked inside is asked by that caller. The next test is asked by nobody again."""
+    before = CALLER.set(Caller(name=name, quota=quota))
+    try:
+        yield
+    finally:
+        CALLER.reset(before)
 
 
 def infer_result(**given: Any) -> InferResult:

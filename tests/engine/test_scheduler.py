@@ -23,7 +23,6 @@ from hypothesis.stateful import (
     rule,
 )
 
-from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import BackendError, ModelNotReady, Overloaded, WorkerCrashed
 from app.contracts.ports import InferResult
 from app.contracts.reasons import Restart
@@ -39,6 +38,7 @@ from tests.engine.fakes import (
     FakeFactory,
     ManualClock,
     RecordingObserver,
+    calling,
     doubled,
     row,
     wait_until,
@@ -54,6 +54,7 @@ FAST = {
 """Nobody waits for the hands of a real clock."""
 
 numbers = st.integers(0, 100)
+callers = st.sampled_from(("a", "b", "c"))
 
 
 class Runs:
@@ -158,11 +159,10 @@ class Scheduler(RuleBasedStateMachine):
         jobs=st.integers(1, LIMIT),
         priority=st.sampled_from((-1, 0, 0, 1)),
         seconds=st.just(5.0),
-        caller=st.sampled_from(("a", "b", "c")),
+        caller=callers,
     )
     def submit(self, jobs: int, priority: int, seconds: float, caller: str) -> None:
-        CALLER.set(Caller(name=caller))
-        with contextlib.suppress(Overloaded, ModelNotReady):
+        with calling(caller), contextlib.suppress(Overloaded, ModelNotReady):
             self._keep(
                 self.model.submit_all(
                     [self._tensors() for _ in range(jobs)],
@@ -171,11 +171,11 @@ class Scheduler(RuleBasedStateMachine):
                 )
             )
 
-    @rule(places=st.integers(1, LIMIT + 1))
-    def reserve(self, places: int) -> None:
+    @rule(places=st.integers(1, LIMIT + 1), caller=callers)
+    def reserve(self, places: int, caller: str) -> None:
         for _ in range(places):
             held = contextlib.ExitStack()
-            with contextlib.suppress(Overloaded, ModelNotReady):
+            with calling(caller), contextlib.suppress(Overloaded, ModelNotReady):
                 reservation = held.enter_context(self.model.reserving(deadline=self.clock() + 60.0))
                 self.reserved.append((self.model, reservation, held.close))
 

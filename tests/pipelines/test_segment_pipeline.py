@@ -19,7 +19,6 @@ from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
 from app.codecs.pool import CodecPool
 from app.codecs.service import Codecs
-from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -39,6 +38,7 @@ from app.pipelines.segment.request import (
     read_options,
 )
 from tests.codecs import pictures
+from tests.engine.fakes import calling
 
 SHARED = Path(__file__).parents[3] / "shared"
 GOLDEN = SHARED / "data" / "u2net_golden"
@@ -128,11 +128,8 @@ class Spent:
 def test_a_picture_costs_its_caller_the_pixels_it_has(server: Server) -> None:
     """Those of the upload, whatever the network looks at."""
     spent = Spent()
-    before = CALLER.set(Caller(name="somebody", quota=spent))
-    try:
+    with calling("somebody", quota=spent):
         server.ask(PHOTO, size="preview")
-    finally:
-        CALLER.reset(before)
     assert spent.amounts == [("pixels", 200 * 150)]
 
 

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -40,6 +39,7 @@ from app.pipelines.sentiment.pipeline import (
 from app.pipelines.sentiment.scores import rank, softmax
 from app.pipelines.sentiment.texts import TextLimits, WholeTexts, check_texts
 from app.pipelines.sentiment.tokens import open_tokenizer, tensors_of, tokenise
+from tests.engine.fakes import calling
 
 LABELS = ["angry", "happy", "neutral", "surprise", "sad", "fear"]
 LABELS_ZH = ["愤怒", "快乐", "平静", "惊讶", "悲伤", "恐惧"]
@@ -163,12 +163,9 @@ class Spent:
 def test_texts_cost_their_caller_one_each(pipeline: SentimentPipeline) -> None:
     """However many requests they come in."""
     spent = Spent()
-    before = CALLER.set(Caller(name="somebody", quota=spent))
-    try:
+    with calling("somebody", quota=spent):
         classify(pipeline, ["one", "two", "three"])
         classify(pipeline, ["four"])
-    finally:
-        CALLER.reset(before)
     assert spent.amounts == [("texts", 3), ("texts", 1)]
 
 

@@ -16,12 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import RunRefused
 from app.engine.registry.registry import ModelRegistry
 from app.settings import Settings
 from tests.api.fakes import Client, RecordingExecutor, make_app, make_services
-from tests.engine.fakes import FakeFactory, open_registry, write_double
+from tests.engine.fakes import FakeFactory, calling, open_registry, write_double
 
 INFER = "/v2/models/double/infer"
 HEADER = "Inference-Header-Content-Length"
@@ -212,7 +211,7 @@ def test_without_a_place_a_large_body_is_not_read(
     junk = b"[" * 300_000
     with ExitStack() as places, registry.lease("double") as served:
         # This client's own: whoever has none would still find one.
-        places.callback(CALLER.reset, CALLER.set(Caller(name="127.0.0.1")))
+        places.enter_context(calling("127.0.0.1"))
         for _ in range(16):
             places.enter_context(served.reserving(deadline=math.inf))
         response = recorded.post(INFER, content=junk)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import BackendError, WorkerCrashed
 from app.contracts.ports import InferResult
 from app.engine.pool import restart_backoff
@@ -20,6 +19,7 @@ from tests.engine.fakes import (
     FakeFactory,
     Gate,
     RecordingObserver,
+    calling,
     row,
     served_double,
     wait_until,
@@ -45,11 +45,8 @@ class Flooded:
         self.gate.wait_entered()
 
     def submit(self, caller: str, *, timeout: float = PATIENCE) -> Future[InferResult]:
-        before = CALLER.set(Caller(name=caller))
-        try:
+        with calling(caller):
             return self.model.submit(row(1), deadline=time.monotonic() + timeout)
-        finally:
-            CALLER.reset(before)
 
     def close(self) -> None:
         self.gate.open()

@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.caller import CALLER, Caller
 from app.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded
 from app.contracts.tensors import shape_key
 from app.engine.queue.batcher import HEALTH_SECONDS, Batcher
 from app.engine.queue.job import Batch, Job
 from app.engine.queue.shape_queues import URGENT
-from tests.engine.fakes import PATIENCE, ManualClock, Sleeper, infer_result, wait_until
+from tests.engine.fakes import PATIENCE, ManualClock, Sleeper, calling, infer_result, wait_until
 
 
 class Bench:
@@ -129,11 +128,8 @@ def test_a_reservation_belongs_to_its_caller(bench: Bench) -> None:
     bench.usual(1.0)
 
     def reserve(caller: str, timeout: float = 60.0) -> None:
-        token = CALLER.set(Caller(name=caller))
-        try:
+        with calling(caller):
             bench.batcher.reserve(bench.clock() + timeout)
-        finally:
-            CALLER.reset(token)
 
     for _ in range(16):
         reserve("flood")
