@@ -74,7 +74,7 @@ def create_app(
     configs = read_configs(repository)
     default_models = find_default_models(configs, tasks, chosen=settings.default_models)
     warn_of_unknown_groups(settings.shadow_groups, configs.values())
-    metrics = Metrics(build=build_info())
+    metrics = Metrics(build=build_info(), memory_limit=memory_limit())
     tracing = None
     if settings.tracing:
         require_extra("otel", setting="PADDLEPOOL_TRACING")

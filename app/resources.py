@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -42,6 +45,17 @@ def available_memory(
             continue  # not there, or "max": no limit
         free.append(most - held + _numbers(cgroup / stat).get(cache, 0))
     return max(0, min(free, default=0))
+
+
+def give_memory_back() -> None:
+    """What nothing uses any more returns to the system, objects that know each other included.
+
+    Takes a few milliseconds. Left alone, the collector looks at what is old when there is a quarter
+    more of it, and the allocator keeps the pages between those in use.
+    """
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _numbers(file: Path) -> dict[str, int]:

@@ -34,6 +34,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         "image": {"digest": "sha256:" + "0" * 64},
         "imagePullSecrets": [{"name": "registry"}],
         "settings": {"PADDLEPOOL_CODEC_PROCESSES": "4"},
+        "service": {"grpcPort": 8001},
         "resources": {"requests": {"cpu": 1.5}, "limits": {"memory": "6291456Ki"}},
         "extraEnv": [
             {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "bucket", "key": "token"}}}
@@ -98,6 +99,7 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
     "a number in the environment": {"settings": {"PADDLEPOOL_CODEC_PROCESSES": 4}},
     "a key in clear": {"settings": {"PADDLEPOOL_API_KEYS": "secret"}},
     "a key of another kind in clear": {"settings": {"PADDLEPOOL_START_GROUP_KEYS": "secret"}},
+    "one port for two doors": {"service": {"port": 8001, "grpcPort": 8001}},
     "probes that need a key": {"settings": {"PADDLEPOOL_HEALTH_NEEDS_KEY": "true"}},
     "a variable without a name": {"extraEnv": [{"value": "1"}]},
     "a drain that its grace period does not know": {

@@ -89,6 +89,7 @@ paddlepool_codec_processes
 paddlepool_codec_restarts_total reason
 paddlepool_default_group_info chosen_by model predictor version
 paddlepool_inflight_requests model predictor
+paddlepool_memory_limit_bytes
 paddlepool_model_ready model version
 paddlepool_padding_tokens_total model predictor
 paddlepool_predictor_default model predictor

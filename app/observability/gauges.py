@@ -37,15 +37,22 @@ class ModelGauges:
 class Gauges:
     """A Prometheus collector: `read` and `codec_processes` are asked at each scrape."""
 
-    def __init__(self, build: Mapping[str, str]) -> None:
+    def __init__(self, build: Mapping[str, str], *, memory_limit: int) -> None:
         self.read: Callable[[], Iterable[ModelGauges]] = tuple
         self.codec_processes: Callable[[], int] = lambda: 0
         self._build = build
+        self._memory_limit = memory_limit
 
     def collect(self) -> Iterator[Metric]:
         build = InfoMetricFamily("paddlepool_build", "What this server is built from.")
         build.add_metric((), dict(self._build))
         yield build
+        yield GaugeMetricFamily(
+            "paddlepool_memory_limit_bytes",
+            "What this server's processes may use together: the machine's memory, or less by their "
+            "control group.",
+            self._memory_limit,
+        )
         yield GaugeMetricFamily(
             "paddlepool_codec_processes", "Codec processes alive.", self.codec_processes()
         )

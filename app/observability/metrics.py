@@ -43,7 +43,7 @@ class Metrics:
     comes is counted as `unmatched`, `unknown` or `OTHER`, so that nothing adds a time series.
     """
 
-    def __init__(self, *, build: Mapping[str, str]) -> None:
+    def __init__(self, *, build: Mapping[str, str], memory_limit: int = 0) -> None:
         # A second series for each counter, which only OpenMetrics has a use for.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no type here
         self.registry = CollectorRegistry()
@@ -105,7 +105,7 @@ class Metrics:
             ("reason",),
         )
         self.history = History(seconds=SECONDS, drift=DRIFT, agreement=AGREEMENT)
-        self._gauges = Gauges(build)
+        self._gauges = Gauges(build, memory_limit=memory_limit)
         self.registry.register(self._gauges)
         ProcessCollector(registry=self.registry)
         for method in (*METHODS, OTHER):

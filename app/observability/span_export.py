@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -30,6 +31,9 @@ EXPORTERS: Mapping[str, type[SpanExporter]] = {
 PROTOCOL = "http/protobuf"
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
+HEADERS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
+HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\s*=[\x20-\x7e]*")
+
 log = logging.getLogger("paddlepool.tracing")
 
 
@@ -38,6 +42,11 @@ def open_tracing() -> Tracing:
 
     Raises ConfigError where the variables ask for what there is not.
     """
+    # It would tell of each attempt to send, and print each header that is broken, key and all.
+    library = logging.getLogger("opentelemetry")
+    library.addHandler(logging.NullHandler())
+    library.propagate = False
+    _check_headers()
     resource = Resource.create({"service.name": "paddlepool", "service.version": __version__})
     provider = TracerProvider(
         resource=resource.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
@@ -49,10 +58,6 @@ def open_tracing() -> Tracing:
         raise ConfigError(f"OTEL_*: {error}") from None
     for handler in logging.getLogger().handlers:
         handler.addFilter(add_trace_id)
-    # From now on it would tell of each attempt to send, and of each header that is broken.
-    library = logging.getLogger("opentelemetry")
-    library.addHandler(logging.NullHandler())
-    library.propagate = False
     return Tracing(provider)
 
 
@@ -64,6 +69,17 @@ def _exporter() -> str:
     if said and os.environ[said] != PROTOCOL:
         raise ConfigError(f"{said}: expected {PROTOCOL}, received {os.environ[said]!r}")
     return name
+
+
+def _check_headers() -> None:
+    """Raises ConfigError, which repeats nothing of what is most likely a key."""
+    for variable in HEADERS:
+        headers = os.environ.get(variable, "").split(",")
+        for place, header in enumerate(headers, start=1):
+            if header.strip() and not HEADER.fullmatch(header.strip()):
+                raise ConfigError(
+                    f"{variable}: header {place} of {len(headers)} is not of the form name=value"
+                )
 
 
 class Delivery(SpanExporter):

@@ -68,13 +68,6 @@ def test_a_drain_ends_before_the_container_is_killed() -> None:
     assert grace > settings.drain_delay_seconds + settings.drain_timeout_seconds
 
 
-def test_the_memory_alert_is_below_the_memory_limit() -> None:
-    """4.8 GiB in the rule is 80 % of the container's 6 GiB."""
-    rules = (ROOT / "deploy/prometheus/rules/alerts.yml").read_text("utf-8")
-    assert SERVICES["paddlepool"]["mem_limit"] == "6g"
-    assert "> 4.8 * 1024 ^ 3" in rules
-
-
 def test_the_load_generator_runs_only_when_asked_for() -> None:
     """It is in the profile `load`, the balancer in `scale`, and nothing else is in a profile."""
     found = {name: s["profiles"] for name, s in SERVICES.items() if "profiles" in s}

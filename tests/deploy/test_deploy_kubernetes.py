@@ -32,7 +32,8 @@ SETTINGS = {
 KEPT = {
     f"PADDLEPOOL_{name}"
     for name in (
-        *("HOST", "PORT", "MODEL_REPOSITORY", "MODEL_SOURCE", "REPOSITORY_POLL_SECONDS"),
+        *("HOST", "PORT", "GRPC_PORT"),
+        *("MODEL_REPOSITORY", "MODEL_SOURCE", "REPOSITORY_POLL_SECONDS"),
         *("DRAIN_DELAY_SECONDS", "DRAIN_TIMEOUT_SECONDS"),
         *("API_KEYS", "API_KEYS_FILE", "ADMIN_KEY", "START_GROUP_KEYS"),
         "HEALTH_NEEDS_KEY",  # the probes carry none
@@ -64,7 +65,7 @@ def check() -> Check:
 
 @pytest.mark.slow
 def test_chart_and_manifests_are_without_a_fault(check: Check) -> None:
-    """Lint, strict schemas of two Kubernetes versions, and 29 sets of values refused."""
+    """Lint, strict schemas of two Kubernetes versions, and 30 sets of values refused."""
     code, printed = check()
     assert (code, printed.splitlines()[-1].endswith(": 0 faults")) == (0, True), printed
 

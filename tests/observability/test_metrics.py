@@ -26,7 +26,10 @@ GROUPS = ("onednn", "native")
 
 @pytest.fixture
 def metrics() -> Metrics:
-    metrics = Metrics(build={"version": "1", "paddle": "2", "onednn": "3", "cpu_flags": "avx2"})
+    metrics = Metrics(
+        build={"version": "1", "paddle": "2", "onednn": "3", "cpu_flags": "avx2"},
+        memory_limit=6 << 30,
+    )
     metrics.expect_route("/segment", ["POST"], [200, 422])
     metrics.expect_model("u2netp", GROUPS)
     return metrics
@@ -160,6 +163,7 @@ def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
     where = {"model": "u2netp", "predictor": "onednn"}
     named = {"version": "2", "chosen_by": "kept"} | where
     assert value(metrics, "paddlepool_default_group_info", **named) == 1
+    assert value(metrics, "paddlepool_memory_limit_bytes") == 6 << 30
     assert value(metrics, "paddlepool_queue_depth", **where) == 4
     assert value(metrics, "paddlepool_queue_limit", **where) == 32
     assert value(metrics, "paddlepool_predictor_default", **where) == 1

@@ -244,15 +244,21 @@ WRONG = {
     "OTEL_TRACES_EXPORTER": ("zipkin", "otlp or console, not 'zipkin'"),
     "OTEL_EXPORTER_OTLP_PROTOCOL": ("grpc", "expected http/protobuf, received 'grpc'"),
     "OTEL_BSP_MAX_QUEUE_SIZE": ("0", "must be a positive integer"),
+    "OTEL_EXPORTER_OTLP_HEADERS": ("a=b,secret", "header 2 of 2 is not of the form name=value"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_variables_that_cannot_be_followed_end_the_start(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Rather than spans that go nowhere."""
+    """Rather than spans that go nowhere. Headers carry keys: nothing of them is told."""
     value, words = WRONG[name]
     monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=words) as refused:
         open_tracing()
+    told = refused.value.message + "".join(capfd.readouterr()) + caplog.text
+    assert "secret" not in told

@@ -17,12 +17,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from app.contracts.errors import (
-    ManifestError,
-    ModelNotFound,
-    ModelNotReady,
-    PaddlepoolError,
-)
+from app.contracts.errors import ManifestError, ModelNotFound, ModelNotReady, PaddlepoolError
 from app.contracts.ports import (
     AgreementOf,
     Clock,
@@ -39,7 +34,7 @@ from app.engine.registry.model import ServedModel
 from app.engine.registry.opening import BuildPipeline, KeptChoice, VersionOpener
 from app.engine.registry.served_versions import ServedVersions
 from app.repository.layout import ModelRepository
-from app.resources import available_cores
+from app.resources import available_cores, give_memory_back
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +100,7 @@ class ModelRegistry:
         except ModelNotFound:
             self._history.forget(name)
             raise
-        with self._loading[name]:
+        with self._changing(name):
             candidates, count = self._candidates(name)
             held = self._serving.versions(name)
             keep: set[int] = set()
@@ -127,8 +122,7 @@ class ModelRegistry:
                             continue
                 keep.add(candidate)
             self._history.keep(name, looked_at)
-            for model in self._serving.remove(name, keep=keep or held):
-                self._retire(model)
+            self._retire(*self._serving.remove(name, keep=keep or held))
             if keep:
                 # Not before: a model that is new must not make the server unready while it loads.
                 with self._lock:
@@ -178,20 +172,34 @@ class ModelRegistry:
         False when the version has been replaced or unloaded meanwhile. Raises ConfigError or
         BackendError where the group cannot start, and ModelNotReady when closed.
         """
-        with self._loading[served.name]:
+        with self._changing(served.name):
             if served not in self._serving.all():
                 return False
             self._replace(self._opener.reopen(served, choice))
         return True
 
-    def _retire(self, model: ServedModel) -> None:
-        if not model.drain(self._drain_timeout):
-            log.warning(
-                "%s: version %d is closed although requests still hold it",
-                model.name,
-                model.version,
-            )
-        model.close()
+    @contextlib.contextmanager
+    def _changing(self, name: str) -> Iterator[None]:
+        """One change of a model at a time; what it has ended leaves the memory with it.
+
+        A version's instances know each other: by themselves they would stay, with their arrays, for
+        tens of reloads.
+        """
+        with self._loading[name]:
+            try:
+                yield
+            finally:
+                give_memory_back()
+
+    def _retire(self, *models: ServedModel) -> None:
+        for model in models:
+            if not model.drain(self._drain_timeout):
+                log.warning(
+                    "%s: version %d is closed although requests still hold it",
+                    model.name,
+                    model.version,
+                )
+            model.close()
 
     def load_all(self) -> None:
         """Load every model of the repository, several at a time, as fast as it goes; blocks.
@@ -226,11 +234,10 @@ class ModelRegistry:
         """
         if name not in self._wanted and not self._history.knows(name, None):
             raise ModelNotFound("no model of this name is served")
-        with self._loading[name]:
+        with self._changing(name):
             with self._lock:
                 self._wanted.discard(name)
-            for model in self._serving.remove(name):
-                self._retire(model)
+            self._retire(*self._serving.remove(name))
             self._history.forget(name)
             log.info("%s: unloaded", name)
 

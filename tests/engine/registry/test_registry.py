@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -266,6 +268,25 @@ def test_unload_drains(tmp_path: Path, open_one: Open, factory: FakeFactory) -> 
     assert states(registry) == {("double", 1): ("UNAVAILABLE", "not loaded")}
     with pytest.raises(ModelNotFound):
         registry.unload("double")
+
+
+@pytest.mark.parametrize("change", ["replaced", "unloaded"])
+def test_a_version_that_ends_leaves_the_memory_at_once(
+    tmp_path: Path, open_one: Open, change: str
+) -> None:
+    """Not when the collector next looks at what is old: its arrays are megabytes."""
+    write_double(tmp_path)
+    registry = open_one()
+    registry.load("double")
+    with registry.lease("double") as served:
+        gone = weakref.ref(served.selftest.inputs["x"])
+    del served
+    gc.disable()
+    try:
+        (registry.load if change == "replaced" else registry.unload)("double")
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_model_that_loads_is_not_ready_yet(
