@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from cases import Case, read_cases
 from harness import ROOT, Connection, Server, running_server
-from overload import FACTOR, arrivals
+from overload import FACTOR, crowd
 from phases import checked, drive
 from reload import KEY, reload
 from tqdm import tqdm
@@ -77,7 +77,7 @@ def measures(seconds: float) -> dict[str, Measure]:
     def overloaded(server: Server, case: Case) -> float:
         calm = drive(server, case, clients=busy_clients(case), seconds=seconds)
         rate = FACTOR * calm / case.rows
-        found = arrivals(server, case, rate=rate, seconds=seconds)
+        found = crowd(server, case, rate=rate, seconds=seconds)
         if others := set(found["statuses"]) - {"200", "503"}:
             raise RuntimeError(f"{case.name}: statuses {', '.join(sorted(others))}")
         return float(found["rows_per_second"])

@@ -17,7 +17,7 @@ from padded_predictor import PaddedPredictor
 
 from app.comparison.measure import SLICES, measure_concurrent, measure_single
 from app.comparison.opening import open_groups
-from app.comparison.tasks import Sample
+from app.comparison.tasks import ComparisonOf, Sample, golden_test
 from app.contracts.errors import BackendError
 from app.contracts.ports import Predictor, PredictorFactory
 from app.programs.derive import INT8
@@ -35,7 +35,6 @@ BUCKETS = (16, 24, 32, 48, 64, 96, PADDED)
 LENGTHS = (7, 17, 19, 20, 22, 24, 26, 28, 31, 33, 36, 40, 44, 49, 55, 62, 72, 89, 114, 128)
 """Tokens of the texts: the 20 middles of equal shares of 40,374 posts (SMP2020-EWECT)."""
 
-BFLOAT16_TOLERANCE = 0.1
 ENGINES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
 
@@ -75,10 +74,12 @@ def beaten(table: ClaimTable) -> dict[str, bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backends:
-    """How predictors are opened: as Paddlepool serves, and everything with its allocator."""
+    """How predictors are opened: as Paddlepool serves, and everything with its allocator; and how
+    what a lower precision loses is judged."""
 
     served: PredictorFactory
     tuned: PredictorFactory
+    comparison_of: ComparisonOf = lambda _info: None
 
 
 def measure_u2netp(
@@ -90,14 +91,15 @@ def measure_u2netp(
         _group("jit", "paddle_jit"),
         _group("native", "paddle_inference", onednn=False),
         _group("onednn", "paddle_inference"),
-        _group("bf16", "paddle_inference", bfloat16=True),
+        _bfloat16(files),
         *(int8 := int8_groups(files)),
     )
     selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
     samples: list[Sample] = [("self-test", selftest.inputs)]
+    tuned_group = (_group("tuned", "paddle_dygraph"),)
     with (
-        _opened(files, groups, backends.served) as (alone, refused),
-        _opened(files, (_group("tuned", "paddle_dygraph"),), backends.tuned) as (tuned, _),
+        _opened(files, groups, backends, backends.served) as (alone, refused),
+        _opened(files, tuned_group, backends, backends.tuned) as (tuned, _),
     ):
         runs = measure_single(alone | tuned, samples, requests=requests, tick=tick)
     times = {name: median(each.seconds) for name, each in runs.items()}
@@ -133,12 +135,12 @@ def measure_bert(
         _group("dygraph", "paddle_dygraph"),
         _group("onnxruntime", "onnxruntime"),
         _group("onednn", "paddle_inference", cache_capacity=0),
-        _group("bf16", "paddle_inference", cache_capacity=0, bfloat16=True),
+        _bfloat16(files, cache_capacity=0),
         *(int8 := int8_groups(files)),
     )
     samples = _texts()
     warm_up = [samples[bisect_right(LENGTHS, bucket) - 1] for bucket in BUCKETS]
-    with _opened(files, groups, backends.served) as (alone, refused):
+    with _opened(files, groups, backends, backends.served) as (alone, refused):
         variants: dict[str, Predictor] = {
             name: PaddedPredictor(predictor, (PADDED,))
             for name, predictor in alone.items()
@@ -222,8 +224,8 @@ def _busy(
         for number in range(cores)
     )
     with (
-        _opened(files, (dygraph,), backends.served) as (one, _),
-        _opened(files, pool, backends.served) as (many, _),
+        _opened(files, (dygraph,), backends, backends.served) as (one, _),
+        _opened(files, pool, backends, backends.served) as (many, _),
     ):
         several: dict[str, list[Predictor]] = {"dygraph": [*one.values()], "pool": [*many.values()]}
         if buckets:
@@ -274,9 +276,18 @@ def _row(
 
 
 def _group(name: str, backend: str, *, threads: int = 1, **options: object) -> InstanceGroup:
-    tolerance = BFLOAT16_TOLERANCE if options.get("bfloat16") else None
+    return InstanceGroup(name=name, backend=backend, threads=threads, options=options)
+
+
+def _bfloat16(files: ModelFiles, **options: object) -> InstanceGroup:
+    """Within the budget of the model's own group of that precision."""
+    own = (each for each in files.config.instance_group if each.options.get("bfloat16"))
+    budget = next((each.budget for each in own), None)
     return InstanceGroup(
-        name=name, backend=backend, threads=threads, tolerance=tolerance, options=options
+        name="bf16",
+        backend="paddle_inference",
+        budget=budget,
+        options={"bfloat16": True, **options},
     )
 
 
@@ -296,10 +307,13 @@ def _texts() -> list[Sample]:
 
 @contextmanager
 def _opened(
-    files: ModelFiles, groups: Sequence[InstanceGroup], open_predictor: PredictorFactory
+    files: ModelFiles,
+    groups: Sequence[InstanceGroup],
+    backends: Backends,
+    open_predictor: PredictorFactory,
 ) -> Iterator[tuple[dict[str, Predictor], Mapping[str, str]]]:
     """One predictor of each group; only a lower precision may be refused."""
-    selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    selftest = golden_test(files, backends.comparison_of(files.info()))
     opened = open_groups(files, list(groups), open_predictor=open_predictor, selftest=selftest)
     try:
         for name, reason in opened.refused.items():

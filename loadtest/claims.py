@@ -87,6 +87,7 @@ def _measure(args: argparse.Namespace) -> int:
         tuned=ProcessBackend(
             nice=0, environments={**BACKEND_ENVIRONMENT, "paddle_dygraph": TUNED_ALLOCATOR}
         ),
+        comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
     )
     pictures = min(args.requests or U2NETP_REQUESTS, U2NETP_REQUESTS)
     texts = args.requests or BERT_REQUESTS

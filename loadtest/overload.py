@@ -13,69 +13,36 @@ fills the queue for the first time, no more than a tenth of memory on top.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import queue
 import statistics
 import sys
-import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from cases import Case, read_cases
-from harness import ROOT, Connection, Reply, Server, running_server
+from harness import ROOT, Server, running_server
+from open_loop import arrivals
 from phases import drive
 
 from app.repository.layout import ModelRepository
 
 FACTOR = 3.0
-CONNECTIONS = 160
-"""More than requests can be under way: those queued, and those that are being refused."""
-
 TARGETS = {"goodput": 0.9, "refusal_p99_ms": 50.0, "memory": 1.1}
 
 
-def arrivals(server: Server, case: Case, *, rate: float, seconds: float) -> dict[str, Any]:
-    """Requests at a steady rate, each sent by the first free connection; how they ended."""
-    due: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    replies: list[Reply] = []
-    lock = threading.Lock()
-
-    def client(_: int) -> None:
-        with contextlib.ExitStack() as stack:
-            connection: Connection | None = None
-            idle_since = 0.0
-            while due.get():
-                if connection is None or time.perf_counter() - idle_since > 2.0:
-                    # The server closes what is idle for longer.
-                    connection = Connection(server.port)
-                    stack.enter_context(contextlib.closing(connection))
-                reply = connection.send(case.request)
-                idle_since = time.perf_counter()
-                with lock:
-                    replies.append(reply)
-
-    with ThreadPoolExecutor(CONNECTIONS) as pool:
-        clients = [pool.submit(client, number) for number in range(CONNECTIONS)]
-        begin = time.perf_counter()
-        for number in range(int(rate * seconds)):
-            time.sleep(max(0.0, begin + number / rate - time.perf_counter()))
-            due.put(True)
-        for _ in clients:
-            due.put(False)
-        for each in clients:
-            each.result()
-        elapsed = time.perf_counter() - begin
-    refused = sorted(1000 * reply.seconds for reply in replies if reply.status == 503)
-    answered = sum(reply.status == 200 for reply in replies)
+def crowd(server: Server, case: Case, *, rate: float, seconds: float) -> dict[str, Any]:
+    """Requests of one case at a steady rate; how they ended."""
+    begin = time.perf_counter()
+    ended = arrivals(server.port, case.request, rate=rate, seconds=seconds)
+    elapsed = time.perf_counter() - begin
+    statuses = Counter(str(each.status) for each in ended)
     return {
-        "offered_per_second": len(replies) / elapsed,
-        "statuses": dict(Counter(str(reply.status) for reply in replies)),
-        "rows_per_second": case.rows * answered / elapsed,
-        "refusals_ms": refused,
+        "offered_per_second": len(ended) / elapsed,
+        "statuses": dict(statuses),
+        "rows_per_second": case.rows * statuses["200"] / elapsed,
+        "refusals_ms": sorted(1000 * each.seconds for each in ended if each.status == 503),
     }
 
 
@@ -89,7 +56,7 @@ def overload(server: Server, case: Case, *, seconds: float, rounds: int) -> dict
     for _ in range(rounds):
         calm.append(drive(server, case, clients=clients, seconds=seconds))
         rate = FACTOR * calm[-1] / case.rows
-        crowded.append(arrivals(server, case, rate=rate, seconds=seconds))
+        crowded.append(crowd(server, case, rate=rate, seconds=seconds))
         memory.append(server.memory()["pss"])
     refusals = sorted(wait for phase in crowded for wait in phase["refusals_ms"])
     statuses: Counter[str] = Counter()

@@ -83,14 +83,29 @@ def with_int8(root: Path, *, backend: str) -> ModelFiles:
     """A version whose configuration names a group of its int8 program."""
     config = write_double(root) / "config.toml"
     group = f'[[instance_group]]\nname = "i8"\nbackend = "{backend}"\nprogram = "int8"\n'
+    group += "budget = { agreement = 0.9 }\n"
     config.write_text(config.read_text("utf-8") + group + 'start = "on_demand"\n', "utf-8")
     return ModelRepository(root).read("double", 1)
+
+
+class Task:
+    """What the model's task measures: every answer means the same."""
+
+    agreement_name = "agreement"
+
+    def agreement(self, found: Tensors, expected: Tensors) -> float:
+        del found, expected
+        return 1.0
+
+
+def backends_of(factory: FakeFactory) -> Backends:
+    return Backends(served=factory, tuned=FakeFactory(), comparison_of=lambda _: Task())  # type: ignore[arg-type,return-value]
 
 
 def test_the_measurement_ticks_as_often_as_it_says(tmp_path: Path) -> None:
     """With a published row for each of the four ways, and the busy machine beside them."""
     files = with_int8(tmp_path, backend="openvino")
-    backends = Backends(served=FakeFactory(), tuned=FakeFactory())
+    backends = backends_of(FakeFactory())
     ticks: list[int] = []
     found = measure_u2netp(files, backends, requests=3, cores=2, tick=lambda: ticks.append(1))
     assert len(ticks) == runs_of(3, 0, cores=2, int8=(1, 0))
@@ -108,7 +123,7 @@ def test_the_measurement_ticks_as_often_as_it_says(tmp_path: Path) -> None:
 def test_texts_are_measured_padded_and_in_buckets(tmp_path: Path) -> None:
     """In bfloat16 too, of which nothing was published; it ticks as often as it says."""
     files = with_int8(tmp_path, backend="onnxruntime")
-    backends = Backends(served=FakeFactory(behaviour=dict), tuned=FakeFactory())
+    backends = backends_of(FakeFactory(behaviour=dict))
     ticks: list[int] = []
     found = measure_bert(files, backends, requests=8, cores=2, tick=lambda: ticks.append(1))
     assert len(ticks) == runs_of(0, 8, cores=2, int8=(0, 1))

@@ -17,7 +17,7 @@ export function small(value) {
 export const milliseconds = (seconds) => (seconds === null ? NONE : `${digits(1000 * seconds)} ms`);
 export const times = (value) => (value === null ? NONE : `${numberText(value, { minimumFractionDigits: 2, maximumFractionDigits: 2 })} ×`);
 export const percent = (share) => (share === null ? NONE : numberText(share, { style: "percent", maximumFractionDigits: 1 }));
-export const memory = (bytes) => (bytes ? `${digits(bytes / 2 ** 20)} MiB` : NONE);
+export const memory = (bytes) => (bytes ? `${digits(bytes / 1e6)} MB` : NONE);
 
 // Colours by the group's place in config.toml, so that each keeps its own; readable in both schemes.
 const LIGHT = ["#0b5cad", "#b45309", "#475569", "#7c2d12", "#15803d", "#c026d3", "#0e7490", "#6d28d9", "#4d7c0f", "#dc2626", "#be185d", "#1e3a8a", "#0f766e"];

@@ -1,0 +1,86 @@
+"""The client of many requests a second: it waits for nobody, and tells how each request ended."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from harness import HOST, request
+from open_loop import arrivals
+
+LARGE = 8 << 20
+"""More than sockets hold: it is sent in parts."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers what it is asked for; whoever asks for 503 is refused before the body is read."""
+
+    protocol_version = "HTTP/1.1"
+    connections: Counter[object]
+
+    def do_POST(self) -> None:
+        self.connections[self.client_address] += 1
+        status = int(self.path[1:4])
+        if status == 503:
+            self.close_connection = True
+        else:
+            self.rfile.read(int(self.headers["content-length"]))
+        if self.path.endswith("slow"):
+            time.sleep(0.3)
+        self.send_response(status)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.send_header("Content-Length", str(LARGE if status == 200 else 2))
+        self.end_headers()
+        self.wfile.write(b"x" * (LARGE if status == 200 else 2))
+        if self.close_connection:  # a reset would take the reply with it
+            self.connection.shutdown(socket.SHUT_WR)
+            while self.rfile.read1(1 << 16):
+                pass
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    Handler.connections = Counter()
+    server = ThreadingHTTPServer((HOST, 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+def post(path: str, size: int = 2) -> bytes:
+    return request("POST", path, b"y" * size, content_type="text/plain")
+
+
+def test_each_request_ends_with_its_status(port: int) -> None:
+    """Large bodies in both directions; a connection is used again."""
+    ended = arrivals(port, post("/200", LARGE), rate=20, seconds=0.5)
+    assert [each.status for each in ended] == [200] * 10
+    assert sum(Handler.connections.values()) == 10
+    assert len(Handler.connections) < 10
+
+
+def test_what_is_refused_before_it_was_sent_needs_another_connection(port: int) -> None:
+    """The rest of the body is sent to nobody."""
+    ended = arrivals(port, post("/503", LARGE), rate=20, seconds=0.25)
+    assert [each.status for each in ended] == [503] * 5
+    assert len(Handler.connections) == 5
+
+
+def test_nobody_waits_for_the_answers_before(port: int) -> None:
+    """Twenty answers of 0.3 s each arrive within less than the time of three."""
+    began = time.perf_counter()
+    ended = arrivals(port, post("/404slow"), rate=100, seconds=0.2)
+    assert time.perf_counter() - began < 0.9
+    assert len(ended) == 20
+    assert min(each.seconds for each in ended) >= 0.3
