@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -17,9 +17,9 @@ from padded_predictor import PaddedPredictor
 
 from app.comparison.measure import SLICES, measure_concurrent, measure_single
 from app.comparison.opening import open_groups
-from app.comparison.tasks import ComparisonOf, Sample, golden_test
+from app.comparison.tasks import Sample
 from app.contracts.errors import BackendError
-from app.contracts.ports import Predictor, PredictorFactory
+from app.contracts.ports import AgreementOf, Predictor, PredictorFactory
 from app.programs.derive import INT8
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles
@@ -79,7 +79,7 @@ class Backends:
 
     served: PredictorFactory
     tuned: PredictorFactory
-    comparison_of: ComparisonOf = lambda _info: None
+    agreement_of: AgreementOf = lambda _info: None
 
 
 def measure_u2netp(
@@ -313,7 +313,10 @@ def _opened(
     open_predictor: PredictorFactory,
 ) -> Iterator[tuple[dict[str, Predictor], Mapping[str, str]]]:
     """One predictor of each group; only a lower precision may be refused."""
-    selftest = golden_test(files, backends.comparison_of(files.info()))
+    selftest = replace(
+        read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs),
+        agreement=backends.agreement_of(files.info()),
+    )
     opened = open_groups(files, list(groups), open_predictor=open_predictor, selftest=selftest)
     try:
         for name, reason in opened.refused.items():

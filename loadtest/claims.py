@@ -45,7 +45,7 @@ from app.comparison.plot import check_plot, plot_comparison
 from app.comparison.run import Plan, compare
 from app.contracts.errors import ConfigError, PaddlepoolError
 from app.pipelines import PIPELINES
-from app.pipelines.task import comparison_of, load_tasks
+from app.pipelines.task import agreement_of, comparison_of, load_tasks
 from app.resources import available_cores
 
 BERT_SOURCE = ROOT / "app" / "networks" / "bert.py"
@@ -87,7 +87,7 @@ def _measure(args: argparse.Namespace) -> int:
         tuned=ProcessBackend(
             nice=0, environments={**BACKEND_ENVIRONMENT, "paddle_dygraph": TUNED_ALLOCATOR}
         ),
-        comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
+        agreement_of=partial(agreement_of, tasks=load_tasks(PIPELINES)),
     )
     pictures = min(args.requests or U2NETP_REQUESTS, U2NETP_REQUESTS)
     texts = args.requests or BERT_REQUESTS

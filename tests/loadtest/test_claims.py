@@ -88,18 +88,13 @@ def with_int8(root: Path, *, backend: str) -> ModelFiles:
     return ModelRepository(root).read("double", 1)
 
 
-class Task:
-    """What the model's task measures: every answer means the same."""
+def backends_of(factory: FakeFactory) -> Backends:
+    """With a task by whose measure all answers mean the same."""
 
-    agreement_name = "agreement"
-
-    def agreement(self, found: Tensors, expected: Tensors) -> float:
-        del found, expected
+    def same(_found: Tensors, _expected: Tensors) -> float:
         return 1.0
 
-
-def backends_of(factory: FakeFactory) -> Backends:
-    return Backends(served=factory, tuned=FakeFactory(), comparison_of=lambda _: Task())  # type: ignore[arg-type,return-value]
+    return Backends(served=factory, tuned=FakeFactory(), agreement_of=lambda _info: same)
 
 
 def test_the_measurement_ticks_as_often_as_it_says(tmp_path: Path) -> None:
