@@ -16,7 +16,6 @@ from PIL import Image
 from app.contracts.tensors import Tensors
 from app.pipelines.sentiment.pipeline import open_pipeline
 from app.repository.layout import ModelFiles, ModelRepository
-from app.repository.selftest import read_selftest
 
 TEXT = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。今天天气真好"
 
@@ -64,9 +63,7 @@ def read_cases(repository: ModelRepository, *, requests: int) -> list[Case]:
                         body,
                         content_type="image/jpeg",
                     ),
-                    inputs=read_selftest(
-                        model.directory, model.manifest.inputs, model.manifest.outputs
-                    ).inputs,
+                    inputs=model.selftest().inputs,
                     requests=requests,
                 )
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -23,7 +23,7 @@ from app.contracts.ports import AgreementOf, Predictor, PredictorFactory
 from app.programs.derive import INT8
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles
-from app.repository.selftest import read_selftest
+from app.repository.selftest import SelfTest
 
 U2NETP_SECONDS = {"dygraph": 2.1827, "jit": 1.9110, "native": 1.8756, "onednn": 0.5750}
 U2NETP_REQUESTS = 12
@@ -94,16 +94,16 @@ def measure_u2netp(
         _bfloat16(files),
         *(int8 := int8_groups(files)),
     )
-    selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    selftest = files.selftest(backends.agreement_of(files.info()))
     samples: list[Sample] = [("self-test", selftest.inputs)]
     tuned_group = (_group("tuned", "paddle_dygraph"),)
     with (
-        _opened(files, groups, backends, backends.served) as (alone, refused),
-        _opened(files, tuned_group, backends, backends.tuned) as (tuned, _),
+        _opened(files, selftest, groups, backends.served) as (alone, refused),
+        _opened(files, selftest, tuned_group, backends.tuned) as (tuned, _),
     ):
         runs = measure_single(alone | tuned, samples, requests=requests, tick=tick)
     times = {name: median(each.seconds) for name, each in runs.items()}
-    busy = _busy(files, backends, samples, requests=requests, cores=cores, tick=tick)
+    busy = _busy(files, selftest, backends, samples, requests=requests, cores=cores, tick=tick)
     labels = {
         "dygraph": "dynamic graph",
         "tuned": "dynamic graph in a process with Paddlepool's allocator",
@@ -138,9 +138,10 @@ def measure_bert(
         _bfloat16(files, cache_capacity=0),
         *(int8 := int8_groups(files)),
     )
+    selftest = files.selftest(backends.agreement_of(files.info()))
     samples = _texts()
     warm_up = [samples[bisect_right(LENGTHS, bucket) - 1] for bucket in BUCKETS]
-    with _opened(files, groups, backends, backends.served) as (alone, refused):
+    with _opened(files, selftest, groups, backends.served) as (alone, refused):
         variants: dict[str, Predictor] = {
             name: PaddedPredictor(predictor, (PADDED,))
             for name, predictor in alone.items()
@@ -154,7 +155,14 @@ def measure_bert(
         runs = measure_single(variants, samples, requests=requests, warm_up=warm_up, tick=tick)
     times = {name: sum(each.seconds) for name, each in runs.items()}
     busy = _busy(
-        files, backends, samples, requests=requests, cores=cores, tick=tick, buckets=BUCKETS
+        files,
+        selftest,
+        backends,
+        samples,
+        requests=requests,
+        cores=cores,
+        tick=tick,
+        buckets=BUCKETS,
     )
     labels = {
         "dygraph": f"dynamic graph, padded to {PADDED}",
@@ -209,6 +217,7 @@ def runs_of(
 
 def _busy(
     files: ModelFiles,
+    selftest: SelfTest,
     backends: Backends,
     samples: Sequence[Sample],
     *,
@@ -224,8 +233,8 @@ def _busy(
         for number in range(cores)
     )
     with (
-        _opened(files, (dygraph,), backends, backends.served) as (one, _),
-        _opened(files, pool, backends, backends.served) as (many, _),
+        _opened(files, selftest, (dygraph,), backends.served) as (one, _),
+        _opened(files, selftest, pool, backends.served) as (many, _),
     ):
         several: dict[str, list[Predictor]] = {"dygraph": [*one.values()], "pool": [*many.values()]}
         if buckets:
@@ -308,15 +317,11 @@ def _texts() -> list[Sample]:
 @contextmanager
 def _opened(
     files: ModelFiles,
+    selftest: SelfTest,
     groups: Sequence[InstanceGroup],
-    backends: Backends,
     open_predictor: PredictorFactory,
 ) -> Iterator[tuple[dict[str, Predictor], Mapping[str, str]]]:
     """One predictor of each group; only a lower precision may be refused."""
-    selftest = replace(
-        read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs),
-        agreement=backends.agreement_of(files.info()),
-    )
     opened = open_groups(files, list(groups), open_predictor=open_predictor, selftest=selftest)
     try:
         for name, reason in opened.refused.items():

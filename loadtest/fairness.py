@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from cases import Case
@@ -62,17 +63,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             group = case.model.config.group(case.model.config.default_group)
             clients = 2 * group.count
             fits = drive(server, keyed(case, FLOOD), clients=clients, seconds=arguments.seconds)
-
-            def turn(rate: float, number: int, case: Case = case) -> list[float]:
-                seconds = arguments.seconds
-                return phase(server, case, elsewhere, rate=rate, seconds=seconds, seed=number)
-
-            turn(FACTOR * fits, 0)
+            turn = partial(phase, server, case, elsewhere, seconds=arguments.seconds)
+            turn(rate=FACTOR * fits, seed=0)
             taken: dict[str, list[list[float]]] = {mode: [] for mode in MODES}
             for number in range(arguments.rounds):
                 for mode in MODES[:: 1 if number % 2 else -1]:
                     rate = FACTOR * fits if mode == "on" else 0.0
-                    taken[mode].append(turn(rate, number))
+                    taken[mode].append(turn(rate=rate, seed=number))
             found[case.name] = summary(taken) | {"fits_per_second": fits}
     return {"latency": found}
 

@@ -67,14 +67,16 @@ class Exchange:
         end = self._received.find(b"\r\n\r\n") + 4
         if end < 4:
             return None
-        length = re.search(rb"\ncontent-length: *(\d+)", self._received[:end], re.IGNORECASE)
+        head = bytes(self._received[:end]).lower()
+        length = re.search(rb"\ncontent-length: *(\d+)", head)
         if len(self._received) < end + int(length[1] if length else 0):
             return None
-        return int(self._received.split(maxsplit=2)[1])
+        self._last = b"\nconnection: close" in head
+        return int(head.split(maxsplit=2)[1])
 
     def reusable(self) -> bool:
         """A refusal may come before the whole request is sent."""
-        return self.sent and b"\nconnection: close" not in self._received.lower()
+        return self.sent and not self._last
 
     def close(self) -> None:
         self._socket.close()

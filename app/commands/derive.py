@@ -60,11 +60,10 @@ def derive_program(root: Path, name: str) -> str:
     from app.pipelines import PIPELINES
     from app.pipelines.task import comparison_of, load_tasks
     from app.programs.check import checked
-    from app.repository.selftest import read_selftest
 
-    selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
     task = comparison_of(files.info(), tasks=load_tasks(PIPELINES))
     pictures = _pictures() if files.config.pipeline == "segment" else []
+    selftest = files.selftest()
     samples = [inputs for _, inputs in choose_samples(task, pictures, selftest)]
     derived = checked(
         derived,

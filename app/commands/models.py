@@ -107,7 +107,6 @@ def _served(repository: ModelRepository, name: str) -> set[int]:
 def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
     from app.contracts.errors import PaddlepoolError
     from app.engine.registry.load_history import UNSEALED
-    from app.repository.selftest import read_selftest
 
     check_quality_options(args)
     rows = [("MODEL", "VERSION", "RESULT")]
@@ -123,7 +122,7 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
         for version in versions:
             try:
                 files = repository.read(name, version)
-                read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+                files.selftest()
                 result = _self_test(files) if args.self_test else "ok"
             except PaddlepoolError as error:
                 result = f"FAILED: {error.message}"

@@ -11,7 +11,6 @@ from typing import Any
 from app.contracts.errors import BackendError
 from app.process.child import Child, Limits
 from app.repository.layout import ModelFiles
-from app.repository.selftest import read_selftest
 
 TARGET = "app.backends.paddle_profile:open_profile"
 PROFILE_SECONDS = 300.0
@@ -70,7 +69,7 @@ def profile_graph(files: ModelFiles, group_name: str) -> Graph:
     group = files.config.group(group_name)
     if files.manifest.reference.format == "onnx":
         raise BackendError("only a Paddle program has a graph to show; this one is ONNX")
-    selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    selftest = files.selftest()
     opening = {
         "directory": str(files.directory),
         "program": files.manifest.program,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +10,7 @@ from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
 from app.repository.layout import ModelFiles
-from app.repository.selftest import SelfTest, read_selftest
+from app.repository.selftest import SelfTest
 
 Sample = tuple[str, Tensors]
 """A name to show, and one row of inputs."""
@@ -36,8 +35,7 @@ ComparisonOf = Callable[[ServedModelInfo], TaskComparison | None]
 
 def golden_test(files: ModelFiles, task: TaskComparison | None) -> SelfTest:
     """A version's self-test with the task's measure. Raises ManifestError."""
-    test = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
-    return replace(test, agreement=None if task is None else task.agreement)
+    return files.selftest(None if task is None else task.agreement)
 
 
 def choose_samples(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from app.contracts.ports import Agreement, PredictorFactory, ServedModelInfo
 from app.contracts.tensors import Tensors
@@ -14,7 +13,6 @@ from app.quality.ports import Findings, Source, TaskQuality
 from app.quality.report import Report
 from app.repository.layout import ModelFiles
 from app.repository.manifest import Manifest
-from app.repository.selftest import read_selftest
 
 FIRST_RUN_SECONDS = 120.0
 
@@ -83,9 +81,8 @@ def _findings(
     open_predictor: PredictorFactory,
 ) -> tuple[Findings, list[Tensors]]:
     """What the task found, and the outputs of every job in order."""
-    manifest, group = files.manifest, files.config.group(name)
-    golden = read_selftest(files.directory, manifest.inputs, manifest.outputs)
-    test = replace(golden, agreement=agreement).judging(group)
+    group = files.config.group(name)
+    test = files.selftest(agreement).judging(group)
     predictor = open_predictor(files.spec(group))
     try:
         test.check(predictor, timeout=FIRST_RUN_SECONDS)

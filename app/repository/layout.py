@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.contracts.errors import ConfigError, ManifestError, ModelNotFound
-from app.contracts.ports import PredictorSpec, ServedModelInfo
+from app.contracts.ports import Agreement, PredictorSpec, ServedModelInfo
 from app.repository.config import MODEL_NAME, InstanceGroup, ModelConfig, load_config
 from app.repository.manifest import MANIFEST, Manifest, read_manifest, verify_files
-from app.repository.selftest import SELFTEST
+from app.repository.selftest import SELFTEST, SelfTest, read_selftest
 
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
 STAGING = ".staging-"
@@ -53,6 +53,11 @@ class ModelFiles:
     def max_rows(self) -> int:
         """Rows of a job, and of a batch; 1 where there is no axis to share."""
         return self.config.dynamic_batching.max_batch_size if self.batched else 1
+
+    def selftest(self, agreement: Agreement | None = None) -> SelfTest:
+        """The version's own, with the measure of its task. Raises ManifestError."""
+        test = read_selftest(self.directory, self.manifest.inputs, self.manifest.outputs)
+        return replace(test, agreement=agreement)
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
         """What a backend needs to open one predictor of `group`.

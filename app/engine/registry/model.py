@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from app.engine.queue.job import Job
 from app.repository.config import ModelConfig
 from app.repository.equal_axes import EqualAxes
 from app.repository.layout import ModelFiles
-from app.repository.selftest import SelfTest, read_selftest
+from app.repository.selftest import SelfTest
 from app.repository.warmup import warmup_inputs
 
 PINNED = "config.toml names it"
@@ -77,10 +76,7 @@ class ServedModel:
         batching = files.config.dynamic_batching.model_copy(
             update={"max_batch_size": self.max_rows}
         )
-        self.selftest: SelfTest = replace(
-            read_selftest(files.directory, manifest.inputs, manifest.outputs),
-            agreement=context.agreement_of(self.info),
-        )
+        self.selftest: SelfTest = files.selftest(context.agreement_of(self.info))
         self._equal_axes = EqualAxes(files.config.equal_axes, manifest.inputs)
         self.warmups: tuple[Tensors, ...] = warmup_inputs(files.config, manifest.inputs)
         self._statistics: Statistics = Statistics() if before is None else before._statistics
