@@ -38,7 +38,7 @@ def logits(
     lengths = np.array([len(text) for text in texts])
     with torch.inference_mode():
         for rows in shuffled(lengths, tokens=tokens, rng=np.random.default_rng(0)):
-            ids = torch.from_numpy(pad(texts, rows).ids).to(device)
+            ids = torch.from_numpy(pad(texts, rows)).to(device)
             found = model(ids, attention_mask=(ids != PAD).long()).logits
             result[rows] = found.double().cpu().numpy()
     model.train(was_training)

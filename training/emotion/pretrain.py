@@ -16,7 +16,7 @@ from training.emotion.corruption import Neighbours, corrupted
 from training.emotion.embedding import factorised
 from training.emotion.lessons import Asked, Lessons
 from training.emotion.muon import Muon
-from training.emotion.network import LOSSES, Pretraining, Wanted, config
+from training.emotion.network import LOSSES, Pretraining, Wanted, config, halved
 from training.emotion.packing import WIDTH, Packed
 
 _WEIGHTS = (1.0, 5.0, 0.5, 0.5, 1.0)
@@ -67,8 +67,6 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
     device, out = torch.device(arguments.device), arguments.out
-    # Without arithmetic of its own a processor takes five times as long in bfloat16.
-    halved = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
 
     teacher = out / f"{arguments.teacher}.npz"
     lessons = Lessons(out, teacher=teacher if teacher.is_file() else None, last=arguments.cooldown)
@@ -136,7 +134,7 @@ def main() -> None:
             for optimizer in optimizing:
                 for group in optimizer.param_groups:
                     group["lr"] = arguments.rate * warm * (left if arguments.cooldown else 1)
-            with torch.autocast(device.type, torch.bfloat16, enabled=halved):
+            with torch.autocast(device.type, torch.bfloat16, enabled=halved(device)):
                 parts = model(*arrays(batch, asked, neighbours, rng, device))
             (parts * weights).sum().backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
 from training.emotion.batching import Ids, pad, shuffled
+from training.emotion.network import halved
 from training.emotion.vocabulary import PAD
 
 _LAYER_DECAY = 0.9
@@ -90,12 +91,12 @@ def tuned(
             progress = (epoch + place / len(batches)) / recipe.epochs
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * min(1.0, progress / _WARMUP) * (1 - progress)
-            ids = torch.from_numpy(pad(texts, rows).ids).to(device)
+            ids = torch.from_numpy(pad(texts, rows)).to(device)
             if recipe.agreement:
                 ids = ids.repeat(2, 1)
 
             def worsen(ids: Tensor = ids, rows: Ids = rows) -> None:
-                with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
+                with torch.autocast(device.type, torch.bfloat16, enabled=halved(device)):
                     scores = model(ids, attention_mask=(ids != PAD).long()).logits
                 agreed(scores.float(), targets[rows].to(device), recipe.agreement).backward()
 
