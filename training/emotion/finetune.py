@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +44,120 @@ def encoder_from(checkpoint: Path, dropout: float) -> BertForSequenceClassificat
     return model
 
 
+class FineTuning:
+    """The posts of ``--out`` and how to train a classifier on some of them."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._out: Path = arguments.out
+        self._arguments = arguments
+        self._rng = np.random.default_rng(arguments.seed)
+        self._started = time.perf_counter()
+        self._train, self._dev = load(self._out / "train.jsonl"), load(self._out / "dev.jsonl")
+        self._tokenizer = self._read_tokenizer()
+        self._varied = self._read_tokenizer()
+        self._varied.model.dropout = arguments.piece_dropout
+        teachers = [np.load(self._out / f"{name}.npz")["train"] for name in arguments.teacher]
+        targets = mixed(self._train, np.mean(teachers, 0), hard=arguments.hard)
+        self._targets = torch.from_numpy(targets).float()
+        self._texts = [post.text for post in self._train]
+        self._dev_ids = encoded(self._tokenizer, [post.text for post in self._dev])
+        self._dev_labels: Ids = np.array([LABELS.index(post.label) for post in self._dev])
+        self._usual = np.array([post.source == "usual_train" for post in self._dev])
+
+    def _read_tokenizer(self) -> Tokenizer:
+        return Tokenizer.from_file(str(self._out / "tokenizer.json"))
+
+    def classifier(self) -> None:
+        """Write the folder ``--name``: the best epoch of one network, calibrated."""
+        model = self._fitted(np.arange(len(self._train)), choose=True).cpu()
+        report = calibrated(model, self._train, self._dev, self._tokenizer)
+        report["minutes"] = (time.perf_counter() - self._started) / 60
+        print(json.dumps(report))
+        tokenizer = self._out / "tokenizer.json"
+        saved(model, self._out / self._arguments.name, tokenizer, report)
+
+    def opinions(self, folds: int) -> None:
+        """Write ``--name``.npz: what networks say that each missed one fold of the posts.
+
+        A post's opinion is that of the network which missed it, other texts' the mean of all.
+        """
+        others = [p for p in load(self._out / "auxiliary.jsonl") if p.task != "polarity"]
+        groups = {
+            "train": encoded(self._tokenizer, self._texts),
+            "dev": self._dev_ids,
+            "auxiliary": encoded(self._tokenizer, [post.text for post in others]),
+        }
+        fold = self._rng.integers(0, folds, len(self._train))
+        found: dict[str, Floats] = {
+            name: np.zeros((len(ids), len(LABELS))) for name, ids in groups.items()
+        }
+        for number in range(folds):
+            # The epoch is not chosen here: what judges it must not have been looked at.
+            model = self._fitted(np.flatnonzero(fold != number), choose=False)
+            away = np.flatnonzero(fold == number)
+            found["train"][away] = softmax(logits(model, [groups["train"][n] for n in away]))
+            for name in ("dev", "auxiliary"):
+                found[name] += softmax(logits(model, groups[name])) / folds
+        np.savez_compressed(self._out / f"{self._arguments.name}.npz", **found)
+        usual = self._usual
+        judged = measure(np.log(found["dev"][usual] + 1e-9), self._dev_labels[usual])
+        print(f"folds: usual dev {judged.accuracy:.4f} macro-F1 {judged.macro_f1:.4f}")
+
+    def _fitted(self, rows: Ids, *, choose: bool) -> BertForSequenceClassification:
+        """Train on the posts ``rows``; with ``choose`` the epoch best on held-out posts is kept."""
+        arguments = self._arguments
+        model = encoder_from(self._out / f"{arguments.begin}.pt", arguments.dropout)
+        model.to(arguments.device)
+        kept, best = copied(model), -1.0
+
+        def after(epoch: int) -> None:
+            nonlocal kept, best
+            worth = self._worth(model, epoch)
+            if worth > best:
+                best, kept = worth, copied(model)
+
+        texts = [self._texts[row] for row in rows]
+        recipe = Recipe(
+            epochs=arguments.epochs,
+            tokens=arguments.tokens,
+            rate=arguments.rate,
+            agreement=arguments.agreement,
+            push=arguments.push,
+        )
+        read = partial(encoded, self._varied, texts)  # other merges are dropped each time
+        tuned(model, read, self._targets[rows], recipe, self._rng, after)
+        if choose:
+            model.load_state_dict(kept)
+        return model
+
+    def _worth(self, model: BertForSequenceClassification, epoch: int) -> float:
+        """Print what held-out posts say; return accuracy plus macro-F1 of the usual ones."""
+        found = logits(model, self._dev_ids)
+        usual, virus = (
+            measure(found[part], self._dev_labels[part]) for part in (self._usual, ~self._usual)
+        )
+        print(
+            f"epoch {epoch}, {(time.perf_counter() - self._started) / 60:.1f} min: usual dev "
+            f"accuracy {usual.accuracy:.4f} macro-F1 {usual.macro_f1:.4f}, virus dev "
+            f"{virus.accuracy:.4f} {virus.macro_f1:.4f}",
+            flush=True,
+        )
+        return usual.accuracy + usual.macro_f1
+
+
 def main() -> None:
     """Command line: see ``--help``; writes the folder ``--out``/``--name``, or its opinions."""
+    arguments = _parsed()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(arguments.seed)
+    tuning = FineTuning(arguments)
+    if arguments.folds:
+        tuning.opinions(arguments.folds)
+    else:
+        tuning.classifier()
+
+
+def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder that prepare wrote")
     parser.add_argument("--name", required=True, help="folder below --out for the classifier")
@@ -73,80 +186,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(arguments.seed)
-    rng = np.random.default_rng(arguments.seed)
-    out: Path = arguments.out
-
-    train, dev = load(out / "train.jsonl"), load(out / "dev.jsonl")
-    opinions = np.mean([np.load(out / f"{name}.npz")["train"] for name in arguments.teacher], 0)
-    targets = torch.from_numpy(mixed(train, opinions, hard=arguments.hard)).float()
-    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
-    varied = Tokenizer.from_file(str(out / "tokenizer.json"))
-    varied.model.dropout = arguments.piece_dropout
-    texts = [post.text for post in train]
-    dev_ids = encoded(tokenizer, [post.text for post in dev])
-    dev_labels: Ids = np.array([LABELS.index(post.label) for post in dev])
-    usual = np.array([post.source == "usual_train" for post in dev])
-    started = time.perf_counter()
-    recipe = Recipe(
-        epochs=arguments.epochs,
-        tokens=arguments.tokens,
-        rate=arguments.rate,
-        agreement=arguments.agreement,
-        push=arguments.push,
-    )
-
-    def fitted(rows: Ids, *, choose: bool) -> BertForSequenceClassification:
-        model = encoder_from(out / f"{arguments.begin}.pt", arguments.dropout)
-        model.to(arguments.device)
-        kept, best = copied(model), -1.0
-
-        def after(epoch: int) -> None:
-            nonlocal kept, best
-            found = logits(model, dev_ids)
-            on_usual, on_virus = (measure(found[p], dev_labels[p]) for p in (usual, ~usual))
-            print(
-                f"epoch {epoch}, {(time.perf_counter() - started) / 60:.1f} min: usual dev "
-                f"accuracy {on_usual.accuracy:.4f} macro-F1 {on_usual.macro_f1:.4f}, virus dev "
-                f"{on_virus.accuracy:.4f} {on_virus.macro_f1:.4f}",
-                flush=True,
-            )
-            if on_usual.accuracy + on_usual.macro_f1 > best:
-                best, kept = on_usual.accuracy + on_usual.macro_f1, copied(model)
-
-        part = [texts[row] for row in rows]
-        tuned(model, lambda: encoded(varied, part), targets[rows], recipe, rng, after)
-        if choose:
-            model.load_state_dict(kept)
-        return model
-
-    if arguments.folds:
-        others = [p.text for p in load(out / "auxiliary.jsonl") if p.task != "polarity"]
-        groups = {"train": encoded(tokenizer, texts), "dev": dev_ids}
-        groups["auxiliary"] = encoded(tokenizer, others)
-        fold = rng.integers(0, arguments.folds, len(train))
-        found: dict[str, Floats] = {
-            name: np.zeros((len(ids), len(LABELS))) for name, ids in groups.items()
-        }
-        for number in range(arguments.folds):
-            # The epoch is not chosen here: what judges it must not have been looked at.
-            model = fitted(np.flatnonzero(fold != number), choose=False)
-            away = np.flatnonzero(fold == number)
-            found["train"][away] = softmax(logits(model, [groups["train"][n] for n in away]))
-            for name in ("dev", "auxiliary"):
-                found[name] += softmax(logits(model, groups[name])) / arguments.folds
-        np.savez_compressed(out / f"{arguments.name}.npz", **found)
-        judged = measure(np.log(found["dev"][usual] + 1e-9), dev_labels[usual])
-        print(f"folds: usual dev {judged.accuracy:.4f} macro-F1 {judged.macro_f1:.4f}")
-        return
-
-    model = fitted(np.arange(len(train)), choose=True).cpu()
-    report = calibrated(model, train, dev, tokenizer)
-    report["minutes"] = (time.perf_counter() - started) / 60
-    print(json.dumps(report))
-    saved(model, out / arguments.name, out / "tokenizer.json", report)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

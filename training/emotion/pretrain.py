@@ -5,43 +5,73 @@ from __future__ import annotations
 import argparse
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from training.emotion.beginning import begin
 from training.emotion.corruption import Neighbours, corrupted
 from training.emotion.embedding import factorised
+from training.emotion.learner import Learner, Losses
 from training.emotion.lessons import Asked, Lessons
-from training.emotion.muon import Muon
-from training.emotion.network import LOSSES, Pretraining, Wanted, config, halved
+from training.emotion.network import LOSSES, Wanted, config
 from training.emotion.packing import WIDTH, Packed
 
-_WEIGHTS = (1.0, 5.0, 0.5, 0.5, 1.0)
-_WARMUP = 200
 _SAVED_EVERY = 300
 """Seconds of training."""
 
-
-def optimizers(model: nn.Module, rate: float) -> list[torch.optim.Optimizer]:
-    """Return Muon for the layers' matrices and AdamW for everything else."""
-    turned, decayed, plain = [], [], []
-    for name, parameter in model.named_parameters():
-        if ".layer." in name and parameter.dim() == 2:
-            turned.append(parameter)
-        else:
-            (decayed if parameter.dim() > 1 else plain).append(parameter)
-    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
-    return [
-        Muon(turned, rate, 0.01),
-        torch.optim.AdamW(groups, rate, betas=(0.9, 0.98), fused=True),
-    ]
+_TOLD_EVERY = 25
+"""Steps."""
 
 
 def main() -> None:
     """Command line: see ``--help``; a run is resumed from its newest checkpoint."""
+    arguments = _parsed()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(arguments.seed)
+    out: Path = arguments.out
+    teacher = out / f"{arguments.teacher}.npz"
+    lessons = Lessons(out, teacher=teacher if teacher.is_file() else None, last=arguments.cooldown)
+    neighbours = Neighbours(lessons.texts)
+    checkpoint = out / f"{arguments.name}.pt"
+    learner = _begun(arguments, lessons, checkpoint)
+    encoder = learner.network.language.bert
+    print(
+        f"{sum(parameter.numel() for parameter in encoder.parameters())} encoder parameters, "
+        f"{len(lessons.texts)} texts, teacher {teacher.is_file()}, from step {learner.steps}, "
+        f"{learner.tokens / 1e6:.2f} M tokens, {learner.seconds / 60:.1f} min",
+        flush=True,
+    )
+    ended = False
+
+    def end(*_: object) -> None:
+        nonlocal ended
+        ended = True
+
+    signal.signal(signal.SIGTERM, end)
+    target = out / f"{arguments.name}-cool.pt" if arguments.cooldown else checkpoint
+    report = _Report(learner)
+    began = saved = time.perf_counter()
+    before = learner.seconds
+    for questions, tokens in _questions(arguments, lessons, neighbours, step=learner.steps):
+        now = time.perf_counter()
+        left = 1 - (now - began) / (60 * arguments.minutes)
+        if left <= 0 or ended:
+            break
+        if now - saved > _SAVED_EVERY and not arguments.cooldown:
+            learner.save(target, signs=lessons.signs)
+            saved = now
+        losses = learner.learn(questions, share=left if arguments.cooldown else 1.0)
+        learner.tokens += tokens
+        learner.seconds = before + time.perf_counter() - began
+        report.add(losses)
+    learner.save(target, signs=lessons.signs)
+
+
+def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder that prepare wrote")
     parser.add_argument("--minutes", type=float, default=1e9, help="of this run, then it saves")
@@ -63,107 +93,64 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(arguments.seed)
-    device, out = torch.device(arguments.device), arguments.out
+    return parser.parse_args()
 
-    teacher = out / f"{arguments.teacher}.npz"
-    lessons = Lessons(out, teacher=teacher if teacher.is_file() else None, last=arguments.cooldown)
-    neighbours = Neighbours(lessons.texts)
+
+def _begun(arguments: argparse.Namespace, lessons: Lessons, checkpoint: Path) -> Learner:
+    """From the checkpoint, else from a served version, else from the corpora's word vectors."""
     pieces = lessons.tokenizer.get_vocab_size()
     shape = config(pieces, layers=arguments.layers, width=arguments.width, dropout=0.0)
-    model = Pretraining(shape)
-    checkpoint = out / f"{arguments.name}.pt"
-    state = {"step": 0, "tokens": 0, "spent": 0.0}
-    optimizing = optimizers(model, arguments.rate)
+    learner = Learner(shape, rate=arguments.rate, device=torch.device(arguments.device))
+    bert = learner.network.language.bert
     if checkpoint.exists():
-        stored = torch.load(checkpoint, weights_only=True, map_location="cpu")
-        model.load_state_dict(stored["model"])
-        state = {name: stored[name] for name in state}
+        learner.resume(checkpoint)
     elif arguments.begin:
-        begin(model.language.bert, lessons.tokenizer, arguments.begin)
+        begin(bert, lessons.tokenizer, arguments.begin)
     else:
         vectors = torch.from_numpy(factorised(lessons.texts, pieces, arguments.width))
         with torch.no_grad():
-            model.language.bert.embeddings.word_embeddings.weight.copy_(vectors)
-    model.to(device)
-    if checkpoint.exists():
-        for optimizer, past in zip(optimizing, stored["optimizers"], strict=True):
-            optimizer.load_state_dict(past)
-    rng = np.random.default_rng((arguments.seed, state["step"]))
-    total = sum(parameter.numel() for parameter in model.language.bert.parameters())
-    print(
-        f"{total} encoder parameters, {len(lessons.texts)} texts, teacher "
-        f"{teacher.is_file()}, from step {state['step']}, {state['tokens'] / 1e6:.2f} M tokens, "
-        f"{state['spent'] / 60:.1f} min",
-        flush=True,
-    )
+            bert.embeddings.word_embeddings.weight.copy_(vectors)
+    return learner
 
-    def save(path: Path) -> None:
-        everything = {
-            "model": model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in optimizing],
-            "config": shape.to_dict(),
-            "signs": lessons.signs,
-            **state,
-        }
-        torch.save(everything, path.with_suffix(".tmp"))
-        path.with_suffix(".tmp").replace(path)
 
-    ended = False
-
-    def end(*_: object) -> None:
-        nonlocal ended
-        ended = True
-
-    signal.signal(signal.SIGTERM, end)
-    target = out / f"{arguments.name}-cool.pt" if arguments.cooldown else checkpoint
-    weights = torch.tensor(_WEIGHTS, device=device)
-    model.train()
-    began, saved, start = time.perf_counter(), 0.0, dict(state)
-    mean, counted = np.zeros(len(LOSSES)), 0
+def _questions(
+    arguments: argparse.Namespace, lessons: Lessons, neighbours: Neighbours, *, step: int
+) -> Iterator[tuple[tuple[Tensor | Wanted, ...], int]]:
+    """Batches without end, freshly corrupted, and how many tokens each holds."""
+    rng = np.random.default_rng((arguments.seed, step))
+    device = torch.device(arguments.device)
     while True:
         for batch, asked in lessons.epoch(rows=arguments.rows, rng=rng):
-            here = time.perf_counter() - began
-            left = 1 - here / (60 * arguments.minutes)
-            if left <= 0 or ended:
-                save(target)
-                return
-            warm = min(1.0, (state["step"] + 1) / _WARMUP)
-            for optimizer in optimizing:
-                for group in optimizer.param_groups:
-                    group["lr"] = arguments.rate * warm * (left if arguments.cooldown else 1)
-            with torch.autocast(device.type, torch.bfloat16, enabled=halved(device)):
-                parts = model(*arrays(batch, asked, neighbours, rng, device))
-            (parts * weights).sum().backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in optimizing:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            state["step"] += 1
-            state["tokens"] += int((batch.owner >= 0).sum())
-            mean, counted = mean + parts.detach().cpu().numpy(), counted + 1
-            here = time.perf_counter() - began
-            state["spent"] = start["spent"] + here
-            if state["step"] % 25 == 0:
-                means = " ".join(
-                    f"{name} {value:.4f}"
-                    for name, value in zip(LOSSES, mean / counted, strict=True)
-                )
-                print(
-                    f"step {state['step']} {state['tokens'] / 1e6:.2f} M tokens "
-                    f"{state['spent'] / 60:.1f} min {means} "
-                    f"{(state['tokens'] - start['tokens']) / here:.0f} tokens/s",
-                    flush=True,
-                )
-                mean, counted = np.zeros(len(LOSSES)), 0
-            if here - saved > _SAVED_EVERY and not arguments.cooldown:
-                saved = here
-                save(target)
+            questions = _arrays(batch, asked, neighbours, rng, device)
+            yield questions, int((batch.owner >= 0).sum())
 
 
-def arrays(
+class _Report:
+    """A line every few steps: the mean losses since the last one, and the speed of this run."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self._tokens, self._seconds = learner.tokens, learner.seconds
+        self._losses: list[Losses] = []
+
+    def add(self, losses: Losses) -> None:
+        learner = self._learner
+        self._losses.append(losses)
+        if learner.steps % _TOLD_EVERY:
+            return
+        means = zip(LOSSES, np.mean(self._losses, axis=0), strict=True)
+        self._losses.clear()
+        speed = (learner.tokens - self._tokens) / (learner.seconds - self._seconds)
+        print(
+            f"step {learner.steps} {learner.tokens / 1e6:.2f} M tokens "
+            f"{learner.seconds / 60:.1f} min "
+            + " ".join(f"{name} {value:.4f}" for name, value in means)
+            + f" {speed:.0f} tokens/s",
+            flush=True,
+        )
+
+
+def _arrays(
     batch: Packed,
     asked: Asked,
     neighbours: Neighbours,
