@@ -69,8 +69,8 @@ class DoorSettings(BaseModel):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Names that a request's Host may have, else 400, as `api.example` or"
-        " `*.example`; left out, those of this machine's loopback where the server listens there,"
-        " and every name elsewhere.",
+        " `*.example`; `*`: every name; left out, those of this machine's loopback where the"
+        " server listens there, and every name elsewhere.",
     )
 
     doors: Annotated[tuple[DoorName, ...], NoDecode] = Field(

@@ -62,10 +62,14 @@ class Settings(BaseSettings, DoorSettings):
         " 0 leaves that to the model control endpoints.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least severe log lines that are written."
+        "info",
+        description="Least severe log lines that are written: `debug`, `info`, `warning` or"
+        " `error`.",
     )
     log_format: Literal["auto", "json", "text"] = Field(
-        "auto", description="`auto`: lines for people on a terminal, JSON anywhere else."
+        "auto",
+        description="`auto`: lines for people on a terminal, JSON anywhere else; `text` and `json`:"
+        " always that.",
     )
 
     infer_max_bytes: Bytes = Field(

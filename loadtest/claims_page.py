@@ -67,7 +67,9 @@ READING = """\
 | `native` | Paddle Inference with `disable_mkldnn()`: oneDNN is on unless told otherwise |
 | `onednn`, `onednn_t2` | Paddle Inference with oneDNN, one thread and two |
 | `onednn_bf16` | the same in bfloat16, refused on a processor without AVX512_BF16 or AMX |
+| `mixed` | as `onednn`; a text alone runs on Paddle's own kernels |
 | `onnxruntime`, `openvino` | the same program through ONNX (extra `onnx`), tested against Paddle |
+| `onnxruntime_int8`, `openvino_int8`, `openvino_int8_t2` | the program `int8`, derived from it |
 | `gpu`, `gpu_fp16` | Paddle Inference on CUDA, refused where Paddle was built without |
 
 Predictors of static Paddle programs (`jit` and Paddle Inference) run with Paddlepool's allocator

@@ -12,7 +12,7 @@ from app.contracts.errors import OperatorError, PaddlepoolError
 WHEN: Mapping[str, str] = {
     "cross_site": (
         "A browser says that a page of another site, which is not in "
-        "`PADDLEPOOL_CORS_ORIGINS`, sent a POST."
+        "`PADDLEPOOL_CORS_ORIGINS`, sent anything but GET, HEAD or OPTIONS."
     ),
     "deadline_exceeded": (
         "The request was not done within its `timeout_ms`. Its queued work was dropped."
@@ -55,8 +55,8 @@ WHEN: Mapping[str, str] = {
     "not_implemented": "The body is sent with a `Transfer-Encoding` other than `chunked`.",
     "output_too_large": "The reply would be larger than the limit for its format.",
     "overloaded": (
-        "The queue is full or too slow for the deadline, or the bodies of all requests hold "
-        "the memory they may. `Retry-After` says when to come back."
+        "The queue is full or too slow for the deadline, or connections, request bodies, decoded "
+        "pictures or groups on demand are at their limit. `Retry-After` says when to come back."
     ),
     "quota_exceeded": (
         "This key or address has had its share of the minute, or has too many requests "

@@ -38,7 +38,7 @@ from app.pipelines.segment.request import (
     read_options,
 )
 from tests.codecs import pictures
-from tests.engine.fakes import calling
+from tests.engine.fakes import calling, wait_until
 
 SHARED = Path(__file__).parents[3] / "shared"
 GOLDEN = SHARED / "data" / "u2net_golden"
@@ -484,7 +484,7 @@ def test_the_picture_is_held_from_prepare_to_release_and_no_longer(server: Serve
     assert server.codecs.pictures.held == 200 * 150 * 3
     prepared.release()
     assert server.codecs.pictures.held == 0
-    assert open_descriptors() == before
+    wait_until(lambda: open_descriptors() == before)
 
 
 def test_nothing_leaks_on_any_way_out(server: Server) -> None:
@@ -519,10 +519,7 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
     # Calls run in order: once this one is answered, all cancelled ones have ended.
     for _ in range(4):
         server.ask(PHOTO, output="mask")
-    limit = time.monotonic() + 60
-    while open_descriptors() != before and time.monotonic() < limit:
-        time.sleep(0.01)
-    assert open_descriptors() == before
+    wait_until(lambda: open_descriptors() == before)
     assert server.codecs.pictures.held == 0
     with pytest.raises(DeadlineExceeded):
         awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=0.0))

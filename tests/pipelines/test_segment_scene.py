@@ -20,6 +20,7 @@ from app.contracts.errors import (
 from app.contracts.tensors import Array
 from app.pipelines.segment.request import SegmentResult, read_options
 from tests.codecs import pictures
+from tests.engine.fakes import wait_until
 from tests.pipelines.test_segment_pipeline import (
     Server,
     awaited,
@@ -189,7 +190,7 @@ def test_a_hostile_second_picture_gets_the_errors_of_the_first(
     assert both.value.message == f"file: {first.value.message}"
     assert (second.value.limit, second.value.received) == (first.value.limit, first.value.received)
     assert server.codecs.pictures.held == 0
-    assert open_descriptors() == before
+    wait_until(lambda: open_descriptors() == before)
 
 
 @pytest.mark.slow
@@ -214,7 +215,7 @@ def test_both_pictures_are_held_from_prepare_to_release_and_no_longer(server: Se
     assert server.codecs.pictures.held == 320 * 320 * 3 + 640 * 320 * 3
     prepared.release()
     assert server.codecs.pictures.held == 0
-    assert open_descriptors() == before
+    wait_until(lambda: open_descriptors() == before)
 
 
 def test_margins_cannot_make_more_than_a_picture_may_have(server: Server) -> None:

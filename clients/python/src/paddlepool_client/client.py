@@ -58,7 +58,7 @@ class Client:
         return self._run(calls.sentiment(texts, options))
 
     def models(self) -> list[Model]:
-        """Every version of every model in the server's repository."""
+        """Every version of every model that a newer one has not superseded."""
         return self._run(calls.models())
 
     def info(self) -> dict[str, Any]:
