@@ -26,10 +26,11 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     def admits(self, array: Array) -> bool:
-        return (
-            array.dtype == np.dtype(self.dtype)
-            and array.ndim == len(self.shape)
-            and all(want in (-1, got) for want, got in zip(self.shape, array.shape, strict=True))
+        return array.dtype == np.dtype(self.dtype) and self.admits_shape(array.shape)
+
+    def admits_shape(self, shape: tuple[int, ...]) -> bool:
+        return len(shape) == len(self.shape) and all(
+            want in (-1, got) for want, got in zip(self.shape, shape, strict=True)
         )
 
 

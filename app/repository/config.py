@@ -100,7 +100,7 @@ class InstanceGroup(_Table):
 class Warmup(_Table):
     """One shape to run before READY, by input name, with the batch axis."""
 
-    shapes: dict[str, tuple[int, ...]]
+    shapes: dict[str, tuple[Annotated[int, Field(ge=1)], ...]]
 
 
 class VersionPolicy(_Table):
@@ -241,14 +241,22 @@ def load_config(path: Path) -> ModelConfig:
     if len(text) > MAX_CONFIG_BYTES:
         raise ConfigError(f"{label} is larger than {MAX_CONFIG_BYTES} bytes")
     try:
+        return parse_config(text)
+    except ConfigError as error:
+        raise ConfigError(f"{label}: {error.message}") from error
+
+
+def parse_config(text: bytes) -> ModelConfig:
+    """What a config.toml says on this machine. Raises ConfigError naming each fault."""
+    try:
         table = _with_counts(tomllib.loads(text.decode("utf-8")))
         return ModelConfig.model_validate(table).with_first_group()
     except ValidationError as error:
-        raise ConfigError(f"{label}: {faults_of(error)}") from error
+        raise ConfigError(faults_of(error)) from error
     except RecursionError as error:
-        raise ConfigError(f"{label} is not TOML: nested too deep") from error
+        raise ConfigError("it is not TOML: nested too deep") from error
     except ValueError as error:  # of the encoding, of TOML, or of a number that is too long
-        raise ConfigError(f"{label} is not TOML: {error}") from error
+        raise ConfigError(f"it is not TOML: {error}") from error
 
 
 def processes_for(threads: int, *, cores: float, memory_bytes: int) -> int:

@@ -8,9 +8,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from app.api.offload import beside_the_loop
 from app.api.services import Services
 from app.api.v2.answering import Inferred, check_size, infer_tensors
-from app.api.v2.bodies import place_timeout, raw_bytes, reply_tensor
+from app.api.v2.bodies import place_timeout, raw_bytes, reply_tensor, written_size
 from app.api.v2.documents import Expected, read_document
 from app.api.v2.tensors import NAMES, NO_SHARED_MEMORY
 from app.contracts.errors import InvalidParameter, InvalidTensor
@@ -56,11 +57,18 @@ async def infer_message(
         request.model_name,
         read_version(request.model_version),
         parse,
-        size=len(head),
+        document_bytes=len(head),
+        body_bytes=len(message),
         place_timeout=place_timeout(
             len(message), names_group="predictor" in request.parameters, settings=settings
         ),
     )
+    write = partial(_reply, messages, found, final=final)
+    size = written_size(found.outputs, found.form)
+    return await beside_the_loop(services.operations, write, size=size), found
+
+
+def _reply(messages: Messages, found: Inferred, *, final: bool) -> bytes:
     reply = messages["ModelInferResponse"](
         model_name=found.model, model_version=str(found.version), id=found.form.id or ""
     )
@@ -71,7 +79,7 @@ async def infer_message(
         array = reply_tensor(name, found.outputs, found.form)
         reply.outputs.add(name=name, datatype=NAMES[array.dtype.name], shape=array.shape)
         raw.append(raw_bytes(array))
-    return joined(reply.SerializeToString(), raw), found
+    return joined(reply.SerializeToString(), raw)
 
 
 def read_version(text: str) -> int | None:

@@ -1,12 +1,13 @@
 """An inference message as bytes: its tensors are looked at where they lie, and never parsed.
 
 A message's own parser would copy each tensor, and make some hundred bytes of an empty part that
-takes two. Here the parts of the outermost message are counted and measured first.
+takes two, and nobody else runs meanwhile. Here all parts are counted and measured first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 
 from app.contracts.errors import FileTooLarge, InvalidTensor
 
@@ -15,7 +16,15 @@ RAW_OUTPUT = 6 << 3 | 2
 """Field number and wire type of the tensors in a request and in a reply."""
 
 MAX_PARTS = 4_096
-"""Of one message: inputs, outputs, parameters and tensors together."""
+"""Of one message, with all that is within: inputs, parameters, strings, raw tensors."""
+
+Parts = Mapping[int, "Parts"]
+"""The fields of a message that are messages, by number, and what is in those."""
+
+PARAMETER: Parts = {2: {}}
+INPUT: Parts = {4: PARAMETER, 5: {}}
+OUTPUT: Parts = {2: PARAMETER}
+REQUEST: Parts = {4: PARAMETER, 5: INPUT, 6: OUTPUT}
 
 MAX_VARINT = 10
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -29,33 +38,13 @@ def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
     view = memoryview(message)
     head: list[memoryview] = []
     tensors: list[memoryview] = []
-    at = parts = size = 0
-    while at < len(message):
-        begin = at
-        tag, at = _varint(message, at)
-        kind = tag & 7
-        if kind == BYTES:
-            length, at = _varint(message, at)
-            end = at + length
-        elif kind == VARINT:
-            _, end = _varint(message, at)
-        elif kind in (FIXED64, FIXED32):
-            end = at + (8 if kind == FIXED64 else 4)
-        else:
-            raise _malformed()
-        if end > len(message):
-            raise _malformed()
-        parts += 1
-        if parts > MAX_PARTS:
-            raise InvalidTensor(
-                f"the message has more than {MAX_PARTS} parts", limit=MAX_PARTS, received=parts
-            )
+    size = 0
+    for tag, begin, at, end in _parts(message, 0, len(message), REQUEST, count(1)):
         if tag == RAW_INPUT:
             tensors.append(view[at:end])
         else:
             head.append(view[begin:end])
             size += end - begin
-        at = end
     if size > max_head:
         raise FileTooLarge(
             f"The message has {size} bytes besides its raw tensors, the limit is {max_head}; "
@@ -64,6 +53,42 @@ def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
             received=size,
         )
     return b"".join(head), tensors
+
+
+def _parts(
+    message: bytes, at: int, end: int, inside: Parts, numbers: Iterator[int]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Each field's tag, where it begins, where its content begins, and where it ends.
+
+    Those of messages inside are counted, too. Raises InvalidTensor.
+    """
+    while at < end:
+        begin = at
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == BYTES:
+            length, at = _varint(message, at)
+            stop = at + length
+        elif kind == VARINT:
+            _, stop = _varint(message, at)
+        elif kind in (FIXED64, FIXED32):
+            stop = at + (8 if kind == FIXED64 else 4)
+        else:
+            raise _malformed()
+        if stop > end:
+            raise _malformed()
+        if (number := next(numbers)) > MAX_PARTS:
+            raise InvalidTensor(
+                f"the message has more than {MAX_PARTS} parts; numbers are sent packed, and large "
+                "tensors as raw_input_contents",
+                limit=MAX_PARTS,
+                received=number,
+            )
+        yield tag, begin, at, stop
+        if kind == BYTES and (parts := inside.get(tag >> 3)) is not None:
+            for _ in _parts(message, at, stop, parts, numbers):
+                pass
+        at = stop
 
 
 def joined(head: bytes, tensors: Iterable[bytes | memoryview]) -> bytes:

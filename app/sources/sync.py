@@ -6,22 +6,18 @@ import json
 import os
 import secrets
 import shutil
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from app.contracts.errors import ConfigError, DownloadError, ManifestError
-from app.repository.config import ModelConfig, faults_of
+from app.repository.config import MAX_CONFIG_BYTES, ModelConfig, parse_config
 from app.repository.layout import STAGING, VERSION
 from app.repository.manifest import MANIFEST, MAX_MANIFEST_BYTES, read_manifest, verify_files
 from app.sources.remote import RemoteFile, RemoteModel, Source, fingerprint
 
 CONFIG = "config.toml"
-MAX_CONFIG_BYTES = 1 << 20
 REFUSED = ".refused.json"
 """In the local repository: what the refused versions looked like, so that each is read once."""
 
@@ -111,20 +107,16 @@ def _sync_config(
     source: Source, directory: Path, model: RemoteModel, changes: Changes
 ) -> ModelConfig | None:
     """The model's configuration, local from now on; None where it is unfit: the old one stays."""
-    found = model.files.get(CONFIG)
+    found, label = model.files.get(CONFIG), f"{directory.name}/{CONFIG}"
     try:
         text = b"" if found is None else source.read(found, limit=MAX_CONFIG_BYTES)
-        config = ModelConfig.model_validate(tomllib.loads(text.decode("utf-8")))
-    except DownloadError as error:
-        changes.refused[f"{directory.name}/{CONFIG}"] = error.message
-        return None
-    except (ValidationError, ValueError, RecursionError) as error:
-        fault = faults_of(error) if isinstance(error, ValidationError) else "it is not TOML"
-        changes.refused[f"{directory.name}/{CONFIG}"] = fault
+        config = parse_config(text)
+    except (DownloadError, ConfigError) as error:
+        changes.refused[label] = error.message
         return None
     if found is not None and _read(directory / CONFIG) != text:
         _write_atomically(directory / CONFIG, text)
-        changes.taken.append(f"{directory.name}/{CONFIG}")
+        changes.taken.append(label)
     return config
 
 

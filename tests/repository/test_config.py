@@ -114,6 +114,17 @@ def test_processes_fill_the_cores(threads: int, cores: float, gibibytes: int, co
     assert processes_for(threads, cores=cores, memory_bytes=memory) == count
 
 
+@pytest.mark.parametrize("size", [-1, 0])
+def test_a_warmup_runs_sizes(tmp_path: Path, size: int) -> None:
+    """-1, which stands for a free axis elsewhere, is no size that a run can have."""
+    path = tmp_path / "config.toml"
+    path.write_text(f"[[warmup]]\nshapes = {{x = [1, {size}]}}\n", "utf-8")
+    with pytest.raises(
+        ConfigError, match=r"warmup\.0\.shapes\.x\.1: .* greater than or equal to 1"
+    ):
+        load_config(path)
+
+
 def test_count_may_be_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number by the time that anybody reads it; without threads that make sense it is refused."""
     monkeypatch.setattr(config_module, "available_cores", lambda: 6.0)

@@ -163,7 +163,7 @@ def parameter(request: Any, name: str, **value: Any) -> None:
 
 REFUSED: dict[str, tuple[bytes, str]] = {
     "no protobuf": (b"\xff\xff\xff", "not one of the protocol"),
-    "another message": (b"\x2a\x01\xff", "not a ModelInferRequest"),
+    "another message": (b"\x0a\x01\xff", "not a ModelInferRequest"),
     "shape": (bad(lambda r: r.inputs[0].shape.__setitem__(1, 3)), "is 12 bytes"),
     "negative": (bad(lambda r: r.inputs[0].shape.__setitem__(0, -1)), "positive"),
     "datatype": (bad(lambda r: setattr(r.inputs[0], "datatype", "INT8")), "FP32"),

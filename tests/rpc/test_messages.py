@@ -107,6 +107,25 @@ def test_what_would_take_more_memory_than_it_has_is_refused() -> None:
     with pytest.raises(InvalidTensor, match=str(MAX_PARTS)):
         divide(b"\x2a\x00" * (MAX_PARTS + 1), max_head=10**6)
     request = MESSAGES["ModelInferRequest"]()
-    request.inputs.add(name="x").contents.fp32_contents.extend([0.0] * 1_000)
+    request.inputs.add(name="x").contents.fp32_contents.extend([0.0] * 100_000)
+    divide(request.SerializeToString(), max_head=10**6)  # packed, they are one part
     with pytest.raises(FileTooLarge, match="raw_input_contents"):
         divide(request.SerializeToString(), max_head=HEAD)
+
+
+@pytest.mark.parametrize("within", ["strings", "parameters of an input", "keys of a parameter"])
+def test_parts_within_parts_are_counted(within: str) -> None:
+    """Its own parser would make objects of all of them, and let nobody else run meanwhile."""
+    request = MESSAGES["ModelInferRequest"]()
+    tensor = request.inputs.add(name="x")
+    if within == "strings":
+        tensor.contents.bytes_contents.extend([b""] * MAX_PARTS)
+    elif within == "parameters of an input":
+        for number in range(MAX_PARTS):
+            tensor.parameters[str(number)].bool_param = True
+    message = request.SerializeToString()
+    if within == "keys of a parameter":
+        entry = b"\x0a\x00" * MAX_PARTS
+        message += b"\x22" + bytes((len(entry) & 127 | 128, len(entry) >> 7)) + entry
+    with pytest.raises(InvalidTensor, match=str(MAX_PARTS)):
+        divide(message, max_head=10**6)

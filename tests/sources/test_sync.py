@@ -142,6 +142,16 @@ def test_an_unfit_configuration_leaves_the_old_one(origin: Path, local: Path) ->
     assert (local / "double" / "config.toml").read_text("utf-8") == ""
 
 
+def test_a_count_of_the_cores_is_no_fault(origin: Path, local: Path) -> None:
+    """As the shipped models have it; the file is copied as it is, for this machine to read."""
+    text = '[[instance_group]]\nname = "onednn"\nbackend = "b"\ncount = "cores"\n'
+    write_config(origin / "double", text)
+    changes = synced(origin, local)
+    assert not changes.refused
+    assert "double/1" in changes.taken
+    assert (local / "double" / "config.toml").read_text("utf-8") == text
+
+
 def test_nothing_but_the_names_of_a_repository_is_copied(origin: Path, local: Path) -> None:
     """No names of a path, no hidden ones, no folders within a version."""
     for stray in ("secret.txt", "double/secret.txt", "double/1/deep/er", "../up", ".hidden/1/x"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import ipaddress
+import re
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
@@ -21,6 +22,8 @@ OPEN = (*PAGES.values(), "/docs", "/openapi.json")
 OPEN_BELOW = (*(f"/{folder}/" for folder in FOLDERS), "/docs/")
 """The same on every installation; pages that a browser opens before it can send a key."""
 
+READY = re.compile(r"/v2/models/.+/ready")
+"""Of a model or a version; `/v2/models/ready` describes a model of that name."""
 
 IPV6_NETWORK = 64
 """Bits of an address that tell one client from another: whoever has one has all below them."""
@@ -98,9 +101,7 @@ class Keys:
 
 
 def is_health(path: str) -> bool:
-    return path.startswith("/v2/health/") or (
-        path.startswith("/v2/models/") and path.endswith("/ready")
-    )
+    return path.startswith("/v2/health/") or READY.fullmatch(path) is not None
 
 
 def is_open(path: str) -> bool:

@@ -49,27 +49,30 @@ async def infer_tensors(
     version: int | None,
     parse: Parse,
     *,
-    size: int,
+    document_bytes: int,
+    body_bytes: int,
     place_timeout: float | None = None,
 ) -> Inferred:
     """Answer a request of `model`, or of the task of that name.
 
-    `parse` runs in a thread where `size`, in bytes, is large. Raises what it does and what the data
-    plane raises.
+    `parse` runs in a thread where there is much to read: of a model the document, whose raw tensors
+    are left where they lie, of a task the whole body, whose strings are read one by one. Raises
+    what `parse` does and what the data plane raises.
     """
 
-    async def read(expected: Expected) -> TensorRequest:
+    async def read(expected: Expected, size: int) -> TensorRequest:
         return await beside_the_loop(
             services.operations, partial(parse, expected=expected), size=size
         )
 
     async def read_for(served: ServedModel) -> TensorRequest:
-        return await read(expected_of_model(served))
+        return await read(expected_of_model(served), document_bytes)
 
     task = task_named(services, model)
     if task is not None:
         check_version(version)
-        return await _run_task(services, model, task, await read(expected_of_task(task)))
+        asked = await read(expected_of_task(task), body_bytes)
+        return await _run_task(services, model, task, asked)
     asked, answer = await services.dataplane.infer(
         model,
         read_for,

@@ -86,10 +86,12 @@ def _json(text: bytes) -> Any:
         raise InvalidTensor(f"the request is not JSON from character {error.pos}") from None
 
 
-def json_size(outputs: Tensors, form: ReplyForm) -> int:
-    """About how many bytes of JSON the reply will have."""
+def written_size(outputs: Tensors, form: ReplyForm) -> int:
+    """About how many bytes of JSON are to be written; a number that is sorted counts as one."""
     return NUMBER_BYTES * sum(
-        outputs[name].size for name in form.outputs if name not in form.binary
+        outputs[name].size
+        for name in form.outputs
+        if name not in form.binary or name in form.classes
     )
 
 

@@ -12,11 +12,11 @@ from app.api.replies import answer_headers
 from app.api.services import ServicesDep
 from app.api.v2.answering import check_size, infer_tensors
 from app.api.v2.bodies import (
-    json_size,
     may_name_group,
     parse_request,
     place_timeout,
     write_reply,
+    written_size,
 )
 from app.api.v2.tensors import BINARY_HEADER
 from app.api.v2.version_routes import add_by_version
@@ -84,7 +84,8 @@ async def _infer(
         model,
         version,
         partial(parse_request, body, header_length=length, settings=settings),
-        size=json_bytes,
+        document_bytes=json_bytes,
+        body_bytes=len(body),
         place_timeout=place_timeout(
             len(body), names_group=may_name_group(body, json_bytes), settings=settings
         ),
@@ -92,7 +93,7 @@ async def _infer(
     write = partial(
         write_reply, found.outputs, found.form, model=found.model, version=found.version
     )
-    size = json_size(found.outputs, found.form)
+    size = written_size(found.outputs, found.form)
     content, json_length = await beside_the_loop(services.operations, write, size=size)
     headers = answer_headers(found.answer)
     if json_length is None:

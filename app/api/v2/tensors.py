@@ -42,10 +42,13 @@ NO_SHARED_MEMORY = "shared memory is not offered"
 BINARY_HEADER = "Inference-Header-Content-Length"
 
 
-def read_inputs(listed: Any, raw: memoryview, specs: Sequence[TensorSpec]) -> dict[str, Array]:
+def read_inputs(
+    listed: Any, raw: memoryview, specs: Sequence[TensorSpec], *, of_task: bool = False
+) -> dict[str, Array]:
     """The tensors of a request's `inputs`; `raw` are the bytes that follow its JSON.
 
-    Raises InvalidTensor naming the tensor and what was expected of it.
+    A task's have its shapes, which is held before a string is read. Raises InvalidTensor naming
+    the tensor and what was expected of it.
     """
     if not isinstance(listed, list):
         raise InvalidTensor("inputs must be a list of tensors")
@@ -63,6 +66,11 @@ def read_inputs(listed: Any, raw: memoryview, specs: Sequence[TensorSpec]) -> di
             raise InvalidTensor(f"input {name!r} is there twice")
         parameters = as_object(entry.get("parameters", {}), f"inputs[{number}].parameters")
         shape = _shape(name, entry.get("shape"))
+        if of_task and not known[name].admits_shape(shape):
+            raise InvalidTensor(
+                f"input {name!r} must have the shape {list(known[name].shape)} (-1 is free), "
+                f"received {list(shape)}"
+            )
         dtype = _dtype(name, entry.get("datatype"), known[name])
         if "shared_memory_region" in parameters:
             raise InvalidTensor(f"input {name!r}: {NO_SHARED_MEMORY}, send data or raw tensors")

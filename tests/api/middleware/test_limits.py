@@ -177,6 +177,7 @@ def test_health_and_metrics_are_open_unless_set() -> None:
     health = ["/v2/health/live", "/v2/health/ready", "/v2/models/m1/ready"]
     for path in (*always, *health, "/metrics"):
         assert client.get(path).status_code == 200, path
+    assert client.get("/v2/models/ready").status_code == 401  # a model's description
     closed = KEYED.model_copy(update={"health_needs_key": True, "metrics_needs_key": True})
     client = Client(make_app(settings=closed))
     for path in (*health, "/metrics"):

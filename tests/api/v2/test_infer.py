@@ -190,6 +190,21 @@ def test_large_json_is_written_beside_the_event_loop(
     assert operations.threads.isdisjoint({threading.get_ident()})
 
 
+def test_classes_of_large_outputs_are_found_beside_the_event_loop(
+    recorded: Client, operations: RecordingExecutor
+) -> None:
+    """Also where the reply is raw and short: all numbers are sorted for it."""
+    own = {"classification": 1, "binary_data": True}
+    wanted = {"outputs": [{"name": "y", "parameters": own}]}
+    for columns, apart in ((1_000, 0), (100_000, 1)):
+        header = document(
+            shape=[1, columns], data=None, parameters={"binary_data_size": 4 * columns}
+        )
+        request = binary(header | wanted, np.full(columns, 0.5, "<f4").tobytes())
+        assert recorded.post(INFER, **request).status_code == 200
+        assert operations.runs == apart
+
+
 def test_large_tensors_are_looked_through_beside_the_event_loop(
     recorded: Client, operations: RecordingExecutor
 ) -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from app.api.v2.tensors import BINARY_HEADER
 from app.contracts.task_tensors import STRINGS, TaskTensors
 from app.contracts.tensors import TensorSpec
-from tests.api.fakes import Client, FakeModel, FakeRegistry, make_app, make_services
+from tests.api.fakes import (
+    Client,
+    FakeModel,
+    FakeRegistry,
+    RecordingExecutor,
+    make_app,
+    make_services,
+)
 
 ECHO = TaskTensors(
     inputs=(TensorSpec("text", STRINGS, (-1,)),),
@@ -53,6 +62,22 @@ def test_a_task_is_as_ready_as_its_model(models: tuple[Any, ...], status: int) -
     """Without one it does not answer, and says so."""
     assert client(*models).get("/v2/models/echo/ready").status_code == status
     assert client(FakeModel()).get("/v2/models/echo/ready").status_code == 200
+
+
+def test_many_strings_are_read_beside_the_event_loop() -> None:
+    """Each is looked at, unlike the raw tensors of a model: the whole body counts."""
+    operations = RecordingExecutor()
+    services = make_services(registry=FakeRegistry(models=[FakeModel()]), operations=operations)
+    large = replace(ECHO, max_bytes=10**6)
+    asked = Client(make_app(services=replace(services, task_tensors={"echo": large})))
+    for count, apart in ((10, 0), (100_000, 1)):
+        raw = bytes(4 * count)
+        entry = {"name": "text", "datatype": "BYTES", "shape": [count]}
+        header = {"inputs": [entry | {"parameters": {"binary_data_size": len(raw)}}]}
+        text = json.dumps(header).encode()
+        length = {BINARY_HEADER: str(len(text))}
+        asked.post("/v2/models/echo/infer", content=text + raw, headers=length)
+        assert operations.runs == apart
 
 
 def test_a_request_above_the_tasks_own_limit_is_refused() -> None:

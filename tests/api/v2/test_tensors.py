@@ -6,6 +6,7 @@ import json
 import math
 import struct
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from app.api.v2.bodies import (
 )
 from app.api.v2.documents import Expected, ReplyForm
 from app.api.v2.strings import classified
-from app.api.v2.tensors import DATATYPES
+from app.api.v2.tensors import DATATYPES, read_inputs
 from app.contracts.errors import InvalidTensor
 from app.contracts.task_tensors import STRINGS, strings_of
 from app.contracts.tensors import TensorSpec
@@ -242,6 +243,14 @@ def test_a_string_that_is_not_what_came_is_refused(raw: bytes) -> None:
     text = json.dumps(header).encode()
     with pytest.raises(InvalidTensor, match="image"):
         read(text + raw, len(text), NAMES)
+
+
+def test_a_tasks_shape_is_held_before_its_strings_are_read() -> None:
+    """Three million empty strings take a second; none of them is looked at where one is wanted."""
+    entry = {"name": "image", "datatype": "BYTES", "shape": [3]}
+    listed = [entry | {"parameters": {"binary_data_size": 3}}]
+    with pytest.raises(InvalidTensor, match=r"must have the shape \[1\].*received \[3\]"):
+        read_inputs(listed, memoryview(b"abc"), [replace(NAMES, shape=(1,))], of_task=True)
 
 
 def test_more_strings_than_bytes_are_refused_unmade() -> None:
