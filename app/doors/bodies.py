@@ -21,8 +21,20 @@ NOT_FETCHED = (
 ADDRESSES = ("http://", "https://", "ftp://", "file://")
 
 
+MAX_MARKS = 4_096
+"""Brackets, colons and commas of a body. A picture in base64 has none of them, and what is made of
+each would take far more memory and time than its byte."""
+
+
 def json_object(body: bytes) -> dict[str, Any]:
     """The members of a JSON object. Raises InvalidParameter for anything else."""
+    marks = sum(map(body.count, (b"[", b"{", b":", b",")))
+    if marks > MAX_MARKS:
+        raise InvalidParameter(
+            f"the body has {marks} brackets, colons and commas, the limit is {MAX_MARKS}",
+            limit=MAX_MARKS,
+            received=marks,
+        )
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import unquote_plus, unquote_to_bytes
+from urllib.parse import unquote_plus
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
@@ -24,7 +24,7 @@ from app.api.routing import Routing, RoutingDep
 from app.api.services import Services, ServicesDep
 from app.contracts.errors import InvalidParameter, UnsupportedMediaType
 from app.dataplane import Answer
-from app.doors.bodies import json_object
+from app.doors.bodies import json_object, refused
 from app.doors.door import TAG, Door
 from app.doors.removebg_fields import Source, document, read_source, translate
 from app.pipelines.segment.accept import read_accept
@@ -39,7 +39,16 @@ DETECTED = "other"
 UNLIMITED_CALLS = 1_000_000
 """What /v1.0/account says is left where no quota is set: clients compare it with their need."""
 FIELD_TEXT_BYTES = 1024
-QUOTED = {b"%2B": b"+", b"%2F": b"/", b"%3D": b"=", b"%0A": b"", b"%0D": b"", b"%2C": b","}
+QUOTED = {
+    b"%2B": b"+",
+    b"%2F": b"/",
+    b"%3D": b"=",
+    b"%0A": b"",
+    b"%0D": b"",
+    b"%2C": b",",
+    b"%3A": b":",
+    b"%3B": b";",
+}
 """What a client quotes of base64, and of a `data:` address before it; lines may be broken."""
 UNKNOWN_FOREGROUND = {
     "title": "Could not identify foreground in image",
@@ -180,7 +189,9 @@ def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
         if name == b"image_file_b64":
             for quoted, plain in QUOTED.items():
                 value = value.replace(quoted, plain).replace(quoted.lower(), plain)
-            fields["image_file_b64"] = unquote_to_bytes(value) if b"%" in value else value
+            if b"%" in value:
+                raise refused("image_file_b64", "must be base64, in which nothing else is quoted")
+            fields["image_file_b64"] = value
             continue
         if len(pair) > 3 * FIELD_TEXT_BYTES:
             raise InvalidParameter(

@@ -1,9 +1,10 @@
-"""Places for messages that are under way: only so many whole ones fit into memory."""
+"""Places for messages and streams under way: only so many whole messages fit into memory."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 from app.contracts.errors import InvalidTensor, Overloaded
 
@@ -76,3 +77,71 @@ class Arrivals:
             if not patience.expired():  # its own time is not up already
                 self._hurried.add(patience)
                 patience.reschedule(began + self._slow)
+
+
+class Stream:
+    """A place that is held. `idle_since` is None while its last message is answered."""
+
+    def __init__(self) -> None:
+        self.idle_since: float | None = asyncio.get_running_loop().time()
+        self._patience: asyncio.Timeout | None = None
+        self._lost = False
+
+    async def next(self, messages: AsyncIterator[bytes]) -> bytes:
+        """Raises StopAsyncIteration at the end, and Overloaded where the place is lost."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(loop.time() if self._lost else None) as self._patience:
+                self.idle_since = loop.time()
+                message = await anext(messages)
+        except TimeoutError:
+            raise Overloaded(
+                "this stream sent nothing, and another one needed its place",
+                retry_after=SLOW_SECONDS,
+            ) from None
+        self.idle_since = None
+        return message
+
+    def lose(self) -> None:
+        self._lost = True
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time())
+
+
+class Streams:
+    """For one event loop. A client may open a stream and send nothing, and need not say who it is
+    where there are no keys: the stream that has been idle the longest gives its place to a new one.
+    """
+
+    def __init__(self, places: int, *, idle: float = SLOW_SECONDS) -> None:
+        """A stream that is idle for less than `idle` seconds keeps its place."""
+        self._limit = places
+        self._idle = idle
+        self._open: set[Stream] = set()
+
+    def make_room(self) -> None:
+        """Raises Overloaded where every stream is at work."""
+        if len(self._open) < self._limit:
+            return
+        since = {each: each.idle_since for each in self._open if each.idle_since is not None}
+        oldest = min(since, key=since.__getitem__, default=None)
+        now = asyncio.get_running_loop().time()
+        if oldest is None or now - since[oldest] < self._idle:
+            raise Overloaded(
+                f"{len(self._open)} streams are open, as many as may",
+                retry_after=SLOW_SECONDS,
+                limit=self._limit,
+                received=len(self._open) + 1,
+            )
+        self._open.discard(oldest)
+        oldest.lose()
+
+    @contextmanager
+    def place(self) -> Iterator[Stream]:
+        """The place that make_room() has just found."""
+        stream = Stream()
+        self._open.add(stream)
+        try:
+            yield stream
+        finally:
+            self._open.discard(stream)

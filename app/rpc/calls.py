@@ -26,7 +26,7 @@ from app.api.problems import Fault
 from app.api.services import Services
 from app.contracts.caller import CALLER
 from app.contracts.errors import Overloaded, PaddlepoolError
-from app.rpc.arrivals import Arrivals
+from app.rpc.arrivals import Arrivals, Stream, Streams
 from app.rpc.messages import SERVICE
 from app.rpc.spans import begin_span, end_span
 from app.rpc.status import CODES, metadata_of
@@ -85,7 +85,7 @@ class Calls:
         # Whole messages are assembled before they are seen: no more of them at one time than fit.
         self._at_once = max(1, gates.bodies.limit // settings.infer_max_bytes)
         self._arrivals = Arrivals(self._at_once, seconds=settings.receive_timeout_seconds)
-        self._streams = 0
+        self._streams = Streams(self._at_once)
         self._most_kept = max(1, connections // 2)
         self._kept = 0
 
@@ -110,16 +110,27 @@ class Calls:
         first = Call(context.time_remaining())
         if refusal := await self._refusal(method, context, first):
             await context.abort(CODES[refusal.status], refusal.detail, metadata_of_call(first))
-        self._streams += 1
-        try:
-            async for message in messages:  # what waits for one is the client, as long as it likes
+        with self._streams.place() as stream:
+            while (message := await self._next(stream, messages, context)) is not None:
                 call = Call(context.time_remaining())
                 with self._recorded(method, context, call) as state:
                     fault, reply = await self._answer(method, _only(message), context, call)
                     state["status"] = 200 if fault is None else fault.status
                 yield reply if fault is None else fault
-        finally:
-            self._streams -= 1
+
+    async def _next(
+        self, stream: Stream, messages: AsyncIterator[bytes], context: Any
+    ) -> bytes | None:
+        """None at the end. Ends the call where the stream has lost its place."""
+        try:
+            return await stream.next(messages)
+        except StopAsyncIteration:
+            return None
+        except Overloaded as error:
+            fault = fault_of(error)
+            metadata = tuple(metadata_of(fault).items())
+            await context.abort(CODES[fault.status], fault.detail, metadata)
+            return None
 
     @asynccontextmanager
     async def kept_open(self, context: Any) -> AsyncIterator[None]:
@@ -147,13 +158,7 @@ class Calls:
         with self._recorded(method, context, call) as state:
             try:
                 await self._admit(method, context)
-                if self._streams >= self._at_once:
-                    raise Overloaded(
-                        f"{self._streams} streams are open, as many as may",
-                        retry_after=1.0,
-                        limit=self._at_once,
-                        received=self._streams + 1,
-                    )
+                self._streams.make_room()
             except PaddlepoolError as error:
                 fault = fault_of(error)
                 state["status"] = fault.status

@@ -23,6 +23,9 @@ from app.rpc.messages import SERVICE, Messages
 from app.rpc.methods import INFER, inference, methods
 
 STATUSES = (200, *ANY_STATUSES, *TASK_STATUSES)
+WINDOW_BYTES = 1 << 18
+"""What a call's message may have sent before anybody reads it; then as much as the message has."""
+
 IDENTITY_ONLY = 1
 """gRPC's set of compressions, of which the first bit is none at all: a small message must not
 become a large one here."""
@@ -49,6 +52,8 @@ class GrpcDoor:
             options=(
                 ("grpc.so_reuseport", 0),  # a taken port must be an error
                 ("grpc.max_receive_message_length", settings.infer_max_bytes),
+                ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+                ("grpc.http2.bdp_probe", 0),  # which would widen the window to megabytes
                 ("grpc.max_metadata_size", settings.header_max_bytes),
                 ("grpc.absolute_max_metadata_size", settings.header_max_bytes),
                 ("grpc.compression_enabled_algorithms_bitset", IDENTITY_ONLY),

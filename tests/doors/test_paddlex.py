@@ -53,6 +53,9 @@ def test_labels_are_written_in_parts(count: int) -> None:
         ({"image": 7}, "image"),
         ({}, "image"),
         ([], "object"),
+        ([[]] * 4_096, "limit is 4096"),
+        ({"image": IN_BASE64, "more": [0] * 4_096}, "limit is 4096"),
+        ({"image": IN_BASE64, "more": {str(n): 0 for n in range(2_048)}}, "limit is 4096"),
     ],
 )
 def test_refusals(doors: Doors, body: Any, says: str) -> None:

@@ -213,6 +213,7 @@ def test_without_a_foreground(doors: Doors) -> None:
         (b"&" * 40, "application/x-www-form-urlencoded"),
         (b"size=" + b"a" * 9_999, "application/x-www-form-urlencoded"),
         (b"picture", "image/jpeg"),
+        (b"image_file_b64=" + b"%41" * 1_000, "application/x-www-form-urlencoded"),
         (json.dumps({"image_file_b64": ["a"]}).encode(), "application/json"),
         (json.dumps({"image_file_b64": "a", "size": {}}).encode(), "application/json"),
         (json.dumps({"image_file_b64": "a"}).encode(), "application/json"),

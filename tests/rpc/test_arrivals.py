@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.contracts.errors import InvalidTensor, Overloaded
-from app.rpc.arrivals import Arrivals
+from app.rpc.arrivals import Arrivals, Streams
 
 PATIENCE = 20.0
 
@@ -78,5 +78,43 @@ def test_where_nobody_waits_a_message_has_its_time() -> None:
         with pytest.raises(TimeoutError):
             await arrivals.next(silent(asyncio.Event()))
         assert await arrivals.next(of(b"a")) == b"a"
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_sends_nothing_loses_its_place_to_a_new_one() -> None:
+    """The one that has been idle the longest; one at work keeps its place."""
+
+    async def run() -> None:
+        streams = Streams(2, idle=0.0)
+        waiting = asyncio.Event()
+        with streams.place() as busy, streams.place() as idle:
+            assert await busy.next(of(b"a")) == b"a"
+            held = asyncio.ensure_future(idle.next(silent(waiting)))
+            await waiting.wait()
+            streams.make_room()
+            with pytest.raises(Overloaded, match="sent nothing"):
+                await held
+            with streams.place() as fresh:
+                assert await fresh.next(of(b"b")) == b"b"
+                with pytest.raises(Overloaded, match="2 streams are open"):
+                    streams.make_room()
+            streams.make_room()
+
+    asyncio.run(run())
+
+
+def test_a_stream_may_be_idle_for_a_while() -> None:
+    """Its place is not lost at once, and never where there is room."""
+
+    async def run() -> None:
+        streams = Streams(2, idle=PATIENCE)
+        with streams.place() as one:
+            streams.make_room()
+            with streams.place(), pytest.raises(Overloaded, match="2 streams are open"):
+                streams.make_room()
+            assert await one.next(of(b"a")) == b"a"
+            with pytest.raises(StopAsyncIteration):
+                await one.next(of())
 
     asyncio.run(run())

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -34,7 +35,8 @@ pytest.importorskip("grpc")
 import grpc
 
 from app.rpc.messages import SERVICE, Messages
-from app.rpc.server import GrpcDoor
+from app.rpc.server import WINDOW_BYTES, GrpcDoor
+from tests.rpc.half_sent import HalfSent
 
 MESSAGES = Messages()
 OURS = {
@@ -439,3 +441,49 @@ def test_calls_that_send_nothing_keep_nobody_waiting(registry: ModelRegistry) ->
         for _ in range(3):
             stack.callback(ask.future(nothing(), timeout=PATIENCE).cancel)
         assert client.ask("ModelInfer", infer())[0].model_name == "double"
+
+
+def test_streams_that_send_nothing_keep_nobody_waiting(registry: ModelRegistry) -> None:
+    """One message at a time fits into the memory, so there is one stream; it ends for the next."""
+    sizes = {"infer_max_bytes": 1_000_000, "body_memory_bytes": 1_000_000}
+    with opened(registry, **sizes) as client, contextlib.ExitStack() as stack:
+        ended = threading.Event()
+        stack.callback(ended.set)
+
+        def one_and_nothing() -> Iterator[bytes]:
+            yield infer(id="a")
+            ended.wait(PATIENCE)
+
+        ask = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
+        held = ask(one_and_nothing(), timeout=PATIENCE)
+        next(held)
+
+        def answered() -> bool:
+            try:
+                return bool(next(ask(iter([infer(id="b")]), timeout=PATIENCE)))
+            except grpc.RpcError as error:
+                assert error.code() is grpc.StatusCode.UNAVAILABLE  # noqa: PT017  # not yet
+                return False
+
+        wait_until(answered)
+        with pytest.raises(grpc.RpcError):
+            next(held)
+        assert held.code() is grpc.StatusCode.UNAVAILABLE
+        assert "another one needed its place" in held.details()
+
+
+def test_of_messages_that_have_no_place_little_is_taken(registry: ModelRegistry) -> None:
+    """A window each, and as much again on the way: whole ones would be all of the memory."""
+    sizes = {"infer_max_bytes": 8 << 20, "body_memory_bytes": 8 << 20}
+    with opened(registry, **sizes) as client, contextlib.ExitStack() as stack:
+        path = f"/{SERVICE}/ModelInfer"
+        calls = [
+            stack.enter_context(HalfSent(client.port, path, message_bytes=8 << 20))
+            for _ in range(4)
+        ]
+        until = time.monotonic() + 0.8  # a place may be lost, and taken by the next, after a second
+        while time.monotonic() < until:
+            for call in calls:
+                call.go_on()
+        taken = sorted(call.taken for call in calls)
+    assert sum(taken[:-1]) <= 3 * 2 * WINDOW_BYTES

@@ -110,13 +110,17 @@ def is_open(path: str) -> bool:
 
 
 def client_network(address: str) -> str:
-    """The address, or the network of an IPv6 address."""
+    """The address, or the network of an IPv6 address; of one that stands for IPv4, as a socket of
+    both kinds has it, the IPv4 address."""
     if ":" not in address:
         return address
     try:
-        return str(ipaddress.IPv6Network((address.partition("%")[0], IPV6_NETWORK), strict=False))
+        found = ipaddress.IPv6Address(address.partition("%")[0])
     except ValueError:
         return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((found, IPV6_NETWORK), strict=False))
 
 
 def _find(headers: Headers, keys: Sequence[bytes], wanted: str) -> int:

@@ -58,8 +58,9 @@ class Sites:
                 "The Host header is none of this server's names, which PADDLEPOOL_ALLOWED_HOSTS "
                 "lists."
             )
-        sent_by_page = bool(site) and site not in OWN and scope["method"] not in SAFE
-        if sent_by_page and origin not in self._origins:
+        # A browser leaves Sec-Fetch-Site out where plain HTTP leads to another machine.
+        elsewhere = site not in OWN if site else origin and _authority(origin) != host.lower()
+        if elsewhere and scope["method"] not in SAFE and origin not in self._origins:
             return CrossSite(
                 "A page of another site sent this; PADDLEPOOL_CORS_ORIGINS lists those that may."
             )
@@ -68,6 +69,10 @@ class Sites:
     def _allowed(self, host: bytes) -> bool:
         name = _name(host.lower())
         return name in self._names or name.endswith(self._endings)
+
+
+def _authority(origin: bytes) -> bytes:
+    return origin.lower().partition(b"://")[2]
 
 
 def _name(host: bytes) -> bytes:

@@ -81,7 +81,7 @@ def test_an_ipv6_client_is_its_network() -> None:
     """Whoever has one address has 2^64 of them."""
     assert client_network("2001:db8::1") == client_network("2001:db8::ffff:1") == "2001:db8::/64"
     assert client_network("2001:db8:0:1::1") != client_network("2001:db8::1")
-    assert client_network("192.0.2.1") == "192.0.2.1"
+    assert client_network("192.0.2.1") == client_network("::ffff:192.0.2.1") == "192.0.2.1"
     assert client_network("no:address") == "no:address"
 
 

@@ -110,6 +110,25 @@ def test_a_post_of_another_sites_page_is_403(client: Client, site: str) -> None:
     assert client.get("/info", headers=headers).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ("http://localhost", 200),
+        ("http://LOCALHOST", 200),
+        ("http://localhost:1234", 403),
+        ("http://evil.example", 403),
+        ("http://evil.example/localhost", 403),
+        ("null", 403),
+    ],
+)
+def test_without_a_word_of_the_site_the_origin_counts(
+    client: Client, origin: str, expected: int
+) -> None:
+    """Browsers send no Sec-Fetch-Site to plain HTTP beyond loopback."""
+    headers = {"Host": "localhost", "Origin": origin}
+    assert client.post("/sentiment", json=JSON, headers=headers).status_code == expected
+
+
 @pytest.mark.parametrize("site", ["same-origin", "none"])
 def test_a_page_of_its_own_may_post(client: Client, site: str) -> None:
     """And who types an address; programs say nothing at all."""
