@@ -56,13 +56,12 @@ class IdleGate:
         raise Closed
 
     def rest(self, seconds: float, *, unless: Callable[[], bool]) -> None:
-        """Blocks until wake() is called, for `seconds` at most.
+        """Blocks for `seconds`, or until `unless()` is true: it is asked again after wake().
 
-        Returns at once when `unless()` is true. Raises Closed.
+        Raises Closed.
         """
         with self._changed:
-            if not self._closed and not unless():
-                self._changed.wait(seconds)
+            self._changed.wait_for(lambda: self._closed or unless(), seconds)
             if self._closed:
                 raise Closed
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +14,7 @@ from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.live.background import Background
 from app.live.chooser import Chooser
-from app.live.idle_gate import IdleGate
+from app.live.idle_gate import SETTLE_SECONDS, IdleGate
 from app.live.prover import Prover
 from app.live.shadow import Shadow
 from app.live.shadow_predictor import ShadowPredictors
@@ -107,6 +109,23 @@ def test_groups_are_proven_only_some_time_after_the_start(
     answer(background, served)
     gate.wait_entered()  # the proof opens a predictor: the replay's was open already
     gate.open()
+
+
+def test_nothing_is_tried_for_a_while_after_an_unforeseen_failure(
+    build: Build, served: ServedModel, beside: FakeFactory, observer: RecordingLive
+) -> None:
+    """However many requests are answered meanwhile: a system that has no process to give may be
+    short of them for long."""
+    beside.refuse = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    background = build(start_seconds=1e9)
+    answer(background, served)
+    observer.wait_outcomes(1)
+    for _ in range(5):
+        answer(background, served)
+        time.sleep(2 * SETTLE_SECONDS)
+    assert observer.outcomes[0] == "failed"
+    assert set(observer.outcomes[1:]) == {"dropped"}  # the next one waits for the end of the pause
+    assert len(beside.specs) == 1
 
 
 def test_the_end_does_not_wait_for_an_idle_moment(build: Build) -> None:

@@ -79,10 +79,23 @@ def test_the_end_reaches_everyone_who_waits(suspension: Suspension, idle_gate: I
 
 
 def test_a_rest_is_cut_short_by_work(idle_gate: IdleGate) -> None:
-    """Work that is there already, or that comes."""
+    """Work that is there already, or that comes; and not by a request that ends."""
     idle_gate.rest(PATIENCE, unless=lambda: True)
-    woken = threading.Thread(target=idle_gate.rest, args=(PATIENCE,), kwargs={"unless": bool})
-    woken.start()
-    while woken.is_alive():
-        idle_gate.wake()
-        woken.join(0.005)
+    asked, work = threading.Event(), threading.Event()
+
+    def unless() -> bool:
+        asked.set()
+        return work.is_set()
+
+    resting = threading.Thread(target=idle_gate.rest, args=(PATIENCE,), kwargs={"unless": unless})
+    resting.start()
+    assert asked.wait(PATIENCE)
+    idle_gate.began()  # waits for the lock, which the rest has given back by then
+    idle_gate.ended()
+    idle_gate.wake()
+    resting.join(3 * SETTLE_SECONDS)
+    assert resting.is_alive()
+    work.set()
+    idle_gate.wake()
+    resting.join(PATIENCE)
+    assert not resting.is_alive()
