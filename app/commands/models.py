@@ -147,16 +147,20 @@ def _self_test(files: ModelFiles) -> str:
 
 def _open(files: ModelFiles) -> ServedModel:
     import time
+    from functools import partial
 
     from app.backends.process import ProcessBackend
     from app.engine.pool.context import EngineContext
     from app.engine.registry.model import ServedModel
+    from app.pipelines import PIPELINES
+    from app.pipelines.task import agreement_of, load_tasks
 
     context = EngineContext(
         open_predictor=ProcessBackend(),
         observer=_Unobserved(),
         clock=time.monotonic,
         max_resident_bytes=2 << 30,
+        agreement_of=partial(agreement_of, tasks=load_tasks(PIPELINES)),
     )
     return ServedModel(files, context=context)
 

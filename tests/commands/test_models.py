@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from tests.engine.fakes import write_double
+from tests.engine.fakes import FakeFactory, write_double
 from tests.model_files import write_manifest
 
 
@@ -120,6 +120,19 @@ def test_describe_shows_tensors_and_groups(
     assert ["input", "x", "float32", "any × any"] in table
     assert ["main (default)", "fake", "2", "1", "always", "-"] in table
     assert ["weights' preview:", "yes"] in table
+
+
+def test_verify_runs_a_budget_that_asks_for_agreement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the measure of the model's task, as the server does."""
+    config = write_double(tmp_path) / "config.toml"
+    always = 'name = "main"\nbudget = { agreement = 1.0 }'
+    text = config.read_text("utf-8").replace('name = "main"', always)
+    config.write_text(f'pipeline = "sentiment"\n{text}', "utf-8")
+    monkeypatch.setattr("app.backends.process.ProcessBackend", FakeFactory)
+    assert main(["models", "verify", "--run", "--repository", str(tmp_path)]) == 0
+    assert lines(capsys)[1] == ["double", "1", "ok, self-test passed on main"]
 
 
 @pytest.mark.paddle
