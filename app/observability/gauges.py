@@ -35,7 +35,8 @@ class ModelGauges:
 
 
 class Gauges:
-    """A Prometheus collector: `read` and `codec_processes` are asked at each scrape."""
+    """A Prometheus collector: `read` and `codec_processes` are asked at each scrape; `read` tells a
+    model's newest version first."""
 
     def __init__(self, build: Mapping[str, str], *, memory_limit: int) -> None:
         self.read: Callable[[], Iterable[ModelGauges]] = tuple
@@ -72,8 +73,10 @@ class Gauges:
             labels=("model", "version"),
         )
         values: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in PER_GROUP}
+        newest_default: dict[str, str] = {}
         for model in self.read():
             version = str(model.version)
+            answers = newest_default.setdefault(model.model, model.default_group)
             ready.add_metric((model.model, version), float(model.ready))
             if model.default_group:
                 default.add_metric(
@@ -87,7 +90,7 @@ class Gauges:
                 values["paddlepool_queue_depth"][series] += group.queue_depth
                 values["paddlepool_inflight_requests"][series] += group.inflight
                 values["paddlepool_queue_limit"][series] += group.queue_limit
-                values["paddlepool_predictor_default"][series] = group.name == model.default_group
+                values["paddlepool_predictor_default"][series] = group.name == answers
                 if group.effect.effective is not None:
                     values["paddlepool_predictor_effective"].setdefault(
                         series, group.effect.effective

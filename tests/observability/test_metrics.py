@@ -157,7 +157,7 @@ def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
             chosen_by="kept",
             groups=(group,),
         )
-        for version in (1, 2)
+        for version in (2, 1)
     ]
     metrics.watch(lambda: models)
     where = {"model": "u2netp", "predictor": "onednn"}
@@ -171,6 +171,19 @@ def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
     assert value(metrics, "paddlepool_predictor_resident_bytes", version="1", **where) == 10
     assert value(metrics, "paddlepool_model_ready", model="u2netp", version="1") == 0
     assert value(metrics, "paddlepool_model_ready", model="u2netp", version="2") == 1
+
+
+def test_the_default_is_the_newest_versions(metrics: Metrics) -> None:
+    """One group of a model has 1, also where the versions have other groups and other defaults."""
+    groups = tuple(replace(GROUP, name=name) for name in ("onednn", "native", "gone"))
+    versions = ((2, "native", groups[:2]), (1, "onednn", groups[:2]), (0, "gone", groups))
+    models = [
+        ModelGauges(model="u2netp", version=version, ready=True, default_group=name, groups=of)
+        for version, name, of in versions
+    ]
+    metrics.watch(lambda: models)
+    found = told(metrics, "paddlepool_predictor_default")
+    assert found == {("u2netp", "native"): 1, ("u2netp", "onednn"): 0, ("u2netp", "gone"): 0}
 
 
 def test_replays_are_told_by_group(metrics: Metrics) -> None:
