@@ -117,7 +117,7 @@ class Shadow:
     def _replay(self, answered: AnsweredJob, group: str, agreement: Agreement | None) -> bool:
         served, key = answered.served, (answered.served, group)
         try:
-            shadow = self._open.pop(key, None) or self._shadow_predictors.open(served, group)
+            shadow = self._open.pop(key, None) or self._opened(served, group)
         except PaddlepoolError as error:
             self._refused.add(key)
             log.warning("%s %s: cannot be shadowed: %s", served.name, group, error.message)
@@ -150,13 +150,16 @@ class Shadow:
         )
         return True
 
+    def _opened(self, served: ServedModel, group: str) -> ShadowPredictor:
+        if len(self._open) == self._max_predictors:
+            self._open.pop(next(iter(self._open))).close()
+        return self._shadow_predictors.open(served, group)
+
     def _keep(self, key: Key, shadow: ShadowPredictor) -> None:
         if shadow.resident_bytes() > MAX_RESIDENT_BYTES:
             shadow.close()
-            return
-        self._open[key] = shadow
-        while len(self._open) > self._max_predictors:
-            self._open.pop(next(iter(self._open))).close()
+        else:
+            self._open[key] = shadow
 
     def _forget_gone(self) -> None:
         """Close the shadow_predictors of versions that are no longer served."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from app.contracts.errors import BackendError, WorkerCrashed
-from app.contracts.tensors import TensorSpec
+from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.live.idle_gate import IdleGate
@@ -232,6 +232,35 @@ def test_a_predictor_is_kept_from_replay_to_replay(
     assert len(beside.opened) == 1
     shadow.close()
     assert beside.opened[0].closed.is_set()
+
+
+def test_no_more_predictors_exist_than_may(
+    tmp_path: Path, build: Build, beside: FakeFactory
+) -> None:
+    """Also while one takes the place of another: the least recently run is closed first."""
+    model = write_double(tmp_path / "three")
+    config = model / "config.toml"
+    third = '[[instance_group]]\nname = "third"\nbackend = "fake"\nstart = "on_demand"\n'
+    config.write_text(config.read_text("utf-8") + third, "utf-8")
+    registry = open_registry(tmp_path / "three", FakeFactory())
+    alive = []
+
+    def counting(inputs: Tensors) -> Tensors:
+        alive.append(sum(not each.closed.is_set() for each in beside.opened))
+        return doubled(inputs)
+
+    beside.selftest = counting
+    shadow = build(of=registry, groups=("spare", "third"), max_predictors=1)
+    try:
+        registry.load_all()
+        [served] = registry.served()
+        for _ in range(2):
+            offer(shadow, served)
+            shadow.replay_one()
+    finally:
+        shadow.close()
+        registry.close()
+    assert alive == [1, 1, 1, 1]
 
 
 def test_a_predictor_that_grows_is_replaced(
