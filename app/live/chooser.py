@@ -21,7 +21,7 @@ from app.engine.registry.model import ServedModel, first_choice
 from app.evidence.choice import EXACT_DIFFERENCE, best_of, in_one_line
 from app.live.ports import Served
 from app.live.race import MAX_TOGETHER, Lap, Race
-from app.live.shadow_predictor import ShadowPredictors
+from app.live.shadow_predictor import Refusals, ShadowPredictors
 from app.repository.layout import ModelFiles
 from app.resources import available_memory
 
@@ -29,7 +29,8 @@ Precision = Literal["auto", "exact"]
 Choosing = Literal["off", "auto", "exact"]
 
 RETRY_SECONDS = 120.0
-"""Candidates whose runs were interrupted or too noisy are measured again after this pause."""
+"""Candidates whose runs were interrupted or too noisy, or whose process died once, are measured
+again after this pause."""
 
 MORE_ROUNDS = 3
 """So often, once another candidate serves."""
@@ -81,6 +82,7 @@ class Chooser:
         self._precision = precision
         self._keep = keep
         self._clock = clock
+        self._refusals = Refusals()
         self._searches: dict[ServedModel, _Search] = {}
         self._crashed: dict[tuple[str, str, str], str] = {}
 
@@ -146,9 +148,11 @@ class Chooser:
                 try:
                     lap = race.run(most_difference=self._most_difference())
                 except PaddlepoolError as error:
-                    return replace(unfit, reason=f"its runs failed: {error.message}"), True
+                    reason = f"its runs failed: {error.message}"
+                    return replace(unfit, reason=reason), self._refusals.final(error, served, name)
         except PaddlepoolError as error:
-            return replace(unfit, reason=f"{CANNOT_START}{error.message}"), True
+            reason = f"{CANNOT_START}{error.message}"
+            return replace(unfit, reason=reason), self._refusals.final(error, served, name)
         except OSError as error:  # the system has no process to give now
             return replace(unfit, reason=f"{CANNOT_START}{error.strerror or error}"), False
         if served.config.base_of(name) == first and lap.verdict is not None:

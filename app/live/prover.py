@@ -17,7 +17,7 @@ from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.evidence.proof import MIN_PAIRS, Evidence, Verdict, bitwise_equal, judge
 from app.live.ports import Served
-from app.live.shadow_predictor import ShadowPredictor, ShadowPredictors
+from app.live.shadow_predictor import Refusals, ShadowPredictor, ShadowPredictors
 
 Which = Literal["off", "started", "all"]
 
@@ -26,7 +26,8 @@ MAX_ATTEMPTS = 72
 """Of pairs: those that requests interrupt are not counted."""
 
 RETRY_SECONDS = 600.0
-"""A group whose runs were too noisy to tell is measured again after this pause."""
+"""A group whose runs failed or were too noisy to tell, or whose process died once, is measured
+again after this pause."""
 
 NOTHING_TO_COMPARE = Effect(None, "the others are compared with it, and it names no base")
 
@@ -60,6 +61,7 @@ class Prover:
         self._shadow_predictors = shadow_predictors
         self._which = which
         self._clock = clock
+        self._refusals = Refusals()
         self._done: dict[tuple[ServedModel, str], float] = {}
 
     def prove_one(self) -> bool:
@@ -108,7 +110,8 @@ class Prover:
                     )
                 except PaddlepoolError as error:
                     who = "" if name == group else f"its base {name} "
-                    return Effect(None, f"{who}{CANNOT_START}{error.message}"), False
+                    again = not self._refusals.final(error, served, group)
+                    return Effect(None, f"{who}{CANNOT_START}{error.message}"), again
             try:
                 verdict = self._compare(
                     served.selftest.inputs, shadow_predictors[group], shadow_predictors[base], base

@@ -14,7 +14,7 @@ from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.evidence.proof import max_abs_drift
 from app.live.ports import LiveObserver, Served
-from app.live.shadow_predictor import ShadowPredictor, ShadowPredictors
+from app.live.shadow_predictor import Refusals, ShadowPredictor, ShadowPredictors
 from app.repository.config import ModelConfig
 
 MAX_RESIDENT_BYTES = 2 << 30
@@ -63,6 +63,7 @@ class Shadow:
         self._draw = draw
         self._waiting: dict[str, AnsweredJob] = {}
         self._open: dict[Key, ShadowPredictor] = {}
+        self._refusals = Refusals()
         self._refused: set[Key] = set()
 
     def offer(
@@ -119,7 +120,8 @@ class Shadow:
         try:
             shadow = self._open.pop(key, None) or self._opened(served, group)
         except PaddlepoolError as error:
-            self._refused.add(key)
+            if self._refusals.final(error, served, group):
+                self._refused.add(key)
             log.warning("%s %s: cannot be shadowed: %s", served.name, group, error.message)
             return False
         try:

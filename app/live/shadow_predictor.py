@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
-from app.contracts.errors import PaddlepoolError
+from app.contracts.errors import PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Predictor, PredictorFactory
 from app.contracts.tensors import Tensors, shape_key
 from app.engine.queue.job import ShapeKey
@@ -94,3 +95,21 @@ class ShadowPredictors:
             self.idle_gate.check()
             raise
         return ShadowPredictor(predictor, suspension=self.suspension, idle_gate=self.idle_gate)
+
+
+class Refusals:
+    """Which failures are the last word on a group; owned by one thread.
+
+    The system may have ended a process for want of memory: the first that dies decides nothing.
+    """
+
+    def __init__(self) -> None:
+        self._died: WeakKeyDictionary[ServedModel, set[str]] = WeakKeyDictionary()
+
+    def final(self, error: PaddlepoolError, served: ServedModel, group: str) -> bool:
+        if not isinstance(error, WorkerCrashed):
+            return True
+        died = self._died.setdefault(served, set())
+        again = group in died
+        died.add(group)
+        return again

@@ -34,7 +34,7 @@ from tests.engine.fakes import (
     row,
     wait_until,
 )
-from tests.live.fakes import PacedFactory
+from tests.live.fakes import PacedFactory, dying
 from tests.model_files import write_config, write_version
 
 NOW = 1_795_000_000.0
@@ -269,6 +269,31 @@ def test_a_run_that_fails_is_not_called_a_refusal(bench: Bench) -> None:
     bench.load(group("broken", seconds=0.1, fails="no result within 60.0 s"))
     assert bench.choose().group == "first"
     assert bench.candidate("broken") == "its runs failed: no result within 60.0 s"
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [("selftest", "cannot start: killed"), ("behaviour", "its runs failed: killed")],
+    ids=["while it opens", "in a run"],
+)
+@pytest.mark.parametrize(("deaths", "chosen"), [(1, "fast"), (2, "first")], ids=["once", "twice"])
+def test_a_process_that_dies_once_decides_nothing(
+    bench: Bench, where: str, reason: str, deaths: int, chosen: str
+) -> None:
+    """The system may have ended it for want of memory; one that dies again is its group's doing."""
+    bench.load(FAST)
+    setattr(bench.tried, where, dying(deaths))
+    chooser = bench.chooser()
+    while chooser.choose_one():
+        pass
+    assert (bench.served().choice.by, bench.candidate("fast")) == ("start", reason)
+    assert bench.kept == []
+    bench.clock.advance(RETRY_SECONDS + 1)
+    while chooser.choose_one():
+        pass
+    choice = bench.served().choice
+    assert (choice.by, choice.group) == ("measured", chosen)
+    assert bench.kept == [choice]
 
 
 def test_what_was_measured_proves_an_effect(bench: Bench) -> None:

@@ -17,7 +17,7 @@ from app.live.idle_gate import IdleGate
 from app.live.prover import NOTHING_TO_COMPARE, RETRY_SECONDS, Prover, Which
 from app.live.shadow_predictor import ShadowPredictors
 from tests.engine.fakes import PATIENCE, FakeFactory, FakePredictor, ManualClock, doubled, row
-from tests.live.fakes import nudged
+from tests.live.fakes import dying, nudged
 
 
 def effect(served: ServedModel, group: str = "spare") -> Effect:
@@ -117,6 +117,33 @@ def test_a_group_whose_base_is_refused_is_not_judged(
     prove_all(registry, replace(shadow_predictors, open_predictor=only))
     assert effect(served) == Effect(None, "its base main cannot start: no room")
     assert only.opened[0].closed.is_set()
+
+
+@pytest.mark.parametrize(
+    ("deaths", "reason"),
+    [(1, "changes nothing"), (2, "cannot start: killed")],
+    ids=["once", "twice"],
+)
+def test_a_process_that_dies_once_is_opened_again_later(
+    registry: ModelRegistry,
+    shadow_predictors: ShadowPredictors,
+    beside: FakeFactory,
+    served: ServedModel,
+    deaths: int,
+    reason: str,
+) -> None:
+    """The system may have ended it for want of memory; one that dies again is refused for good."""
+    beside.selftest, beside.seconds = dying(deaths), 1.0
+    clock = ManualClock()
+    prover = Prover(registry, shadow_predictors, which="all", clock=clock)
+    while prover.prove_one():
+        pass
+    assert effect(served) == Effect(None, "cannot start: killed")
+    clock.advance(RETRY_SECONDS + 1)
+    assert prover.prove_one()
+    assert reason in effect(served).reason
+    clock.advance(RETRY_SECONDS + 1)
+    assert not prover.prove_one()
 
 
 def test_a_group_is_proven_once_it_is_started(

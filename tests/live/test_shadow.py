@@ -21,7 +21,7 @@ from app.live.shadow import Shadow, warn_of_unknown_groups
 from app.live.shadow_predictor import ShadowPredictors
 from app.repository.config import InstanceGroup, ModelConfig
 from tests.engine.fakes import PATIENCE, FakeFactory, doubled, open_registry, row, write_double
-from tests.live.fakes import RecordingLive, nudged
+from tests.live.fakes import RecordingLive, dying, nudged
 from tests.model_files import write_version
 
 Build = Callable[..., Shadow]
@@ -200,6 +200,28 @@ def test_a_refused_group_is_not_tried_again(
         shadow.replay_one()
     assert observer.outcomes == ["failed", "dropped"]
     assert len(beside.specs) == 1
+
+
+@pytest.mark.parametrize(
+    ("deaths", "outcomes"),
+    [(1, ["failed", "replayed", "replayed"]), (2, ["failed", "failed", "dropped"])],
+    ids=["once", "twice"],
+)
+def test_a_process_that_dies_once_while_it_is_opened_is_no_refusal(
+    build: Build,
+    served: ServedModel,
+    beside: FakeFactory,
+    observer: RecordingLive,
+    deaths: int,
+    outcomes: list[str],
+) -> None:
+    """The system may have ended it for want of memory; one that dies again is its group's doing."""
+    beside.selftest = dying(deaths)
+    shadow = build()
+    for _ in outcomes:
+        offer(shadow, served)
+        shadow.replay_one()
+    assert observer.outcomes == outcomes
 
 
 def test_a_crash_ends_one_replay(
