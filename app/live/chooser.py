@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from app.contracts.errors import BackendError, ModelNotReady, PaddlepoolError
+from app.contracts.errors import ModelNotReady, PaddlepoolError
 from app.contracts.ports import Clock
 from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
 from app.engine.pool.group import CRASH_LOOP
+from app.engine.pool.opening import check_room
 from app.engine.registry.model import ServedModel, first_choice
 from app.evidence.choice import EXACT_DIFFERENCE, best_of, in_one_line
 from app.live.ports import Served
@@ -203,7 +204,8 @@ class Chooser:
             served.record_choice(choice)
         else:
             try:
-                self._check_room(config.count_in_place(chosen) * (best.resident_bytes or 0))
+                needed = config.count_in_place(chosen) * (best.resident_bytes or 0)
+                check_room(needed, free=self._free_bytes())
                 if not self._registry.adopt(served, choice):
                     return  # another load has replaced the version: that one is looked at next
             except ModelNotReady:
@@ -232,15 +234,6 @@ class Chooser:
     def _measure_again(self, search: _Search) -> None:
         search.waiting, search.undecided = search.undecided, []
         search.not_before = self._clock() + RETRY_SECONDS
-
-    def _check_room(self, needed: int) -> None:
-        free = self._free_bytes()
-        if needed > free:
-            raise BackendError(
-                f"{needed / 1e6:.0f} MB are needed to open it, {free / 1e6:.0f} MB are free",
-                limit=free,
-                received=needed,
-            )
 
     def _give_up_crashing(self, served: ServedModel) -> bool:
         """Back to the first group where the chosen one keeps crashing; True when that is done."""

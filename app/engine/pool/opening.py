@@ -17,6 +17,14 @@ FIRST_RUN_SECONDS = 60.0
 SHORT_RUN_SECONDS = 0.25
 
 
+def check_room(needed: int, *, free: int) -> None:
+    """Both in bytes. Raises BackendError: for want of memory the system may end the server."""
+    if needed > free:
+        raise BackendError(
+            f"{needed / 1e6:.0f} MB are needed to open it, {free / 1e6:.0f} MB are free"
+        )
+
+
 class Opening:
     """Every method raises ConfigError or BackendError where the model is refused, and WorkerCrashed
     or OSError where the process could not be started or died: the next may live."""
@@ -54,10 +62,8 @@ class Opening:
         return self._proven(self._open_predictor(self._spec), observed)
 
     def open_express(self, open_predictor: PredictorFactory | None, *, needed: int) -> Predictor:
-        """As fast as can be, somebody waits for it. Refused where `needed` bytes are not free: for
-        want of memory the system may end the server."""
-        if needed > (free := available_memory()):
-            raise BackendError(f"it takes {needed} bytes of memory, {free} are free")
+        """As fast as can be, somebody waits for it. Refused where `needed` bytes are not free."""
+        check_room(needed, free=available_memory())
         return self._proven((open_predictor or self._open_predictor)(self._spec), None)
 
     def open_gently(self) -> Predictor:
