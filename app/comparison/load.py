@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-
-from prometheus_client.samples import Sample as Point
+from itertools import pairwise
 
 from app.comparison.tasks import Sample
 from app.comparison.tuning import Candidate, Outcome
 from app.contracts.ports import Agreement, PredictorFactory
 from app.engine.pool.context import EngineContext
 from app.engine.registry.model import ServedModel
+from app.observability.history import quantiles
 from app.observability.metrics import Metrics
 from app.repository.config import DynamicBatching, Warmup
 from app.repository.layout import ModelFiles
@@ -84,13 +84,13 @@ class CandidateUnderLoad:
         self.seconds += time.perf_counter() - began
 
     def outcome(self) -> Outcome:
-        points = list(_request_points(self.metrics))
-        count = next(point.value for point in points if point.name.endswith("_count"))
+        bounds, buckets = request_buckets(self.metrics)
+        [p95_seconds] = quantiles(bounds, buckets, [0.95]) or [0.0]
         return Outcome(
             candidate=self.candidate,
             clients=self.clients,
-            per_second=count / self.seconds,
-            p95_seconds=histogram_quantile(points, 0.95),
+            per_second=sum(buckets) / self.seconds,
+            p95_seconds=p95_seconds,
             resident_bytes=sum(group.resident_bytes for group in self.model.groups()),
         )
 
@@ -132,31 +132,14 @@ def open_candidate(
     )
 
 
-def _request_points(metrics: Metrics) -> list[Point]:
-    return [
-        point
+def request_buckets(metrics: Metrics) -> tuple[list[float], list[int]]:
+    """The bounds of the requests' histogram, and how many requests were in each bucket."""
+    below = sorted(
+        (float(point.labels["le"]), int(point.value))
         for family in metrics.registry.collect()
         if family.name == "paddlepool_request_duration_seconds"
         for point in family.samples
-        if point.labels.get("route") == ROUTE
-    ]
-
-
-def histogram_quantile(points: Sequence[Point], share: float) -> float:
-    """As Prometheus reads it: linear inside the bucket that holds the quantile."""
-    bounds: list[tuple[float, float]] = sorted(
-        (float(_labels(point)["le"]), point.value) for point in points if "le" in _labels(point)
+        if point.name.endswith("_bucket") and point.labels["route"] == ROUTE
     )
-    wanted = share * bounds[-1][1]
-    low, below = 0.0, 0.0
-    for high, until in bounds:
-        if until >= wanted:
-            if high == float("inf"):
-                return low
-            return low + (high - low) * (wanted - below) / max(until - below, 1e-9)
-        low, below = high, until
-    raise ValueError("this is a bug: a histogram without its last bucket")
-
-
-def _labels(point: Point) -> Mapping[str, str]:
-    return point.labels
+    bounds, counts = zip(*below, strict=True)
+    return list(bounds[:-1]), [after - before for before, after in pairwise((0, *counts))]

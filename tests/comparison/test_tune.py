@@ -6,10 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from prometheus_client.samples import Sample
 
 from app.comparison.config_edit import write_group
-from app.comparison.load import histogram_quantile, open_candidate
+from app.comparison.load import ROUTE, open_candidate, request_buckets
 from app.comparison.search import Search
 from app.comparison.tuning import (
     Candidate,
@@ -20,6 +19,7 @@ from app.comparison.tuning import (
     thread_candidates,
 )
 from app.contracts.errors import ConfigError
+from app.observability.metrics import SECONDS, Metrics
 from app.repository.layout import ModelRepository
 from tests.engine.fakes import FakeFactory, row, write_double
 
@@ -108,14 +108,16 @@ def test_the_reasons_name_each_rival() -> None:
     ]
 
 
-def test_the_p95_is_read_as_prometheus_reads_it() -> None:
-    """Linear inside the bucket that holds it."""
-    points = [
-        Sample("x_bucket", {"le": le}, count)
-        for le, count in (("1.0", 90.0), ("2.0", 100.0), ("+Inf", 100.0))
-    ]
-    assert histogram_quantile(points, 0.95) == pytest.approx(1.5)
-    assert histogram_quantile(points, 0.45) == pytest.approx(0.5)
+def test_requests_are_read_bucket_by_bucket() -> None:
+    """Of this route alone, each in the bucket with the next larger bound."""
+    metrics = Metrics(build={})
+    for route in (ROUTE, "/other"):
+        metrics.expect_route(route, ["POST"], [200])
+    for seconds, route in ((0.001, ROUTE), (0.0011, ROUTE), (99.0, ROUTE), (0.001, "/other")):
+        metrics.request_done(route=route, method="POST", status=200, seconds=seconds)
+    bounds, buckets = request_buckets(metrics)
+    assert tuple(bounds) == SECONDS
+    assert (buckets[0], buckets[1], buckets[-1], sum(buckets)) == (1, 1, 1, 3)
 
 
 def test_load_goes_through_the_engine_and_its_metrics(tmp_path: Path) -> None:
