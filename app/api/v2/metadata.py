@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 from pydantic import BaseModel
 
 from app import __version__
 from app.api.problems import documented
 from app.api.services import Services, ServicesDep
-from app.api.v2.tasks import check_version, described, task_named
-from app.api.v2.tensors import NAMES
+from app.api.v2.tasks import check_version, described, described_tensor, task_named
 from app.api.v2.version_routes import add_by_version
-from app.contracts.tensors import TensorSpec
 from app.engine.registry.model import ServedModel
 
 PLATFORMS = {"paddle": "paddle_inference", "onnx": "onnxruntime_onnx"}
@@ -91,15 +87,11 @@ def metadata_of(services: Services, model: str, version: int | None) -> ModelMet
                 if each.name == served.name and each.ready()
             ],
             platform=platform_of(served),
-            inputs=[TensorMetadata(**_tensor(spec)) for spec in served.inputs],
-            outputs=[TensorMetadata(**_tensor(spec)) for spec in served.outputs],
+            inputs=[TensorMetadata(**described_tensor(spec)) for spec in served.inputs],
+            outputs=[TensorMetadata(**described_tensor(spec)) for spec in served.outputs],
         )
 
 
 def platform_of(served: ServedModel) -> str:
     """What kind of program the version's reference is, in Triton's words."""
     return PLATFORMS[served.manifest.reference.format]
-
-
-def _tensor(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": NAMES[spec.dtype], "shape": list(spec.shape)}

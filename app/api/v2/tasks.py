@@ -57,12 +57,12 @@ def described(task: TaskTensors, name: str) -> dict[str, Any]:
         "name": name,
         "versions": [str(VERSION)],
         "platform": PLATFORM,
-        "inputs": [_described(spec) for spec in task.inputs],
-        "outputs": [_described(spec) for spec in task.outputs],
+        "inputs": [described_tensor(spec) for spec in task.inputs],
+        "outputs": [described_tensor(spec) for spec in task.outputs],
     }
 
 
-def _described(spec: TensorSpec) -> dict[str, Any]:
+def described_tensor(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": NAMES[spec.dtype], "shape": list(spec.shape)}
 
 
