@@ -265,7 +265,7 @@ def build_workers(settings: Settings, metrics: Metrics) -> Workers:
         memory_bytes=settings.codec_memory_bytes,
         on_restart=metrics.codec_restarted,
     )
-    metrics.watch_codecs(lambda: pool.status().live)
+    metrics.watch_codecs(lambda: pool.live)
     return Workers(
         codec=Codecs(
             pool=pool,

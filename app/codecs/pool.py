@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, cast
 
 from app.codecs.call import Call, CodecProcess, Descriptors
@@ -52,16 +51,6 @@ ENVIRONMENT = {
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolStatus:
-    """Counts for metrics: processes wanted and alive, calls waiting, processes replaced so far."""
-
-    count: int
-    live: int
-    queued: int
-    restarts: int
-
-
 class CodecPool:
     """`count` codec processes. Its methods are safe in any thread.
 
@@ -86,7 +75,6 @@ class CodecPool:
         )
         self._on_restart = on_restart
         self._clock = clock
-        self._restarts = 0
         self._held: tuple[str, ...] | None = None
         self._changed = threading.Condition()
         self._warm_ups: list[str] = []
@@ -179,9 +167,10 @@ class CodecPool:
             if not self._changed.wait_for(lambda: self._ready(wanted), START_SECONDS):
                 raise BackendError(f"the codec processes were not ready in {START_SECONDS:.0f} s")
 
-    def status(self) -> PoolStatus:
-        batcher = self._batcher
-        return PoolStatus(self._count, batcher.live, batcher.depth, self._restarts)
+    @property
+    def live(self) -> int:
+        """How many processes are there to take calls."""
+        return self._batcher.live
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -236,8 +225,6 @@ class CodecPool:
         """Replaced at once: whoever sends pictures that kill must not keep the others waiting."""
         if reason in UNOPENED:
             return RETRY_SECONDS
-        with self._changed:
-            self._restarts += 1
         self._on_restart(reason)
         return 0.0
 

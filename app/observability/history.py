@@ -75,13 +75,13 @@ class WindowedHistogram:
     """A histogram that can tell what came into it since when; not thread-safe.
 
     Kept are the cumulative counts at the end of each interval in which something came in: a window
-    is one subtraction, however many observations it holds. At most `intervals` + 2 of them are
+    is one subtraction, however many observations it holds. At most `INTERVALS` + 2 of them are
     kept, 34 counts each here.
     """
 
-    def __init__(self, bounds: Sequence[float], *, intervals: int = INTERVALS) -> None:
+    def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
-        self._kept: deque[tuple[int, array[int], float]] = deque(maxlen=intervals + 2)
+        self._kept: deque[tuple[int, array[int], float]] = deque(maxlen=INTERVALS + 2)
         self._kept.append((-1, array("Q", [0] * (len(bounds) + 1)), 0.0))
 
     def observe(self, interval: int, value: float) -> None:

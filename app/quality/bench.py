@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,18 +22,10 @@ class PredictorBench:
     `outputs` are those of every job so far.
     """
 
-    def __init__(
-        self,
-        predictor: Predictor,
-        *,
-        max_batch_size: int,
-        label: str,
-        bar: Callable[..., Any] = tqdm,
-    ) -> None:
+    def __init__(self, predictor: Predictor, *, max_batch_size: int, label: str) -> None:
         self._predictor = predictor
         self._max_batch_size = max_batch_size
         self._label = label
-        self._bar = bar
         self.outputs: list[Tensors] = []
 
     def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
@@ -41,9 +33,7 @@ class PredictorBench:
         for number, job in enumerate(jobs):
             alike[shape_key(job)].append(number)
         outputs: list[Tensors] = [{}] * len(jobs)
-        with self._bar(
-            total=len(jobs), desc=f"{self._label}: {what}", leave=False, disable=None
-        ) as bar:
+        with tqdm(total=len(jobs), desc=f"{self._label}: {what}", leave=False, disable=None) as bar:
             for numbers in alike.values():
                 for start in range(0, len(numbers), self._max_batch_size):
                     members = numbers[start : start + self._max_batch_size]
@@ -56,7 +46,7 @@ class PredictorBench:
         return outputs
 
     def each(self, items: Sequence[T], *, what: str) -> Iterator[T]:
-        yield from self._bar(items, desc=f"{self._label}: {what}", leave=False, disable=None)
+        yield from tqdm(items, desc=f"{self._label}: {what}", leave=False, disable=None)
 
     def _batch(self, jobs: Sequence[Tensors]) -> Iterator[Tensors]:
         joined = {name: np.concatenate([job[name] for job in jobs]) for name in jobs[0]}

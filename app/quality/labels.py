@@ -46,11 +46,11 @@ def measure(probabilities: Floats, truth: Ints, *, labels: Sequence[str]) -> Qua
     )
 
 
-def calibration_error(probabilities: Floats, truth: Ints, *, bins: int = BINS) -> float:
+def calibration_error(probabilities: Floats, truth: Ints) -> float:
     """Return the expected gap between the top score and how often the top class is right."""
     top, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
-    slot = np.minimum((top * bins).astype(int), bins - 1)
-    gaps = (abs(top[slot == b].sum() - right[slot == b].sum()) for b in range(bins))
+    slot = np.minimum((top * BINS).astype(int), BINS - 1)
+    gaps = (abs(top[slot == b].sum() - right[slot == b].sum()) for b in range(BINS))
     return float(sum(gaps) / len(truth))
 
 
