@@ -98,6 +98,7 @@ def create_app(
                 partial(build_pipeline, tasks=tasks, workers=workers), repository, metrics
             ),
             observer=metrics,
+            drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request, and its end
             max_resident_bytes=settings.predictor_memory_bytes,
             max_on_demand=settings.on_demand_groups,
             max_on_demand_bytes=settings.on_demand_memory_bytes

@@ -86,11 +86,8 @@ def test_a_key_file_without_a_key_is_refused_before_anything_starts(tmp_path: Pa
         create_app(settings)
 
 
-@pytest.mark.parametrize(("setting", "held"), [(0, memory_limit() // 4), (1_000, 1_000)])
-def test_groups_on_demand_have_a_quarter_of_the_memory_unless_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: int, held: int
-) -> None:
-    """However many of them a client names."""
+def registry_options(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> dict[str, Any]:
+    """What the registry is opened with."""
     given: dict[str, Any] = {}
 
     def registry(*_: object, **options: Any) -> None:
@@ -100,8 +97,25 @@ def test_groups_on_demand_have_a_quarter_of_the_memory_unless_set(
     monkeypatch.setattr("app.main.ModelRegistry", registry)
     monkeypatch.setattr("app.main.build_workers", lambda *_: None)
     with pytest.raises(InterruptedError):
-        create_app(make_settings(model_repository=tmp_path, on_demand_memory_bytes=setting))
-    assert given["max_on_demand_bytes"] == held
+        create_app(settings)
+    return given
+
+
+@pytest.mark.parametrize(("setting", "held"), [(0, memory_limit() // 4), (1_000, 1_000)])
+def test_groups_on_demand_have_a_quarter_of_the_memory_unless_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: int, held: int
+) -> None:
+    """However many of them a client names."""
+    settings = make_settings(model_repository=tmp_path, on_demand_memory_bytes=setting)
+    assert registry_options(monkeypatch, settings)["max_on_demand_bytes"] == held
+
+
+def test_a_reload_waits_out_the_longest_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever deadline the settings let a request name."""
+    settings = make_settings(model_repository=tmp_path, timeout_max_ms=120_000)
+    assert registry_options(monkeypatch, settings)["drain_timeout"] > 120
 
 
 def test_codec_processes_are_in_the_metrics() -> None:

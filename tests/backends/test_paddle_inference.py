@@ -292,6 +292,7 @@ def registry(
         open_predictor=ProcessBackend(),
         build_pipeline=lambda info: None,
         observer=observer,
+        drain_timeout=PATIENCE,
     )
     yield registry
     registry.close()

@@ -298,6 +298,7 @@ def serving_double(
         open_predictor=ProcessBackend(targets),
         build_pipeline=lambda info: None,
         observer=observer,
+        drain_timeout=PATIENCE,
     )
     try:
         registry.load_all()

@@ -317,4 +317,5 @@ def open_registry(root: Path, factory: FakeFactory, **options: Any) -> ModelRegi
     options.setdefault("build_pipeline", lambda info: None)
     options.setdefault("observer", RecordingObserver())
     options.setdefault("cores", 2.0)
+    options.setdefault("drain_timeout", PATIENCE)
     return ModelRegistry(ModelRepository(root), open_predictor=factory, **options)

@@ -87,6 +87,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, batches: Batches) -> Iterat
             open_predictor=ProcessBackend(),
             build_pipeline=partial(build_pipeline, tasks=tasks, workers=workers),
             observer=batches,
+            drain_timeout=60.0,
         )
         try:
             registry.load_all()

@@ -650,6 +650,7 @@ def test_a_start_is_gentle_to_nobody(tmp_path: Path, factory: FakeFactory) -> No
         open_predictor=factory,
         build_pipeline=lambda info: None,
         observer=RecordingObserver(),
+        drain_timeout=PATIENCE,
         cores=2.0,
     )
     registry.load_all()
