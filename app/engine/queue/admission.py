@@ -70,7 +70,6 @@ class Admission:
         """
         reserved = reservation in self.reservations
         self.reservations -= {reservation}
-        shed: list[Job] = []
         for place, job in enumerate(jobs):
             try:
                 if reserved and place == 0:
@@ -79,17 +78,18 @@ class Admission:
                     reserving = 0 if reserved else self._reserving(job.caller)
                     self._check(job, now, instances, reserving=reserving)
             except Refused:
-                for added in jobs[:place]:
-                    self._queues.remove(added)
-                for returning in reversed(shed):  # the youngest was shed first
-                    self._queues.add(returning)
+                self._queues.remove(*jobs[:place])
                 raise
-            full = job.priority >= NORMAL and self._taken() >= self._max_queue
-            if full and (unlucky := self._queues.least_urgent(job.priority)):
-                self._queues.remove(unlucky)
-                shed.append(unlucky)
             self._queues.add(job)
-        return shed
+        return [shed for job in jobs if (shed := self._make_room(job.priority))]
+
+    def _make_room(self, priority: int) -> Job | None:
+        """Take out the job that one of this priority has displaced, if it has."""
+        full = priority >= NORMAL and self._taken() > self._max_queue
+        unlucky = self._queues.least_urgent(priority) if full else None
+        if unlucky is not None:
+            self._queues.remove(unlucky)
+        return unlucky
 
     def reserve(self, deadline: float, now: float, instances: Instances) -> Reservation:
         """Raises Refused when a job that is still to be made would find no room or no time."""

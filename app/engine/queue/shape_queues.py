@@ -65,18 +65,21 @@ class ShapeQueues:
         self._rows[job.caller] += job.rows
         self._size += 1
 
-    def remove(self, job: Job) -> bool:
-        """Take a job out; False when it is not here (any more)."""
-        return self._remove(job) is not None
+    def remove(self, *jobs: Job) -> bool:
+        """Take jobs out that will not run; False when none of them is here (any more)."""
+        gone = [(job, turn) for job in jobs if (turn := self._remove(job)) is not None]
+        for job, turn in gone:
+            self._refund(job, turn)
+        return bool(gone)
 
     def take(self, job: Job) -> None:
         """Take a job out that will run: its caller has had its turn."""
-        if (start := self._remove(job)) is not None:
-            self._now = max(self._now, start)
+        if (turn := self._remove(job)) is not None:
+            self._now = max(self._now, turn[0])
 
-    def _remove(self, job: Job) -> float | None:
+    def _remove(self, job: Job) -> Turn | None:
         queue = self._queues.get((job.priority, job.key), [])
-        for position, ((start, _), waiting) in enumerate(queue):
+        for position, (turn, waiting) in enumerate(queue):
             if waiting is job:
                 del queue[position]
                 self._size -= 1
@@ -84,8 +87,24 @@ class ShapeQueues:
                 if not self._rows[job.caller]:
                     del self._rows[job.caller]
                 self._forget_if_empty((job.priority, job.key))
-                return start
+                return turn
         return None
+
+    def _refund(self, gone: Job, turn: Turn) -> None:
+        """What its caller has behind a job that did not run moves up by its rows, all alike: it
+        keeps its order. Rows whose turn has passed do not count, for nobody saves them up."""
+        start, place = turn
+        rows = min(gone.rows, start + gone.rows - self._now)
+        if rows <= 0 or not self._queues:
+            return
+        self._next_start[gone.caller] -= rows
+        if not self._rows[gone.caller]:
+            return
+        for queue in self._queues.values():
+            for position, ((later, number), job) in enumerate(queue):
+                if job.caller == gone.caller and number > place:
+                    queue[position] = ((later - rows, number), job)
+            queue.sort(key=itemgetter(0))
 
     def callers_waiting(self) -> set[str]:
         return set(self._rows)
@@ -97,8 +116,7 @@ class ShapeQueues:
     def take_expired(self, now: float) -> list[Job]:
         """Take out every job whose deadline has come."""
         expired = [job for job in self if job.deadline <= now]
-        for job in expired:
-            self.remove(job)
+        self.remove(*expired)
         return expired
 
     def next_deadline(self) -> float:

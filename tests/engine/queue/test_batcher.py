@@ -406,6 +406,21 @@ def test_jobs_of_one_request_are_queued_together_or_not_at_all(bench: Bench) -> 
     assert [bench.take().jobs[0] for _ in range(14)][-2:] == low
 
 
+def test_a_refused_request_moves_nobodys_turn(bench: Bench) -> None:
+    """Neither its caller's nor that of jobs of lower priority, which would have been dropped."""
+    low = [bench.submit(priority=1, caller="low") for _ in range(2)]
+    flood = [bench.submit(caller="flood") for _ in range(14)]
+    for _ in range(5):
+        with pytest.raises(Overloaded):
+            bench.batcher.submit(*[bench.job(caller="many") for _ in range(3)])
+    flood.pop().future.cancel()
+    flood.pop().future.cancel()
+    many = bench.submit(caller="many")
+    other = bench.submit(priority=1, caller="other")
+    turns = [bench.take().jobs[0] for _ in range(bench.batcher.depth)]
+    assert turns == [flood[0], many, *flood[1:], low[0], other, low[1]]
+
+
 def test_low_priority_sheds_nobody(bench: Bench) -> None:
     """A low-priority job that meets a full queue is itself refused."""
     for _ in range(16):

@@ -95,6 +95,32 @@ def test_who_waited_out_a_rest_has_saved_nothing() -> None:
     assert order(queues)[:4] == [late[0], first[4], late[1], first[5]]
 
 
+def test_who_gives_a_job_up_is_not_charged_for_it() -> None:
+    """However often: its turn is where it was."""
+    flood = [job(caller="flood") for _ in range(5)]
+    queues = filled(*flood)
+    for _ in range(20):
+        queues.add(given_up := job(caller="quiet", rows=4))
+        queues.remove(given_up)
+    single = job(caller="quiet")
+    queues.add(single)
+    assert order(queues)[:2] == [flood[0], single]
+
+
+def test_a_turn_that_has_passed_is_not_saved_up() -> None:
+    """What waited behind other priorities for longer than its rows gives nobody a start."""
+    waited = job(caller="a", priority=1)
+    others = [job(caller="b") for _ in range(6)]
+    queues = filled(waited, *others)
+    for each in others[:3]:
+        queues.take(each)
+    mine = [job(caller="a") for _ in range(2)]
+    for each in mine:
+        queues.add(each)
+    queues.remove(waited)
+    assert order(queues) == [mine[0], others[3], mine[1], *others[4:]]
+
+
 def test_jobs_of_several_callers_share_a_batch() -> None:
     """Fairness is about whose turn it is, not about company."""
     mine, others = job(caller="a"), job(caller="b")
@@ -202,6 +228,27 @@ JOBS = st.builds(
     rows=st.integers(1, 4),
     priority=st.integers(0, 2),
 )
+JOBS_OF_ALL = st.builds(
+    job,
+    width=st.integers(1, 2),
+    rows=st.integers(1, 4),
+    priority=st.integers(0, 1),
+    caller=st.sampled_from("abc"),
+)
+
+
+@given(st.lists(st.tuples(JOBS_OF_ALL, st.booleans()), max_size=30))
+def test_what_is_taken_out_leaves_the_others_as_if_it_had_never_come(
+    jobs: list[tuple[Job, bool]],
+) -> None:
+    """The turns of all callers, of the same one too, and of what comes next."""
+    queues = filled(*(each for each, _ in jobs))
+    queues.remove(*(each for each, stays in jobs if not stays))
+    others = filled(*(each for each, stays in jobs if stays))
+    for each in [job(caller=caller) for caller in "abc"]:
+        queues.add(each)
+        others.add(each)
+    assert order(queues) == order(others)
 
 
 @given(st.lists(st.one_of(JOBS, st.just("take"), st.integers(0, 20)), max_size=60))
