@@ -14,6 +14,9 @@ from app.engine.queue.service_time import ServiceTime
 
 QueueKey = tuple[int, ShapeKey]
 
+REMEMBERED = 1024
+"""Callers whose next turns are kept, unless more than half as many wait."""
+
 URGENT, NORMAL = -1, 0
 """Priorities: smaller goes first. Urgent work is not counted against the limit of the queue."""
 
@@ -64,6 +67,9 @@ class ShapeQueues:
         insort(queue, ((start, next(self._sequence)), job), key=itemgetter(0))
         self._rows[job.caller] += job.rows
         self._size += 1
+        if len(self._next_start) > max(REMEMBERED, 2 * len(self._rows)):
+            # Of those who have nothing here, each is let off one job at most.
+            self._next_start = {each: self._next_start[each] for each in self._rows}
 
     def remove(self, *jobs: Job) -> bool:
         """Take jobs out that will not run; False when none of them is here (any more)."""

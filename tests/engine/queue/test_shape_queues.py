@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.contracts.tensors import shape_key
 from app.engine.queue.job import Job
 from app.engine.queue.service_time import ServiceTime
-from app.engine.queue.shape_queues import ShapeQueues
+from app.engine.queue.shape_queues import REMEMBERED, ShapeQueues
 
 
 def job(
@@ -105,6 +105,16 @@ def test_who_gives_a_job_up_is_not_charged_for_it() -> None:
     single = job(caller="quiet")
     queues.add(single)
     assert order(queues)[:2] == [flood[0], single]
+
+
+def test_callers_who_come_and_go_are_forgotten() -> None:
+    """Although the queue is never empty; those who wait keep the turns they have used up."""
+    queues = filled(*(job(caller="flood") for _ in range(3)))
+    for number in range(3 * REMEMBERED):
+        queues.add(passing := job(caller=str(number)))
+        queues.take(passing)
+        assert len(queues._next_start) <= REMEMBERED
+    assert queues.start_of("flood") == 3.0
 
 
 def test_a_turn_that_has_passed_is_not_saved_up() -> None:
