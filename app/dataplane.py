@@ -118,8 +118,9 @@ class DataPlane:
         A payload that is costly to read out of its body comes as a coroutine function, which is
         called when a place in the queue is held and may raise what is wrong with the body.
 
-        Raises what the pipeline says of the payload (InputError), ModelNotFound, ModelNotReady,
-        GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed and ModelOutputInvalid.
+        Raises what the pipeline says of the payload (InputError), TooManyInputs, ModelNotFound,
+        ModelNotReady, GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed and
+        ModelOutputInvalid.
         """
         deadline = self._clock() + timeout
         chosen = model or self._default_model(task)

@@ -22,6 +22,7 @@ from app.contracts.errors import (
     InvalidTensor,
     ModelOutputInvalid,
     Overloaded,
+    TooManyInputs,
 )
 from app.contracts.ports import Finished, Prepared
 from app.contracts.tensors import Tensors
@@ -216,7 +217,7 @@ def test_a_request_that_does_not_fit_the_queue_leaves_nothing_in_it(
     factory.behaviour = gate = Gate()
 
     async def both() -> Answer:
-        with pytest.raises(Overloaded):
+        with pytest.raises(TooManyInputs):
             await ask(dataplane, 1, 2, 3, 4, 5, 6, 7)
         gate.open()
         return await ask(dataplane, 8, 9)

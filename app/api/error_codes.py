@@ -63,11 +63,14 @@ WHEN: Mapping[str, str] = {
         "running. `Retry-After` says when to come back."
     ),
     "request_timeout": "Headers or body did not arrive in time.",
-    "resolution_too_high": "More pixels, or a longer side, than the limit, read from the header.",
+    "resolution_too_high": (
+        "More pixels, or a longer side, than the limit, read from the header; or more memory than "
+        "all decoded pictures together may hold."
+    ),
     "shutting_down": "The server's time for requests in flight is over.",
     "text_empty": "No text, or one without a visible character.",
     "text_too_long": "More characters than the limit.",
-    "too_many_inputs": "More texts than the limit.",
+    "too_many_inputs": "More texts than the limit, or more jobs than the queue has places.",
     "too_many_scans": (
         "More scans in the JPEG than the limit, or than a picture of its size may have."
     ),

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.errors import Overloaded
+from app.contracts.errors import Overloaded, ResolutionTooHigh
 
 Pixels = NDArray[np.uint8]
 """Height x width x 3 (RGB) or 4 (RGBA, colours not multiplied by alpha)."""
@@ -37,6 +37,13 @@ class PictureStore:
         return Picture(self, os.memfd_create("picture", os.MFD_CLOEXEC))
 
     def _charge(self, size: int) -> None:
+        if size > self._budget:  # it would not fit into an empty store: waiting would not help
+            raise ResolutionTooHigh(
+                f"the decoded picture needs {-(-size >> 20)} MiB of memory; the limit, for all "
+                f"pictures together, is {self._budget >> 20} MiB",
+                limit=self._budget,
+                received=size,
+            )
         with self._lock:
             if self._held + size > self._budget:
                 raise Overloaded(
@@ -64,7 +71,10 @@ class Picture:
         self._open = True
 
     def charge(self) -> None:
-        """Count what was written against the budget; raises Overloaded when it does not fit."""
+        """Count what was written against the budget.
+
+        Raises Overloaded when it does not fit now, ResolutionTooHigh when it never would.
+        """
         with self._lock:
             if self._open:
                 size = os.fstat(self.descriptor).st_size

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.codecs.picture import PictureStore, read_pixels, write_pixels
-from app.contracts.errors import Overloaded
+from app.contracts.errors import Overloaded, ResolutionTooHigh
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
 
@@ -46,6 +46,18 @@ def test_the_budget_is_a_sum_and_holds_at_the_very_byte() -> None:
     assert store.held == 120
     for picture in pictures:
         picture.release()
+    assert store.held == 0
+
+
+def test_a_picture_above_the_budget_is_the_pictures_fault() -> None:
+    """It would be refused for ever: nobody is told to come back."""
+    store = PictureStore(budget=59)
+    picture = store.open()
+    write_pixels(picture.descriptor, PIXELS)
+    with pytest.raises(ResolutionTooHigh) as refused:
+        picture.charge()
+    assert (refused.value.limit, refused.value.received) == (59, 60)
+    picture.release()
     assert store.held == 0
 
 

@@ -283,6 +283,18 @@ def test_too_large(registry: ModelRegistry) -> None:
         assert client.ask("ModelInfer", infer())[0].model_name == "double"
 
 
+def test_a_message_above_all_memory_for_messages(registry: ModelRegistry) -> None:
+    """It is too large, and not to be sent again, as a body over HTTP."""
+    with opened(registry, body_memory_bytes=1_000) as client:
+        code, details, metadata = client.refused("ModelInfer", infer(values=(1.0,) * 500))
+        assert (code, "the limit is 1000" in details) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            True,
+        )
+        assert "retry-after" not in metadata
+        assert client.ask("ModelInfer", infer())[0].model_name == "double"
+
+
 @contextlib.contextmanager
 def gated(factory: FakeFactory) -> Iterator[Gate]:
     """Runs stop until the gate is opened."""

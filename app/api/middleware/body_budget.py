@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from app.contracts.errors import Overloaded
+from app.contracts.errors import FileTooLarge, Overloaded
 from app.contracts.ports import Clock
 
 RETRY_SECONDS = 1.0
@@ -65,8 +65,11 @@ class BodyBudget:
     def begin(self, length: int) -> Arrival:
         """A body of `length` bytes, or of 0 where that is not known, begins to arrive.
 
-        Raises Overloaded where it could not fit although all that still arrive made room.
+        Raises Overloaded where it could not fit although all that still arrive made room, and
+        FileTooLarge where it would not fit alone.
         """
+        if length > self.limit:
+            raise too_large(self.limit, length)
         if self._whole + length > self.limit:
             raise self._full()
         arrival = Arrival(self._clock())
@@ -116,3 +119,9 @@ class BodyBudget:
             retry_after=RETRY_SECONDS,
             limit=self.limit,
         )
+
+
+def too_large(cap: int, received: int | str) -> FileTooLarge:
+    return FileTooLarge(
+        f"The body has {received} bytes, the limit is {cap}.", limit=cap, received=received
+    )

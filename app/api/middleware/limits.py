@@ -8,10 +8,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import fault_of
-from app.api.middleware.body_budget import Arrival, BodyBudget
+from app.api.middleware.body_budget import Arrival, BodyBudget, too_large
 from app.api.problems import reply
 from app.api.routes import RouteTable
-from app.contracts.errors import FileTooLarge, InputError, UnsupportedEncoding
+from app.contracts.errors import InputError, UnsupportedEncoding
 
 
 class BodyLimits:
@@ -49,7 +49,7 @@ class BodyLimits:
             if size := len(message.get("body", b"")):
                 received += size
                 if received > cap:
-                    raise _too_large(cap, f"more than {cap}")
+                    raise too_large(cap, f"more than {cap}")
                 arrival = arrival or budget.begin(length)
                 budget.take(arrival, size)
             if arrival is not None and not message.get("more_body", False):
@@ -78,10 +78,4 @@ def _encoding_fault(headers: Headers) -> InputError | None:
 
 
 def _length_fault(length: int, cap: int) -> InputError | None:
-    return _too_large(cap, length) if length > cap else None
-
-
-def _too_large(cap: int, received: int | str) -> FileTooLarge:
-    return FileTooLarge(
-        f"The body has {received} bytes, the limit is {cap}.", limit=cap, received=received
-    )
+    return too_large(cap, length) if length > cap else None

@@ -166,9 +166,9 @@ class Group:
             batcher.release(reservation)
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
-        """Queue all of the jobs or none. Raises Overloaded, DeadlineExceeded, ModelNotReady.
+        """Queue all of the jobs or none; the first takes the place of the reservation.
 
-        The first job takes the place of the reservation.
+        Raises TooManyInputs, Overloaded, DeadlineExceeded and ModelNotReady.
         """
         self._check_fit()
         self._used().submit(*jobs, reservation=reservation)

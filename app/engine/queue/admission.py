@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from app.contracts.caller import CALLER
-from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
+from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, TooManyInputs
 from app.contracts.reasons import Rejection
 from app.engine.queue.job import Job, ShapeKey
 from app.engine.queue.running import Instances
@@ -70,6 +70,7 @@ class Admission:
         """
         reserved = reservation in self.reservations
         self.reservations -= {reservation}
+        self._check_number(jobs)
         for place, job in enumerate(jobs):
             try:
                 if reserved and place == 0:
@@ -101,6 +102,17 @@ class Admission:
         reservation = Reservation()
         self.reservations.add(reservation)
         return reservation
+
+    def _check_number(self, jobs: Sequence[Job]) -> None:
+        """Raises Refused for more jobs than an empty queue has places: waiting would not help."""
+        if len(jobs) > self._max_queue and jobs[0].priority >= NORMAL:
+            endless = TooManyInputs(
+                f"the request makes {len(jobs)} jobs; the limit is {self._max_queue}, all the "
+                "places of the queue",
+                limit=self._max_queue,
+                received=len(jobs),
+            )
+            raise Refused(Rejection.QUEUE_FULL, endless)
 
     def _check(self, job: Job, now: float, instances: Instances, *, reserving: int) -> None:
         """Raises Refused. `reserving`: how many reservations go before the job; those made before

@@ -87,10 +87,10 @@ class Batcher:
             self._admission.reservations.discard(reservation)
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
-        """Queue all of the jobs or none; raises Overloaded, DeadlineExceeded or ModelNotReady.
+        """Queue all of the jobs or none, all at once: jobs of one request share batches.
 
-        No instance sees the first before the last is there: jobs of one request share batches.
-        A reservation ends here; the first job takes its place.
+        Raises TooManyInputs, Overloaded, DeadlineExceeded or ModelNotReady. A reservation ends
+        here; the first job takes its place.
         """
 
         def admit() -> list[Job]:

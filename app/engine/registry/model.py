@@ -136,9 +136,10 @@ class ServedModel:
         The first job takes the place of the `reservation`, which then ends.
         `deadline` is absolute; `priority` 0 is normal, and a larger one is less urgent: such a job
         waits until no other does, and is the first to be dropped. Raises InvalidParameter (group),
-        InvalidTensor, Overloaded, DeadlineExceeded and ModelNotReady at once. A future gives the
-        result or DeadlineExceeded, WorkerCrashed, BackendError, ModelOutputInvalid, Overloaded
-        (dropped); cancelling it takes its job out of the queue.
+        InvalidTensor, TooManyInputs (more jobs than the queue has places), Overloaded,
+        DeadlineExceeded and ModelNotReady at once. A future gives the result or DeadlineExceeded,
+        WorkerCrashed, BackendError, ModelOutputInvalid, Overloaded (dropped); cancelling it
+        takes its job out of the queue.
         """
         chosen = self._group(self.config.default_group if group is None else group)
         now = self._clock()

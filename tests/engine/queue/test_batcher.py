@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded
+from app.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded, TooManyInputs
 from app.contracts.tensors import shape_key
 from app.engine.queue.batcher import HEALTH_SECONDS, Batcher
 from app.engine.queue.job import Batch, Job
@@ -404,6 +404,16 @@ def test_jobs_of_one_request_are_queued_together_or_not_at_all(bench: Bench) -> 
     assert bench.rejections == {"queue_full": 1}
     assert not any(job.future.done() for job in low)
     assert [bench.take().jobs[0] for _ in range(14)][-2:] == low
+
+
+def test_more_jobs_than_the_queue_has_places_are_the_requests_fault(bench: Bench) -> None:
+    """They would be refused for ever: nobody is told to come back."""
+    with pytest.raises(TooManyInputs, match="makes 17 jobs; the limit is 16") as refused:
+        bench.batcher.submit(*[bench.job() for _ in range(17)])
+    assert (refused.value.limit, refused.value.received) == (16, 17)
+    assert bench.batcher.depth == 0
+    bench.batcher.submit(*[bench.job() for _ in range(16)])
+    bench.batcher.submit(*[bench.job(priority=URGENT) for _ in range(17)])
 
 
 def test_a_refused_request_moves_nobodys_turn(bench: Bench) -> None:
