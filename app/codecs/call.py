@@ -23,9 +23,16 @@ class Descriptors:
     """Duplicates of the caller's, kept until the call is settled: it may be run again."""
 
     def __init__(self, originals: Sequence[int]) -> None:
+        """Raises OSError where the system has no descriptor to give, and keeps none then."""
         self._lock = threading.Lock()
-        self._held = tuple(map(os.dup, originals))
+        self._held: tuple[int, ...] = ()
         self._closed = False
+        try:
+            for original in originals:
+                self._held += (os.dup(original),)
+        except OSError:
+            self.close()
+            raise
 
     def send(self, child: Child, request: Mapping[str, Any], call: Job) -> None:
         """Send the request with them. Raises ChildDied; DeadlineExceeded when they are closed,
