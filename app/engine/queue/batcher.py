@@ -95,6 +95,7 @@ class Batcher:
 
         def admit() -> list[Job]:
             self._check_open()
+            self._deadlines.start()
             now = self._clock()
             shed = self._admission.admit(jobs, now, self._running.instances(now), reservation)
             self._work.notify(len(jobs))

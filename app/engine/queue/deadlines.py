@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 
-from app.contracts.errors import DeadlineExceeded
+from app.contracts.errors import DeadlineExceeded, Overloaded
 from app.contracts.ports import Clock
 from app.contracts.reasons import Rejection
 from app.engine.queue.job import Job
@@ -39,10 +39,19 @@ class Deadlines:
         self._wake_at = math.inf
         self._thread = threading.Thread(target=self._watch, name="deadlines", daemon=True)
 
+    def start(self) -> None:
+        """Before the first job is in the queue, where nobody else would fail it.
+
+        Raises Overloaded where the system has no thread to give.
+        """
+        if self._thread.ident is None:
+            try:
+                self._thread.start()
+            except RuntimeError:
+                raise Overloaded("no thread to be had", retry_after=1.0) from None
+
     def added(self, jobs: Sequence[Job]) -> None:
         """They are in the queue by now."""
-        if self._thread.ident is None:
-            self._thread.start()
         if min(job.deadline for job in jobs) < self._wake_at:
             self._changed.notify()
 

@@ -338,6 +338,23 @@ def test_an_earlier_deadline_is_not_hidden_by_a_later_one() -> None:
     assert not later.future.done()
 
 
+def test_a_job_that_no_thread_would_watch_is_not_queued(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client hears when to come back, and the next job is queued as ever."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(Overloaded, match="no thread"):
+            bench.submit()
+    assert bench.batcher.depth == 0
+    job = bench.submit()
+    assert bench.take().jobs == (job,)
+
+
 def test_a_job_past_its_deadline_never_starts(bench: Bench) -> None:
     """An instance that comes too late gets the next job; the late one fails."""
     late, good = bench.submit(timeout=1.0), bench.submit(timeout=60.0)
