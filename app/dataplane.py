@@ -254,11 +254,11 @@ class DataPlane:
             async with asyncio.timeout(deadline - self._clock()):
                 yield
         except TimeoutError:
-            starting = any(
+            idle = any(
                 status.name == group and status.started and status.live == 0
                 for status in served.groups()
             )
-            why = f": instance group {group!r} is still starting" if starting else ""
+            why = f": instance group {group!r} has no predictor running" if idle else ""
             raise DeadlineExceeded(
                 f"no answer within the deadline of {timeout * 1000:.0f} ms{why}",
                 limit=round(timeout, 3),

@@ -8,13 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.errors import DeadlineExceeded, InvalidParameter, ModelNotFound
+from app.contracts.errors import DeadlineExceeded, InvalidParameter, ModelNotFound, WorkerCrashed
 from app.contracts.tensors import Tensors
 from app.dataplane import DataPlane, TensorRequest
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.observability.metrics import Metrics
-from tests.engine.fakes import FakeFactory, Gate, open_registry, row, write_double
+from tests.engine.fakes import (
+    Crash,
+    FakeFactory,
+    Gate,
+    doubled,
+    open_registry,
+    row,
+    wait_until,
+    write_double,
+)
 
 
 class RecordingListener:
@@ -94,19 +103,40 @@ def test_a_deadline_that_a_starting_group_misses_says_so(
     """The client learns that it may come again."""
     gate = Gate()
     factory.selftest = gate
-    with pytest.raises(DeadlineExceeded, match="50 ms: instance group 'spare' is still starting"):
+    with pytest.raises(DeadlineExceeded, match="50 ms: instance group 'spare' has no predictor"):
         infer(dataplane, group="spare", timeout=0.05)
     gate.open()
     infer(dataplane, group="spare")
 
 
+def test_a_deadline_that_a_restarting_group_misses_does_not_call_it_a_start(
+    dataplane: DataPlane, registry: ModelRegistry, factory: FakeFactory
+) -> None:
+    """Its predictor was there and has crashed."""
+    gate = Gate()
+
+    def crash(_: Tensors) -> Tensors:
+        raise Crash("gone")
+
+    factory.selftest, factory.behaviour = gate, crash
+    with pytest.raises(WorkerCrashed):
+        infer(dataplane)
+    [served] = registry.served()
+    wait_until(lambda: not served.ready())
+    factory.behaviour = doubled
+    with pytest.raises(DeadlineExceeded, match="'main' has no predictor running"):
+        infer(dataplane, timeout=0.05)
+    gate.open()
+    infer(dataplane)
+
+
 def test_a_deadline_that_a_running_group_misses_is_just_that(
     dataplane: DataPlane, factory: FakeFactory
 ) -> None:
-    """Nothing is said of starting."""
+    """Nothing is said of the group."""
     gate = Gate()
     factory.behaviour = gate
     with pytest.raises(DeadlineExceeded) as raised:
         infer(dataplane, timeout=0.05)
     gate.open()
-    assert "starting" not in raised.value.message
+    assert "group" not in raised.value.message

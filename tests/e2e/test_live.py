@@ -86,7 +86,7 @@ def test_the_first_request_to_a_cold_group_starts_it_and_holds_nobody_up(live: S
         response = cold.result(PATIENCE)
         assert time.monotonic() - began < 8, "not as long as without a deadline of its own"
         assert response.status_code == 504
-        assert "150 ms: instance group 'twin' is still starting" in response.json()["error"]
+        assert "150 ms: instance group 'twin' has no predictor running" in response.json()["error"]
         assert predictors(client)["twin"]["started"]
         wait_until(lambda: bool(predictors(client)["twin"]["ready"]))
         warm = infer(client, predictor="twin")
