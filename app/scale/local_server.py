@@ -24,7 +24,7 @@ class LocalServer:
 
     def __init__(self, settings: Settings) -> None:
         self.port = _free_port()
-        self._drain_seconds = settings.drain_timeout_seconds
+        self._seconds_to_end = seconds_to_end(settings)
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -45,10 +45,14 @@ class LocalServer:
         """Finish the requests in flight within the drain timeout, then end."""
         self._process.send_signal(signal.SIGTERM)
         try:
-            seconds = self._drain_seconds + KILL_AFTER_SECONDS
-            await asyncio.to_thread(self._process.wait, seconds)
+            await asyncio.to_thread(self._process.wait, self._seconds_to_end)
         except subprocess.TimeoutExpired:
             self._process.kill()
+
+
+def seconds_to_end(settings: Settings) -> float:
+    """The longest that a server's drain() takes."""
+    return settings.drain_timeout_seconds + KILL_AFTER_SECONDS
 
 
 def server_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.errors import http_fault
 from app.api.problems import reply
-from app.scale.local_server import LocalServer
+from app.scale.local_server import LocalServer, seconds_to_end
 from app.scale.merged_metrics import merged
 from app.scale.relay import Relay
 from app.settings import Settings
@@ -36,6 +36,9 @@ MAX_ONGOING = 16
 MAX_QUEUED = 2 * MAX_ONGOING
 TARGET_ONGOING = 4
 """Two requests at work and two being prepared keep two cores busy."""
+
+WAIT_SECONDS = 15.0
+"""What Ray has to wait for what is in flight, before the server's own time to end."""
 
 START_SECONDS = 600.0
 LOOK_SECONDS = 0.1
@@ -156,7 +159,8 @@ class Replica:
 def application(given: Mapping[str, Any]) -> serve.Application:
     """The application for `serve run` and for `serveConfigV2`; `given` holds fields of Scale.
 
-    Raises pydantic.ValidationError for a name or a value that Scale does not take.
+    The replicas' time to end is that of the settings here. Raises pydantic.ValidationError for a
+    name or a value that Scale does not take, and for a setting that is wrong.
     """
     scale = Scale.model_validate(given)
     return (
@@ -176,7 +180,7 @@ def application(given: Mapping[str, Any]) -> serve.Application:
             },
             health_check_period_s=5,
             health_check_timeout_s=10,
-            graceful_shutdown_timeout_s=40,
+            graceful_shutdown_timeout_s=WAIT_SECONDS + seconds_to_end(Settings()),
         )
         .bind()
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import re
 import select
 import subprocess
@@ -148,6 +149,27 @@ def test_the_manifest_is_what_ray_serve_takes() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert application["import_path"] == "app.scale.ray:application"
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize(("drain", "given"), [("20", 40), ("100", 120)])
+def test_a_replica_has_the_drain_timeout_to_end(drain: str, given: float) -> None:
+    """And 20 s more."""
+    program = (
+        "from app.scale.ray import application;"
+        "options = application({})._bound_deployment._deployment_config;"
+        "print(options.graceful_shutdown_timeout_s)"
+    )
+    done = subprocess.run(
+        [PYTHON, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"PADDLEPOOL_DRAIN_TIMEOUT_SECONDS": drain},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert float(done.stdout) == given
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
