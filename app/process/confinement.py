@@ -1,7 +1,8 @@
 """What a child may not do: a stranger's bytes may one day run their own code in it.
 
-Both kinds get no new privileges, no sockets, no other processes to start, signal or look into.
-`CODEC` may also open no file for writing and read only what Python and its libraries are made of;
+Both kinds get no new privileges, no sockets, no other processes to start, signal or look into, no
+mode or owner of a file to change, and no terminal. `CODEC` may also open no file for writing and
+read only what Python and its libraries are made of;
 `PREDICTOR` may write beneath the temporary directory and Paddle's cache, where frameworks convert
 models, and to devices. Where the kernel refuses one of these the others hold, and who started the
 child is told.
@@ -25,7 +26,9 @@ _CAPABILITIES_VERSION = 0x20080522
 _KEPT = 1 << 1 | 1 << 2
 """Of root's: to read files of other users, which the code or a model may be. The others would let
 it look into processes and change the system whatever stands below."""
-_ROOTS = ("/usr", "/lib", "/lib64", "/proc", "/sys", "/dev", "/etc/ld.so.cache", "/etc/localtime")
+_ROOTS = ("/usr", "/lib", "/lib64", "/proc", "/sys", "/etc/ld.so.cache", "/etc/localtime")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+"""The others are disks and terminals."""
 
 
 class Confinement(StrEnum):
@@ -69,6 +72,6 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
 
 
 def _code() -> Iterator[Path]:
-    yield from map(Path, (*_ROOTS, sys.prefix, sys.base_prefix, *filter(None, sys.path)))
+    yield from map(Path, (*_ROOTS, *_DEVICES, sys.prefix, sys.base_prefix, *filter(None, sys.path)))
     yield Path(__file__).parents[1]
     yield from map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import platform
+import stat
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -41,17 +42,24 @@ _SYSTEM = {
     "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264), "syslog": (103, 116),
     "settimeofday": (164, 170), "clock_settime": (227, 112), "clock_adjtime": (305, 266),
     "adjtimex": (159, 171), "sethostname": (170, 161), "setdomainname": (171, 162),
-    "iopl": (172, -1), "ioperm": (173, -1),
+    "iopl": (172, -1), "ioperm": (173, -1), "quotactl_fd": (443, 443),
 }  # fmt: skip
+_ATTRIBUTES = {
+    "chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "chown": (92, -1), "fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+    "removexattrat": (466, 466), "file_setattr": (469, 469),
+    "mknod": (133, -1), "mknodat": (259, 33),
+}  # fmt: skip
+"""Who may do what with a file: Landlock knows nothing of it, and a descriptor to read is enough."""
 _FILES = {
     "creat": (85, -1), "mkdir": (83, -1), "mkdirat": (258, 34), "rmdir": (84, -1),
     "unlink": (87, -1), "unlinkat": (263, 35), "rename": (82, -1), "renameat": (264, 38),
     "renameat2": (316, 276), "link": (86, -1), "linkat": (265, 37), "symlink": (88, -1),
-    "symlinkat": (266, 36), "truncate": (76, 45), "chmod": (90, -1), "fchmodat": (268, 53),
-    "fchmodat2": (452, 452), "chown": (92, -1), "lchown": (94, -1), "fchownat": (260, 54),
-    "mknod": (133, -1), "mknodat": (259, 33), "setxattr": (188, 5), "lsetxattr": (189, 6),
-    "removexattr": (197, 14), "lremovexattr": (198, 15), "utime": (132, -1),
+    "symlinkat": (266, 36), "truncate": (76, 45), "utime": (132, -1),
     "utimes": (235, -1), "utimensat": (280, 88), "futimesat": (261, -1),
+    "memfd_create": (319, 279), "memfd_secret": (447, 447),
     "setpriority": (141, 140), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
     "sched_setattr": (314, 274), "sched_setaffinity": (203, 122), "ioprio_set": (251, 30),
 }  # fmt: skip
@@ -62,6 +70,9 @@ _ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277
 
 _CLONE_THREAD = 0x10000
 _OPEN_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_SET_ID = stat.S_ISUID | stat.S_ISGID
+_TYPING = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX: what they put into a terminal, its shell runs."""
 _X32 = 0x40000000
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -73,8 +84,9 @@ Instruction = tuple[int, int, int, int]
 
 
 def install(*, files: bool) -> bool:
-    """Refuse this process, from now on, sockets, other processes and what only systems need; with
-    `files` also to open a file for writing or to change one by its path. False: not here."""
+    """Refuse this process, from now on, sockets, other processes, modes and owners of files, typing
+    into terminals and what only systems need; with `files` also to open a file for writing, to
+    change one by its path, to make one of memory, and every ioctl. False: not here."""
     known = _ARCHITECTURES.get(platform.machine())
     if known is None:
         return False
@@ -88,7 +100,7 @@ def install(*, files: bool) -> bool:
 
 
 def _program(column: int, architecture: int, *, files: bool) -> list[Instruction]:
-    refused = _PROCESSES | _NETWORK | _SYSTEM | (_FILES if files else {})
+    refused = _PROCESSES | _NETWORK | _SYSTEM | _ATTRIBUTES | (_FILES if files else {})
     own = (0, os.getpid())
     program = [
         (_LOAD, 0, 0, 4),
@@ -104,10 +116,19 @@ def _program(column: int, architecture: int, *, files: bool) -> list[Instruction
     program += _where((234, 131)[column], _one_of(0, own[1:]))  # tgkill
     program += _where((302, 261)[column], _one_of(0, own))  # prlimit64
     program += _where((56, 220)[column], _with_bits(0, _CLONE_THREAD))  # clone
+    ioctl, openat = (16, 29)[column], (257, 56)[column]
     if files:
+        # What a file object gets that asks whether it is a terminal; Python then does without.
+        program += _where(ioctl, [_refuse(errno.EACCES)])
         if column == 0:
             program += _where(2, _without_bits(1, _OPEN_TO_WRITE))  # open
-        program += _where((257, 56)[column], _without_bits(2, _OPEN_TO_WRITE))  # openat
+        program += _where(openat, _without_bits(2, _OPEN_TO_WRITE))
+    else:
+        program += _where(ioctl, _none_of(1, _TYPING))
+        if column == 0:
+            program += _where(2, _without_bits(2, _SET_ID))  # open
+            program += _where(85, _without_bits(1, _SET_ID))  # creat
+        program += _where(openat, _without_bits(3, _SET_ID))
     return [*program, (_RETURN, 0, 0, _ALLOW)]
 
 
@@ -126,6 +147,11 @@ def _where(number: int, block: Sequence[Instruction]) -> list[Instruction]:
 def _one_of(argument: int, values: Sequence[int]) -> list[Instruction]:
     tests = [(_EQUAL, len(values) - position, 0, value) for position, value in enumerate(values)]
     return [_argument(argument), *tests, _refuse(errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
+
+
+def _none_of(argument: int, values: Sequence[int]) -> list[Instruction]:
+    tests = [(_EQUAL, len(values) - position, 0, value) for position, value in enumerate(values)]
+    return [_argument(argument), *tests, (_RETURN, 0, 0, _ALLOW), _refuse(errno.EPERM)]
 
 
 def _with_bits(argument: int, bits: int) -> list[Instruction]:

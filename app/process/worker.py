@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import importlib
 import json
 import os
@@ -12,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+import termios
 import threading
 import time
 import traceback
@@ -45,6 +47,7 @@ def main(arguments: Sequence[str]) -> None:
     # stop, and a stopped child would be taken for a dead one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    _leave_terminal()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # out of memory ends a child, never the API process
     confinement = next((kind for kind in Confinement if kind in options), None)
@@ -148,6 +151,23 @@ def _describe(error: PaddlepoolError) -> dict[str, Any]:
         "limit": error.limit,
         "received": error.received,
     }
+
+
+def _leave_terminal() -> None:
+    """Only write there: whose own terminal it is may type into it, and who has it open to read is
+    given what the operator types.
+
+    Not by a session of its own: Linux may share out the processors among sessions (autogroup), and
+    a niceness counts only within one.
+    """
+    with contextlib.suppress(OSError):  # there is none, or it is out of reach
+        if os.isatty(2):
+            again = os.open("/proc/self/fd/2", os.O_WRONLY | os.O_NOCTTY)
+            os.dup2(again, 2)
+            os.close(again)
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        os.close(terminal)
 
 
 def _end_with_starting_thread() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import platform
 import resource
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,12 +21,37 @@ from typing import Any
 
 PTRACE_ATTACH = 16
 PTRACE_NUMBER = {"x86_64": 101, "aarch64": 117}
+IOCTL_NUMBER = {"x86_64": 16, "aarch64": 29}
+TIOCLINUX = 0x541C
+
+
+def _call(numbers: Mapping[str, int], *arguments: object) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(numbers[platform.machine()], *arguments) != 0:
+        raise OSError(ctypes.get_errno(), "refused")
 
 
 def _ptrace() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(PTRACE_NUMBER[platform.machine()], PTRACE_ATTACH, os.getppid(), 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "ptrace")
+    _call(PTRACE_NUMBER, PTRACE_ATTACH, os.getppid(), 0, 0)
+
+
+def _type_with_more_bits() -> None:
+    """The kernel looks at the lower half of the request."""
+    request = ctypes.c_ulong(1 << 32 | termios.TIOCSTI)
+    _call(IOCTL_NUMBER, 2, request, ctypes.create_string_buffer(b"#"))
+
+
+def _by_descriptor(change: Callable[[int], object]) -> None:
+    """To a file that it may read; what is tried leaves it as it was."""
+    descriptor = os.open(__file__, os.O_RDONLY)
+    try:
+        change(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _same_mode(descriptor: int) -> None:
+    os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode))
 
 
 def _read_parent(name: str) -> None:
@@ -76,6 +104,24 @@ def attempts(folder: Path) -> dict[str, Callable[[], object]]:
         "make a directory": (folder / "directory").mkdir,
         "link": lambda: (folder / "link").symlink_to(there),
         "read": there.read_bytes,
+        "create a setuid file": lambda: os.close(
+            os.open(folder / "setuid", os.O_CREAT | os.O_WRONLY, 0o4755)
+        ),
+        "change a mode": lambda: there.chmod(0o4755),
+        "change a mode by descriptor": lambda: _by_descriptor(_same_mode),
+        "change an owner": lambda: os.chown(there, -1, -1),
+        "change an owner by descriptor": lambda: _by_descriptor(lambda d: os.chown(d, -1, -1)),
+        "change an attribute by descriptor": lambda: _by_descriptor(
+            lambda d: os.setxattr(d, "user.test", b"", os.XATTR_REPLACE)
+        ),
+        "remove an attribute by descriptor": lambda: _by_descriptor(
+            lambda d: os.removexattr(d, "user.test")
+        ),
+        "type into a terminal": lambda: fcntl.ioctl(2, termios.TIOCSTI, b"#"),
+        "type with more bits": _type_with_more_bits,
+        "command a console": lambda: fcntl.ioctl(2, TIOCLINUX, b"\2"),
+        "read a device": lambda: Path("/dev/full").open("rb").close(),
+        "make a file of memory": lambda: os.close(os.memfd_create("memory")),
         "create in a thread": lambda: _in_thread((folder / "new").touch),
         "socket in a thread": lambda: _in_thread(lambda: socket.socket(socket.AF_INET)),
     }
@@ -98,6 +144,28 @@ def in_codec(
     meta: Mapping[str, Any], arrays: Mapping[str, Any], descriptors: Sequence[int]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     return outcomes(Path(meta["folder"])), {}
+
+
+def open_terminal(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
+    """Says what the process has of its parent's terminal."""
+
+    def handle(*_: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        os.write(2, b"written")
+        found = {}
+        tried: dict[str, Callable[[], object]] = {
+            "its own": lambda: os.close(os.open("/dev/tty", os.O_RDONLY)),
+            "read": lambda: os.read(2, 0),
+        }
+        for name, attempt in tried.items():
+            try:
+                attempt()
+            except OSError as refused:
+                found[name] = errno.errorcode[refused.errno or 0]
+            else:
+                found[name] = "done"
+        return found, {}
+
+    return {}, handle
 
 
 def open_predictor(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pty
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,7 +68,8 @@ def test_a_predictor_process_may_write_where_models_are_converted_and_nowhere_el
     try:
         check_held(child.held)
         found = child.call({"folder": str(folder)}, timeout=60.0).meta
-        assert {name for name, reason in found.items() if reason not in REFUSED} == {"read"}
+        done = {name for name, reason in found.items() if reason not in REFUSED}
+        assert done == {"read", "read a device", "make a file of memory"}
         assert status(child.pid)["NoNewPrivs"] == "1"
     finally:
         child.close()
@@ -77,8 +83,30 @@ def test_a_predictor_process_may_write_where_models_are_converted_and_nowhere_el
         (elsewhere / "there").write_bytes(b"mine")
         found = inside.call({"folder": str(elsewhere)}, timeout=60.0).meta
         assert {name for name, reason in found.items() if reason == "done"} >= {"create", "remove"}
+        for name in ("create a setuid file", "change a mode", "change an owner"):
+            assert found[name] in REFUSED
     finally:
         inside.close()
+
+
+def test_the_operators_terminal_is_for_writing_alone() -> None:
+    """Also where there is no filter: it is not theirs, and they are not given what is typed."""
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.process.at_terminal"],
+            stdin=theirs,
+            stderr=theirs,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        ) as server:
+            printed = server.communicate(timeout=60)[0]
+        assert os.read(ours, 100) == b"written"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    found = json.loads(printed)
+    assert (found["its own"], found["read"]) == ("ENXIO", "EBADF")
 
 
 def test_what_the_kernel_refuses_is_not_said_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
