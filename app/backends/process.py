@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 from app.backends import BACKENDS
 from app.contracts.errors import (
@@ -67,9 +69,10 @@ def environment_of(
 class ProcessPredictor:
     """One child process; see `app.contracts.ports.Predictor`."""
 
-    def __init__(self, child: Child, outputs: tuple[TensorSpec, ...]) -> None:
+    def __init__(self, child: Child, spec: PredictorSpec) -> None:
         self._child = child
-        self._outputs = outputs
+        self._outputs = spec.outputs
+        self._batched = spec.batched
         self._failure: Restart | None = None
 
     @property
@@ -77,12 +80,16 @@ class ProcessPredictor:
         return self._child.pid
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
-        self.send(inputs)
+        self._send({}, inputs)
         return self.receive(timeout=timeout).outputs
 
     def send(self, inputs: Tensors) -> None:
+        rows = len(next(iter(inputs.values()))) if self._batched else None
+        self._send({"rows": rows}, inputs)
+
+    def _send(self, asked: Mapping[str, Any], inputs: Tensors) -> None:
         try:
-            self._child.send({}, inputs)
+            self._child.send(asked, inputs)
         except ChildDied as error:
             raise self._crashed(error) from error
 
@@ -101,8 +108,8 @@ class ProcessPredictor:
             raise self._crashed(error) from error
         except BackendError as error:
             raise RunRefused("the framework cannot run the model on these tensors") from error
-        arrays = reply.arrays
-        outputs = {spec.name: arrays[str(index)] for index, spec in enumerate(self._outputs)}
+        named = [(spec.name, reply.arrays.get(str(n))) for n, spec in enumerate(self._outputs)]
+        outputs = {name: array for name, array in named if array is not None}
         return Ran(outputs, reply.seconds)
 
     def _crashed(self, error: ChildDied) -> WorkerCrashed:
@@ -170,6 +177,7 @@ class ProcessBackend:
                     idle=suspension is None and self._suspension is not None,
                     confinement=Confinement.PREDICTOR,
                 ),
+                check=partial(check_outputs, spec.outputs),
             )
         except ChildTimeout as error:
             raise BackendError(f"the {spec.backend} process did not load the model") from error
@@ -180,7 +188,27 @@ class ProcessBackend:
         if self.held is None and (missing := [m for m in MEASURES if m not in child.held]):
             log.warning("predictor processes are not confined by %s", " nor by ".join(missing))
         self.held = child.held
-        return ProcessPredictor(child, spec.outputs)
+        return ProcessPredictor(child, spec)
+
+
+def check_outputs(
+    specs: Sequence[TensorSpec],
+    asked: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    arrays: Tensors,
+) -> None:
+    """Hold a run against the declared outputs, and the rows it was asked for where it was asked for
+    any (None: of any number); what a test of the model runs is not. An `app.process.answers.Check`.
+    """
+    if "rows" not in asked:
+        return
+    if meta or len(arrays) != len(specs):
+        raise ValueError(f"{len(arrays)} outputs, of {len(specs)}, and {len(meta)} values beside")
+    rows = asked["rows"]
+    for number, spec in enumerate(specs):
+        array = arrays.get(str(number))
+        if array is None or not spec.admits(array) or rows not in (None, *array.shape[:1]):
+            raise ValueError(f"output {spec.name!r} is {spec.dtype} of shape {list(spec.shape)}")
 
 
 def _check_program(spec: PredictorSpec) -> None:

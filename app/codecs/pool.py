@@ -31,6 +31,7 @@ from app.engine.pool.instance import Instance, Run, close_all
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch
 from app.engine.queue.shape_queues import NORMAL, URGENT
+from app.process.answers import Check
 from app.process.child import Child, ChildDied, Limits, Reply
 from app.process.confinement import MEASURES, Confinement
 
@@ -78,6 +79,7 @@ class CodecPool:
         self._held: tuple[str, ...] | None = None
         self._changed = threading.Condition()
         self._warm_ups: list[str] = []
+        self._checks: dict[str, Check] = {}
         self._processes: set[CodecProcess] = set()
         self._batcher = Batcher(
             max_rows=1,
@@ -149,6 +151,15 @@ class CodecPool:
             raise
         return call.future
 
+    def expect(self, function: str, check: Check) -> None:
+        """From now on, a process that answers a call of `function` with what `check` refuses, given
+        the call's meta, is ended: the call raises WorkerCrashed."""
+        self._checks[function] = check
+
+    def _check(self, asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+        if (check := self._checks.get(asked["function"])) is not None:
+            check(asked["meta"], meta, arrays)
+
     def warm_up(self, function: str) -> None:
         """Run `function({}, {}, ())` once in every process, now and in each replacement.
 
@@ -196,7 +207,9 @@ class CodecPool:
     def _open(self, _: bool) -> CodecProcess:
         """Raises WorkerCrashed and OSError; no refusal: there is no model in it."""
         try:
-            child = Child(TARGET, {}, limits=self._limits, start_timeout=START_SECONDS)
+            child = Child(
+                TARGET, {}, limits=self._limits, start_timeout=START_SECONDS, check=self._check
+            )
         except (ChildDied, PaddlepoolError) as error:
             raise WorkerCrashed(f"a codec process did not start: {error}") from error
         process = CodecProcess(child)

@@ -23,7 +23,8 @@ class PredictorSpec:
     """All a backend needs to open one predictor; crosses the process boundary as JSON.
 
     `program_name` is None for the reference program. `format` is "paddle" or "onnx", and None where
-    the version has no program of that name: nothing can be opened then.
+    the version has no program of that name: nothing can be opened then. Where it is `batched`,
+    each output has a row for each row of the inputs.
     """
 
     directory: Path
@@ -37,6 +38,7 @@ class PredictorSpec:
     network: Mapping[str, Any] | None = None
     program_name: str | None = None
     format: str | None = "paddle"
+    batched: bool = False
 
     @property
     def refusal(self) -> str:
@@ -112,11 +114,12 @@ class Predictor(Worker[Tensors, Ran], Protocol):
     """One loaded model that runs one batch at a time; outputs are owned by the caller.
 
     receive() raises DeadlineExceeded after its timeout (the predictor is then dead), WorkerCrashed
-    when the process died, RunRefused when the framework refused the batch.
+    when the process died or was ended because its outputs are not those that the model has,
+    RunRefused when the framework refused the batch.
     """
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
-        """Send one batch and receive its outputs."""
+        """Send one batch and receive its outputs, whatever they are, for who tests the model."""
 
     def settle(self) -> None:
         """Leave the suspension that it was opened with; it serves from now on."""

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import app.contracts.errors
 from app.contracts.errors import BackendError, PaddlepoolError
+from app.contracts.tensors import Tensors
 
 MESSAGE_CHARACTERS = 1000
+
+Check = Callable[[Mapping[str, Any], Mapping[str, Any], Tensors], None]
+"""Given what a call was sent, and the values and arrays that answer it; raises ValueError for what
+the code that was started never answers. The arrays are the child's own memory still: their dtypes
+and shapes stand, their values may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a handler returned, JSON values and arrays the caller owns, and how long it took.
+
+    `seconds` are the child's own: how late the parent reads the reply is not in them.
+    """
+
+    meta: Mapping[str, Any]
+    arrays: Tensors
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +75,23 @@ def _error(described: object) -> Exception:
     kind = vars(app.contracts.errors).get(name)
     if not isinstance(kind, type) or not issubclass(kind, PaddlepoolError):
         kind = BackendError
-    limit, received = (
-        value if isinstance(value, int | float | str | None) else None
-        for value in (described.get("limit"), described.get("received"))
-    )
+    limit, received = _plain(described.get("limit")), _plain(described.get("received"))
     try:
-        return kind(message[:MESSAGE_CHARACTERS], limit=limit, received=received)
+        return kind(_text(message), limit=limit, received=received)
     except TypeError:  # Overloaded says when to come back; no child knows
         return BackendError("the backend raised an error")
+
+
+def _plain(value: object) -> int | float | str | None:
+    if isinstance(value, str):
+        return _text(value)
+    if not isinstance(value, int | float):
+        return None
+    if not math.isfinite(value):
+        raise ValueError("an error's numbers are finite")
+    return value
+
+
+def _text(value: str) -> str:
+    value.encode()  # half of a pair of surrogates could be sent to nobody: raises a ValueError
+    return value[:MESSAGE_CHARACTERS]

@@ -18,14 +18,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Array, Tensors
-from app.process.answers import read_answer
+from app.process.answers import Check, read_answer
+from app.process.answers import Reply as Reply
 from app.process.endings import ChildDied as ChildDied
 from app.process.endings import ChildTimeout as ChildTimeout
 from app.process.endings import ended
@@ -43,25 +43,14 @@ STOPPED_SECONDS = 0.5
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a handler returned, JSON values and arrays the caller owns, and how long it took.
-
-    `seconds` are the child's own: how late the parent reads the reply is not in them.
-    """
-
-    meta: Mapping[str, Any]
-    arrays: Tensors
-    seconds: float
-
-
 class Child:
     """One process running `target` ("module:function"); owned by one thread at a time.
 
     `target(init)` runs in the child and returns `handler(meta, arrays, descriptors)`, which
     returns `(meta, arrays)`. A PaddlepoolError it raises is raised again here as the same class;
     any other exception becomes a BackendError, its text in the log only. `ready` is what opening
-    returned, `held` which MEASURES of its confinement are in force.
+    returned, `held` which MEASURES of its confinement are in force. What `check` refuses of later
+    answers ends the process like every answer that is none.
 
     Calls run one after another, in the order they were sent. SLOTS of them may be under way, so
     that the child need not wait for its parent between two calls.
@@ -74,7 +63,9 @@ class Child:
         *,
         limits: Limits = Limits(),
         start_timeout: float = 120.0,
+        check: Check | None = None,
     ) -> None:
+        self._check: Check | None = None
         with contextlib.ExitStack() as opened:
             self._start(opened, limits)
             opening = {
@@ -87,11 +78,12 @@ class Child:
             opened_meta = self.call(opening, timeout=start_timeout).meta
             self.ready: Mapping[str, Any] = opened_meta["ready"]
             self.held: tuple[str, ...] = tuple(opened_meta["held"])
+            self._check = check
             self._opened = opened.pop_all()
 
     def _start(self, opened: contextlib.ExitStack, limits: Limits) -> None:
         """Start the process; all that it takes is closed with `opened`, also where this fails."""
-        self._under_way: deque[tuple[int, float]] = deque()
+        self._under_way: deque[tuple[int, float, Mapping[str, Any]]] = deque()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened.enter_context(self._socket)
         with contextlib.ExitStack() as given:
@@ -156,7 +148,7 @@ class Child:
         """Send one request, without waiting for anything. Raises ChildDied: it then never began."""
         if not self._under_way and self.arrives(0.0):
             raise self._died() if self._has_ended() else self._not_believed("it spoke unasked")
-        slot = next(n for n in range(SLOTS) if all(n != used for used, _ in self._under_way))
+        slot = next(n for n in range(SLOTS) if all(n != used for used, *_ in self._under_way))
         layout = self._slots[slot][0].write(arrays or {})
         header = json.dumps({"meta": meta, "arrays": layout, "slot": slot}).encode()
         if len(header) > HEADER_BYTES:
@@ -170,7 +162,7 @@ class Child:
                 self._socket.send(header)
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
-        self._under_way.append((slot, time.monotonic()))
+        self._under_way.append((slot, time.monotonic(), meta))
 
     def arrives(self, seconds: float) -> bool:
         """Whether within so many seconds receive() has something to say: a reply, or the end."""
@@ -189,11 +181,13 @@ class Child:
             received = self._receive(timeout, patience)
         except (BrokenPipeError, ConnectionResetError, EOFError):
             raise self._died() from None
-        slot, sent = self._under_way.popleft()
+        slot, sent, asked = self._under_way.popleft()
         requests, replies = self._slots[slot]
         try:
             answer = read_answer(received)
             views = {} if isinstance(answer, Exception) else replies.read(answer.layout)
+            if self._check is not None and not isinstance(answer, Exception):
+                self._check(asked, answer.meta, views)
         except ValueError as fault:
             raise self._not_believed(str(fault)) from None
         if isinstance(answer, Exception):

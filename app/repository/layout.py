@@ -77,6 +77,7 @@ class ModelFiles:
             threads=group.threads,
             options=group.options,
             network=self.manifest.network,
+            batched=self.batched,
         )
 
     def info(self) -> ServedModelInfo:

@@ -26,12 +26,13 @@ from app.contracts.errors import (
     WorkerCrashed,
 )
 from app.contracts.ports import Predictor, PredictorSpec
+from app.contracts.tensors import TensorSpec
 from app.engine.registry.registry import ModelRegistry
 from app.process.suspension import Suspension
 from app.repository.layout import ModelRepository
 from tests.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
 from tests.engine.fakes import PATIENCE, RecordingObserver, Sleeper, row, wait_until, write_double
-from tests.model_files import PAIRS
+from tests.model_files import PAIRS, write_manifest
 from tests.process import hostile
 from tests.process.kernel import check_held
 
@@ -289,10 +290,18 @@ def five_seconds() -> float:
 
 @contextlib.contextmanager
 def serving_double(
-    root: Path, observer: RecordingObserver, targets: Mapping[str, str], *, count: int
+    root: Path,
+    observer: RecordingObserver,
+    targets: Mapping[str, str],
+    *,
+    count: int,
+    width: int = -1,
 ) -> Iterator[ModelRegistry]:
-    """Model `double` on so many real processes, batches of one."""
-    write_double(root, count=count, batch=1)
+    """Model `double` on so many real processes, batches of one; x and y have so many columns."""
+    directory = write_double(root, count=count, batch=1)
+    if width != -1:
+        specs = [(TensorSpec(name, "float32", (-1, width)),) for name in "xy"]
+        write_manifest(directory / "1", specs=(specs[0], specs[1]))
     registry = ModelRegistry(
         ModelRepository(root),
         open_predictor=ProcessBackend(targets),
@@ -331,6 +340,35 @@ def test_a_predictor_that_turns_hostile_costs_its_request(
         good = model.submit(row(1), deadline=time.monotonic() + PATIENCE)
         assert good.result(timeout=PATIENCE).outputs["y"] == 2
         assert observer.restarts == ["corrupt"]
+
+
+@pytest.mark.parametrize("wrong", hostile.WRONG)
+def test_outputs_that_the_model_does_not_have_are_not_believed(
+    tmp_path: Path, observer: RecordingObserver, wrong: str
+) -> None:
+    """Nobody is answered with them, and who gives them is replaced."""
+    with (
+        serving_double(tmp_path, observer, HOSTILE, count=1, width=3) as registry,
+        registry.lease("double") as model,
+    ):
+        guilty = row(2000.0 + list(hostile.WRONG).index(wrong), 0, 0)
+        future = model.submit(guilty, deadline=time.monotonic() + PATIENCE)
+        with pytest.raises(WorkerCrashed):
+            future.result(timeout=PATIENCE)
+        good = model.submit(row(1, 2, 3), deadline=time.monotonic() + PATIENCE)
+        assert good.result(timeout=PATIENCE).outputs["y"].tolist() == [[2, 4, 6]]
+        assert observer.restarts == ["corrupt"]
+
+
+def test_what_a_model_gives_in_its_tests_is_not_held_against_its_process() -> None:
+    """It may be the model that is wrong: the self-test says what it lacks, and refuses it."""
+    predictor = ProcessBackend(HOSTILE)(spec(batched=True))
+    try:
+        nothing = row(2000.0 + list(hostile.WRONG).index("no output"))
+        assert predictor.run(nothing, timeout=PATIENCE) == {}
+        assert predictor.failure() is None
+    finally:
+        predictor.close()
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP], ids=str)

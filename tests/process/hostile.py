@@ -52,6 +52,8 @@ MESSAGES: dict[str, Sequence[bytes]] = {
     "long number": [b'{"meta": ' + b"9" * 100_000 + b"}"],
     "error of nothing": [b'{"error": 3}'],
     "error without words": [b'{"error": {"kind": "InputError"}}'],
+    "error of half a character": [b'{"error": {"kind": "InputError", "message": "\\ud800"}}'],
+    "endless error": [b'{"error": {"kind": "InputError", "message": "x", "limit": 1e999}}'],
     "flood": [reply([])] * 300,
     "flood of garbage": [b"\xff" * 60_000] * 300,
 }
@@ -76,8 +78,24 @@ TURNS = {name: 1000.0 + number for number, name in enumerate(MESSAGES)}
 """Values in `x` that make the predictor below turn."""
 
 
+WRONG: dict[str, Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Any]]]] = {
+    "no output": lambda y: ({}, {}),
+    "another output": lambda y: ({}, {"1": y}),
+    "two outputs": lambda y: ({}, {"0": y, "1": y}),
+    "wider numbers": lambda y: ({}, {"0": y.astype("<f8")}),
+    "whole numbers": lambda y: ({}, {"0": y.astype("<i8")}),
+    "a number": lambda y: ({}, {"0": y[0, 0]}),
+    "an axis more": lambda y: ({}, {"0": y[None]}),
+    "five rows for one": lambda y: ({}, {"0": y.repeat(5, axis=0)}),
+    "no row": lambda y: ({}, {"0": y[:0]}),
+    "another width": lambda y: ({}, {"0": y[:, :1]}),
+    "values beside": lambda y: ({"x": 1}, {"0": y}),
+}
+"""Answers as they can be, that this model never gives; its output has as many columns as `x`."""
+
+
 def open_turning_predictor(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Target of a predictor: y = 2 x until it is given one of TURNS."""
+    """Target of a predictor: y = 2 x until it is given one of TURNS or a number of WRONG."""
     wire = socket.socket(fileno=os.dup(_wire()))
 
     def handle(
@@ -86,6 +104,9 @@ def open_turning_predictor(_opening: Mapping[str, Any]) -> tuple[Mapping[str, An
         for name, value in TURNS.items():
             if (arrays["x"] == value).any():
                 return _attack(name, wire, meta, arrays, descriptors)
+        for number, wrong in enumerate(WRONG.values(), 2000):
+            if (arrays["x"] == number).any():
+                return wrong(2 * arrays["x"])
         return {}, {"0": 2 * arrays["x"]}
 
     return {}, handle

@@ -19,15 +19,23 @@ from app.contracts.caller import CALLER
 from app.contracts.errors import ImageUnreadable, InputError
 from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Tensors
+from app.pipelines.segment.answers import check_background, check_opened, check_rendered
 from app.pipelines.segment.parameters import Parameters, mask_output, read_parameters
 from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
 
 STAGES = "app.pipelines.segment.stages"
+CHECKS = {
+    "open_picture": check_opened,
+    "open_background": check_background,
+    "render": check_rendered,
+}
 
 
 def open_pipeline(info: ServedModelInfo, *, codecs: Codecs) -> SegmentPipeline:
     """Raises ConfigError when the model's tensors or parameters do not fit the task."""
     parameters = read_parameters(info)
+    for stage, check in CHECKS.items():
+        codecs.pool.expect(f"{STAGES}:{stage}", check)
     codecs.pool.warm_up(f"{STAGES}:warm_up")
     return SegmentPipeline(
         parameters,
