@@ -52,8 +52,11 @@ class _Scans:
         """Read a frame header, the marker of which lies at `at`."""
         high, wide, count = struct.unpack_from(">HHB", body, at + 5)
         self.width, self.height = max(self.width, wide), max(self.height, high)
-        parts = struct.iter_unpack("3B", body[at + 10 :][: 3 * count])
+        parts = list(struct.iter_unpack("3B", body[at + 10 :][: 3 * count]))
         sizes = {number: (factors >> 4) * (factors & 15) for number, factors, _ in parts}
+        if len(sizes) < len(parts):
+            # Which of them a scan goes over is for the decoder to choose.
+            raise ImageUnreadable("two components of the JPEG have the same number")
         # A component of lower resolution has fewer samples to go over.
         largest = max(sizes.values(), default=0) or 1
         self._shares = {number: size / largest for number, size in sizes.items()}

@@ -305,6 +305,18 @@ def test_only_what_is_cheap_is_decoded_twice(monkeypatch: pytest.MonkeyPatch) ->
     assert len(opened) == 3
 
 
+def test_components_of_one_jpeg_have_different_numbers() -> None:
+    """Of two with the same number libjpeg goes over the larger, where the smaller was counted: 91
+    scans were taken for 24 passes, which is little enough to be decoded twice."""
+    body = pictures.jpeg_of_empty_scans(4_000, 3_000, scans=91, components=3, factors=0x22)
+    body = body.replace(b"\x02\x11\0\x03\x11\0", b"\x01\x11\0\x03\x22\0")
+    body = body.replace(b"\x03\x01\0\x02\0\x03\0", b"\x03\x01\0\x01\0\x03\0")
+    began = time.process_time()
+    with pytest.raises(ImageUnreadable, match="same number"):
+        decode(body, LIMITS)
+    assert time.process_time() - began < 0.5
+
+
 def test_progressive_jpegs_of_any_encoder_are_accepted() -> None:
     """Fifty megapixels in the ten scans of libjpeg."""
     body = pictures.encoded(Image.new("RGB", (7_071, 7_071)), "JPEG", progressive=True)
