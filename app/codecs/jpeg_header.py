@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from app.codecs.limits import PictureLimits
 from app.contracts.errors import ImageUnreadable, TooManyScans
@@ -18,6 +18,8 @@ BUDGET_PIXELS = 12_000_000
 
 SEGMENTS = 500
 """Of all kinds. Colour profiles take 255 at most; Pillow joins those of EXIF one by one."""
+PART_SEGMENTS = 16
+"""For each further JPEG of the same picture, which has neither profiles nor EXIF."""
 STRAY_BYTES = 65_536
 """Fill bytes and markers without a segment outside of scans: Pillow reads each one by itself."""
 
@@ -30,23 +32,31 @@ _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 
 
 class _Scans:
-    """Counts the scans and the pixels they go over, against both limits."""
+    """Counts the scans and the pixels they go over, against both limits: of a picture of so many
+    pixels, which has so many JPEGs as parts, or of one JPEG, which says its pixels itself."""
 
-    def __init__(self, limits: PictureLimits) -> None:
+    def __init__(self, limits: PictureLimits, *, parts: int = 1, pixels: int = 0) -> None:
         self.width = self.height = 0
+        self.segments = self.stray = 0
+        self.most_segments = SEGMENTS + PART_SEGMENTS * (parts - 1)
         self._limits = limits
+        self._pixels = pixels
         self._shares: Mapping[int, float] = {}
         self._count = 0
         self._passes = 0.0
 
     @property
     def cost(self) -> float:
-        """Pixels that all scans so far go over."""
+        """Pixels that all scans so far go over; every part is taken for as large as the largest."""
         return self._passes * self.width * self.height
 
     @property
     def budget(self) -> int:
-        return SCAN_BUDGET * max(self.width * self.height, BUDGET_PIXELS)
+        return SCAN_BUDGET * max(self._pixels or self.width * self.height, BUDGET_PIXELS)
+
+    def begin(self) -> None:
+        """A JPEG begins."""
+        self._count = 0
 
     def frame(self, body: bytes, at: int) -> None:
         """Read a frame header, the marker of which lies at `at`."""
@@ -86,13 +96,24 @@ class _Scans:
 def walk_jpeg(body: bytes, limits: PictureLimits) -> tuple[int, int]:
     """Width and height. Raises TooManyScans, and ImageUnreadable where markers are missing or too
     many."""
-    scans = _walk(body, limits)
+    scans = _Scans(limits)
+    _walk(body, scans)
+    return scans.width, scans.height
+
+
+def walk_parts(parts: Sequence[bytes], pixels: int, limits: PictureLimits) -> tuple[int, int]:
+    """The largest width and height of JPEGs that together make a picture of so many pixels, and may
+    cost what one JPEG of that size may. Raises as walk_jpeg does."""
+    scans = _Scans(limits, parts=len(parts), pixels=pixels)
+    for part in parts:
+        _walk(part, scans)
     return scans.width, scans.height
 
 
 def check_decoding_twice(body: bytes, limits: PictureLimits) -> None:
     """Raises TooManyScans where the budget has no room for every scan a second time."""
-    scans = _walk(body, limits)
+    scans = _Scans(limits)
+    _walk(body, scans)
     if 2 * scans.cost > scans.budget:
         raise TooManyScans(
             f"the JPEG ends in grey; to tell whether it is complete its scans would go over "
@@ -103,18 +124,17 @@ def check_decoding_twice(body: bytes, limits: PictureLimits) -> None:
         )
 
 
-def _walk(body: bytes, limits: PictureLimits) -> _Scans:
+def _walk(body: bytes, scans: _Scans) -> None:
     """Follow the segments; a marker's bytes inside a segment or a thumbnail do not count."""
-    scans = _Scans(limits)
-    segments = stray = 0
+    scans.begin()
     at = 2
     while (at := body.find(b"\xff", at)) != -1 and at + 1 < len(body):
         marker = body[at + 1]
         if marker == _END_OF_IMAGE:
             break
         if marker in (0x00, 0xFF) or marker in _STANDALONE:  # decoders skip them too
-            stray += 1
-            if stray > STRAY_BYTES:
+            scans.stray += 1
+            if scans.stray > STRAY_BYTES:
                 raise ImageUnreadable(
                     f"the JPEG has more than {STRAY_BYTES:,} fill bytes between its segments",
                     limit=STRAY_BYTES,
@@ -124,12 +144,12 @@ def _walk(body: bytes, limits: PictureLimits) -> _Scans:
             continue
         if at + 4 > len(body):
             break
-        segments += 1
-        if segments > SEGMENTS:
+        scans.segments += 1
+        if scans.segments > scans.most_segments:
             raise ImageUnreadable(
-                f"the JPEG has more than {SEGMENTS} segments, which is the limit",
-                limit=SEGMENTS,
-                received=f"more than {SEGMENTS}",
+                f"the JPEG has more than {scans.most_segments:,} segments, which is the limit",
+                limit=scans.most_segments,
+                received=f"more than {scans.most_segments}",
             )
         (length,) = struct.unpack_from(">H", body, at + 2)
         if marker in _FRAMES and at + 10 <= len(body):
@@ -142,4 +162,3 @@ def _walk(body: bytes, limits: PictureLimits) -> _Scans:
             at = end.start() if end else len(body)
     if not scans.width and not scans.height:
         raise ImageUnreadable("the JPEG has no frame header")
-    return scans

@@ -2,18 +2,21 @@
 
 TIFF is a family of formats. Those that Pillow and libtiff read into the right colours are let
 through, the others refused by name; and what would have a decoder work or allocate without end is
-refused here: sizes, tiles and strips, and the chain of pages, of which only the first is read.
+refused here: sizes, tiles and strips, what they hold, and the chain of pages, of which only the
+first is read.
 """
 
 from __future__ import annotations
 
 import struct
 
+from app.codecs.jpeg_header import walk_parts
 from app.codecs.limits import PictureLimits
 from app.contracts.errors import ImageUnreadable, UnsupportedMediaType
 
 WIDTH, HEIGHT, BITS, COMPRESSION, COLOURS = 256, 257, 258, 259, 262
 STRIPS, SAMPLES, ROWS_PER_STRIP, PLANES = 273, 277, 278, 284
+STRIP_BYTES, TILE_BYTES = 279, 325
 TILE_WIDTH, TILE_HEIGHT, TILES, SAMPLE_FORMAT = 322, 323, 324, 339
 
 _COMPRESSIONS = {1: "none", 2: "CCITT", 3: "CCITT", 4: "CCITT", 5: "LZW", 7: "JPEG"} | {
@@ -22,12 +25,20 @@ _COMPRESSIONS = {1: "none", 2: "CCITT", 3: "CCITT", 4: "CCITT", 5: "LZW", 7: "JP
     32773: "PackBits",
 }
 _COLOURS = {0: "grey", 1: "grey", 2: "RGB", 3: "palette", 5: "CMYK", 6: "YCbCr"}
+_RAW = 1
 _WHITE_IS_ZERO, _YCBCR, _JPEG = 0, 6, 7
+_OF_TILES = (TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES)
 _SIZES = {1: "B", 3: "H", 4: "L"}
 """Types of whole numbers: bytes, shorts and longs."""
 _ENTRY_BYTES = 12
 _LEAST_TILE = 16
+_LARGEST_BLOCK = 16
 MOST_SAMPLES = 6
+PARTS = 65_536
+"""Strips or tiles: as many as 16,384 rows of four planes, each row by itself, which cost half a
+second in Pillow. Files have a few hundred."""
+JPEG_PARTS = 16_384
+"""Of JPEGs, which are walked here: 50 megapixels in tiles of 64 x 64 are 12,207."""
 
 
 def tiff_size(body: bytes, limits: PictureLimits) -> tuple[int, int]:
@@ -71,7 +82,7 @@ class _Page:
     """The first directory of a file: its entries by tag, and where it ends."""
 
     def __init__(self, body: bytes) -> None:
-        self._body = body
+        self.body = body
         self._order = "<" if body[:2] == b"II" else ">"
         (start,) = struct.unpack_from(f"{self._order}L", body, 4)
         (count,) = struct.unpack_from(f"{self._order}H", body, start)
@@ -86,30 +97,37 @@ class _Page:
                 raise ImageUnreadable("the TIFF's directory has an entry twice")
             self._entries[tag] = (kind, number, at + 8)
 
+    def has(self, *tags: int) -> bool:
+        return any(tag in self._entries for tag in tags)
+
     def count(self, tag: int) -> int:
         return self._entries[tag][1] if tag in self._entries else 0
 
     def number(self, tag: int, default: int) -> int:
         return self.numbers(tag, [default])[0]
 
-    def numbers(self, tag: int, default: list[int]) -> list[int]:
-        """At most as many as a pixel may have samples."""
+    def numbers(self, tag: int, default: list[int], *, most: int = MOST_SAMPLES) -> list[int]:
+        """At most as many as a pixel may have samples, or `most`."""
         if tag not in self._entries:
             return default
         kind, count, at = self._entries[tag]
         if kind not in _SIZES or count < 1:
             raise ImageUnreadable("a size in the TIFF's directory is no whole number")
-        form = f"{self._order}{min(count, MOST_SAMPLES)}{_SIZES[kind]}"
+        form = f"{self._order}{min(count, most)}{_SIZES[kind]}"
         if count * struct.calcsize(f"={_SIZES[kind]}") > 4:
-            (at,) = struct.unpack_from(f"{self._order}L", self._body, at)
-        return list(struct.unpack_from(form, self._body, at))
+            (at,) = struct.unpack_from(f"{self._order}L", self.body, at)
+        return list(struct.unpack_from(form, self.body, at))
 
 
 def _check_parts(page: _Page, width: int, height: int, samples: int, limits: PictureLimits) -> None:
     """Strips or tiles: no more than the picture has room for, and none that is larger than it may
     be itself."""
     planes = samples if page.number(PLANES, 1) == 2 else 1
-    if page.count(TILES):
+    if page.has(*_OF_TILES):
+        if page.has(STRIPS, STRIP_BYTES):
+            # Readers differ in which they take.
+            raise ImageUnreadable("the TIFF has both strips and tiles")
+        offsets, lengths = TILES, TILE_BYTES
         wide, high = page.number(TILE_WIDTH, 0), page.number(TILE_HEIGHT, 0)
         if min(wide, high) < _LEAST_TILE or wide * high > limits.pixels:
             raise ImageUnreadable(
@@ -117,15 +135,48 @@ def _check_parts(page: _Page, width: int, height: int, samples: int, limits: Pic
                 f"they have {_LEAST_TILE} a side or more and {limits.pixels:,} at most"
             )
         room = -(-width // wide) * -(-height // high)
-        found = page.count(TILES)
+        if room * wide * high > limits.pixels + width * height:
+            raise ImageUnreadable(
+                f"the TIFF's tiles reach beyond its {width} x {height} pixels by more than "
+                f"{limits.pixels:,}"
+            )
     else:
-        rows = page.number(ROWS_PER_STRIP, height)
-        room = -(-height // max(1, min(rows, height)))
-        found = page.count(STRIPS)
-    if not 1 <= found <= room * planes:
+        offsets, lengths = STRIPS, STRIP_BYTES
+        wide, high = width, max(1, min(page.number(ROWS_PER_STRIP, height), height))
+        room = -(-height // high)
+    compression = page.number(COMPRESSION, _RAW)
+    most = min(room * planes, JPEG_PARTS if compression == _JPEG else PARTS)
+    if not 1 <= page.count(offsets) <= most:
         raise ImageUnreadable(
-            f"the TIFF has {found:,} strips or tiles; {room * planes:,} make the picture"
+            f"the TIFF has {page.count(offsets):,} strips or tiles; {room * planes:,} make the "
+            f"picture, and it may have {most:,}"
         )
+    if compression == _RAW:
+        return  # Pillow takes as many bytes as there are pixels, whatever their lengths say.
+    parts = _parts(page, offsets, lengths)
+    if compression == _JPEG:
+        jpeg_wide, jpeg_high = walk_parts(parts, width * height, limits)
+        # The blocks at its edge may reach beyond the picture.
+        if jpeg_wide >= wide + _LARGEST_BLOCK or jpeg_high >= high + _LARGEST_BLOCK:
+            raise ImageUnreadable(
+                f"a JPEG in the TIFF is {jpeg_wide} x {jpeg_high} pixels; "
+                f"its strips or tiles are {wide} x {high}"
+            )
+
+
+def _parts(page: _Page, offsets: int, lengths: int) -> list[bytes]:
+    """The bytes of all strips or tiles, which are no more than those of the file: a decoder goes
+    over all of each, though they may lie in the same place."""
+    found, available = page.count(offsets), len(page.body)
+    starts = page.numbers(offsets, [], most=found)
+    # Where the only one has no sound length, libtiff takes all that is there.
+    sizes = page.numbers(lengths, [], most=found) if found > 1 else [available]
+    if len(sizes) < found or sum(sizes) > available:
+        raise ImageUnreadable(
+            f"the TIFF's {found:,} strips or tiles have {sum(sizes):,} bytes in {len(sizes):,} "
+            f"lengths; the file has {available:,}"
+        )
+    return [page.body[at : at + size] for at, size in zip(starts, sizes, strict=True)]
 
 
 def _unsupported(what: str, accepted: str) -> UnsupportedMediaType:

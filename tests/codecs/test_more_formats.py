@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import struct
 import time
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ from app.contracts.errors import (
     ImageUnreadable,
     InputError,
     ResolutionTooHigh,
+    TooManyScans,
     UnsupportedMediaType,
 )
 from tests.codecs import heic_samples, pictures
@@ -266,10 +270,165 @@ def test_lying_headers_are_refused(body: bytes, error: type[InputError]) -> None
     assert time.process_time() - before < 2.0
 
 
+def grey(size: tuple[int, int], compression: int, parts: list[bytes], **tags: Any) -> bytes:
+    """A TIFF of 8-bit grey: its strips one after the other, or its tiles where `tile` gives their
+    size; `rows` of a strip, and `more` entries, which may replace others."""
+    width, height = size
+    starts = [8 + sum(map(len, parts[:number])) for number in range(len(parts))]
+    entries = {256: [width], 257: [height], 258: [8], 259: [compression], 262: [1], 277: [1]}
+    lengths = [len(part) for part in parts]
+    if "tile" in tags:
+        wide, high = tags["tile"]
+        entries |= {322: [wide], 323: [high], 324: starts, 325: lengths}
+    else:
+        entries |= {278: [tags["rows"]], 273: starts, 279: lengths}
+    return pictures.tiff(entries | tags.get("more", {}), b"".join(parts))
+
+
+def cut(pixels: np.ndarray, wide: int, high: int) -> list[np.ndarray]:
+    """Tiles of that size, by rows; those at the edge are filled up with zeros."""
+    height, width = pixels.shape
+    padded = np.pad(pixels, ((0, -height % high), (0, -width % wide)))
+    return [
+        padded[top : top + high, left : left + wide]
+        for top in range(0, height, high)
+        for left in range(0, width, wide)
+    ]
+
+
+GREY = np.asarray(pictures.photo(200, 150).convert("L"))
+
+
+@pytest.mark.parametrize("compression", [*COMPRESSIONS, "group3", "group4"])
+def test_a_tiff_may_have_many_strips(compression: str) -> None:
+    """Of sixteen rows, of which the last has six."""
+    image = pictures.photo(200, 150)
+    if compression.startswith("group"):
+        image = image.convert("1")
+    body = tiff(image, compression=compression, tiffinfo={278: 16}, strip_size=200 * 16 * 3)
+    assert compression == "raw" or struct.unpack_from("<L", body, entry(body, 273) + 4)[0] > 1
+    with Image.open(io.BytesIO(body)) as made:
+        near(np.asarray(made.convert("RGB")), decode(body, LIMITS), mean=0.0)
+    assert np.abs(np.asarray(image.convert("RGB")).astype(int) - decode(body, LIMITS)).mean() < 9
+
+
+@pytest.mark.parametrize(
+    ("compression", "pack"),
+    [
+        pytest.param(1, lambda part: part.tobytes(), id="raw"),
+        pytest.param(8, lambda part: zlib.compress(part.tobytes()), id="deflate"),
+        pytest.param(
+            7, lambda part: pictures.encoded(Image.fromarray(part), "JPEG", quality=95), id="jpeg"
+        ),
+        pytest.param(
+            7,
+            lambda part: pictures.encoded(Image.fromarray(part), "JPEG", progressive=True),
+            id="jpeg-progressive",
+        ),
+    ],
+)
+@pytest.mark.parametrize("tile", [(64, 64), (16, 32), (256, 256)])
+def test_a_tiff_may_have_tiles(
+    compression: int, pack: Callable[[np.ndarray], bytes], tile: tuple[int, int]
+) -> None:
+    """Which reach beyond the picture at its edges."""
+    body = grey((200, 150), compression, [pack(part) for part in cut(GREY, *tile)], tile=tile)
+    near(GREY, decode(body, LIMITS)[..., 0], mean=0.0 if compression != 7 else 6.0)
+
+
+def test_a_fax_may_have_its_bits_reversed() -> None:
+    """Which a decoder turns around in all bytes of a strip before it reads one."""
+    image = pictures.photo(200, 150).convert("1")
+    body = tiff(image, compression="group4", tiffinfo={266: 2, 278: 16})
+    near(np.asarray(image.convert("RGB")), decode(body, LIMITS), mean=0.0)
+
+
+def scans(width: int, height: int, count: int) -> bytes:
+    return pictures.jpeg_of_empty_scans(width, height, scans=count)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        pytest.param(
+            lambda: grey(
+                (1, 16_384),
+                32773,
+                [bytes(1 << 20)],
+                rows=1,
+                more={266: [2], 273: [8] * 16_384, 279: [1 << 20] * 16_384},
+            ),
+            "have 17,179,869,184 bytes in 16,384 lengths",
+            id="same-bytes",
+        ),
+        pytest.param(
+            lambda: grey((1, 16_384), 32773, [b"\0\0"] * 16_384, rows=1, more={279: [2]}),
+            "in 1 lengths",
+            id="no-lengths",
+        ),
+        pytest.param(
+            lambda: grey(
+                (4_000, 3_000),
+                1,
+                [bytes(256)],
+                tile=(16, 16),
+                more={324: [8] * 250 * 188 * 4}
+                | {277: [4], 258: [8] * 4, 262: [2], 338: [2], 284: [2]},
+            ),
+            "188,000 strips or tiles",
+            id="many-tiles",
+        ),
+        pytest.param(
+            lambda: grey((64, 64), 1, [bytes(4096)], tile=(64, 64), more={273: [8] * 1_000_000}),
+            "both strips and tiles",
+            id="tiles-and-a-million-strips",
+        ),
+        pytest.param(
+            lambda: grey((64, 64), 8, [bytes(64)], rows=64, more={322: [2**31], 323: [2**31]}),
+            "both strips and tiles",
+            id="strips-of-the-size-of-tiles",
+        ),
+        pytest.param(
+            lambda: grey((1, 16_384), 8, [bytes(64)] * 1_024, tile=(3_000_000, 16)),
+            "reach beyond",
+            id="tiles-beyond",
+        ),
+        pytest.param(
+            lambda: grey((4_000, 3_000), 7, [scans(4_000, 3_000, 97)], rows=3_000),
+            "go over 588,000,000 pixels",
+            id="jpeg-scans",
+        ),
+        pytest.param(
+            lambda: grey((4_000, 3_000), 7, [scans(4_000, 1_008, 60)] * 3, rows=1_000),
+            "the limit is 576,000,000",
+            id="jpeg-scans-of-all-strips",
+        ),
+        pytest.param(
+            lambda: grey((16_384, 8), 7, [scans(16_384, 3_000, 9)], rows=8),
+            "is 16384 x 3000 pixels; its strips or tiles are 16384 x 8",
+            id="jpeg-taller-than-its-strip",
+        ),
+        pytest.param(
+            lambda: grey((16, 16), 7, [pictures.padded_jpeg(b"\xff\xfe\0\2" * 501)], rows=16),
+            "more than 500 segments",
+            id="jpeg-segments",
+        ),
+    ],
+)
+def test_what_a_tiff_holds_is_bounded(make: Callable[[], bytes], says: str) -> None:
+    """Strips that lie in the same place, a scan for each byte, and what readers take differently:
+    some took a codec seconds. Refused at once."""
+    body = make()
+    before = time.process_time()
+    with pytest.raises((ImageUnreadable, TooManyScans), match=says):
+        decode(body, LIMITS)
+    assert time.process_time() - before < 0.5
+
+
 def test_tiles_have_bounds() -> None:
     """Of one pixel there would be millions, and one of four billion would fill the memory."""
     body = plain()
-    for tag, number in ((273, 324), (278, 322)):
+    for tag, number in ((273, 324), (278, 322), (279, 325)):
         at = entry(body, tag)
         body = body[:at] + struct.pack("<H", number) + body[at + 2 :]
     for side in (1, 2**16):
