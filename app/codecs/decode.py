@@ -26,6 +26,7 @@ from PIL import (  # the plugins are imported by name: Image.open() must not loo
 )
 
 from app.codecs.bands import bands
+from app.codecs.boxes import still_picture
 from app.codecs.headers import check_header, check_size
 from app.codecs.jpeg_header import check_decoding_twice
 from app.codecs.limits import PictureLimits
@@ -90,6 +91,8 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
     quiet: AbstractContextManager[None] = nullcontext()
     if kind == "TIFF":
         body, quiet = first_page(body), _unheard()
+    elif kind == "AVIF":
+        body = still_picture(body)
     elif kind == "HEIC":
         _register_heic()
     name = "HEIF" if kind == "HEIC" else kind.upper()

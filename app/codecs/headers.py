@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from app.codecs.boxes import largest_item
+from app.codecs.boxes import check_items
 from app.codecs.jpeg_header import walk_jpeg
 from app.codecs.limits import PictureLimits
 from app.codecs.tiff import tiff_size
@@ -35,7 +35,7 @@ def check_header(body: bytes, kind: str, limits: PictureLimits) -> None:
         elif kind == "TIFF":
             size = tiff_size(body, limits)
         elif kind in ("AVIF", "HEIC"):
-            size = largest_item(body, kind)
+            size = check_items(body, kind)
         else:
             size = _SIZES[kind](body)
     except (struct.error, IndexError):

@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from tests.codecs import heic_samples
 from tests.codecs import pictures as drawn
 
 ROOT = Path(__file__).parents[2]
@@ -118,8 +119,13 @@ def answers() -> list[bytes]:
 
 def pictures() -> list[bytes]:
     plain = [drawn.encoded(drawn.corners(), kind) for kind in drawn.FORMATS]
+    frames = [drawn.corners(16, 16)] * 2
     return [
         *plain,
+        drawn.encoded(frames[0], "AVIF", save_all=True, append_images=frames[1:]),
+        drawn.encoded(frames[0].convert("RGBA"), "AVIF"),
+        drawn.encoded(drawn.corners(), "TIFF", compression="jpeg", tiffinfo={278: 8}),
+        heic_samples.ALPHA,
         drawn.jpeg_with_scans(9),
         drawn.jpeg_of_empty_scans(64, 64, scans=5, components=3, factors=0x22),
         drawn.run_length_bmp(4, 2, b"\x04\x01\0\0\x04\x02\0\1"),
