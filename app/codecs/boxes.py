@@ -3,13 +3,14 @@
 Both are ISO base media files (ISO/IEC 14496-12) that hold pictures as items (ISO/IEC 23008-12): a
 property `ispe` gives the size of each, the whole, its tiles and its thumbnails. A decoder goes by
 the coded data instead, which may hold more frames, and larger ones: in an AVIF it is counted, too.
+Of a HEIC, the decoder of which stops at the first frame of an item, only the items are.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from app.codecs.av1 import Av1Frames
 from app.contracts.errors import ImageUnreadable
@@ -19,11 +20,13 @@ ENTRIES = 262_144
 LAYERS = 4
 """Frames of one item, as many as it may have of rising quality; almost all have one."""
 PICTURES = 3
-"""Frames of all items, in pixels of the largest picture: colours, alpha, and one more."""
+"""Frames of all items, in pixels of the picture itself: colours, alpha, and one more."""
 FREE_PIXELS = 12_000_000
 """Smaller pictures may have as many pixels in frames as one of this size."""
 
 _FROM_FILE, _FROM_IDAT = 0, 1
+_DERIVED = (b"grid", b"iovl", b"iden")
+_ALONE = frozenset({b"meta", b"iprp", b"ipco", b"iinf", b"iloc", b"idat", b"pitm", b"iref"})
 Part = tuple[int, int]
 """Where something begins and ends in the file."""
 
@@ -36,8 +39,10 @@ def check_items(body: bytes, kind: str) -> tuple[int, int]:
     """
     file = _File(body, kind)
     width, height = max(file.sizes.values(), key=lambda size: size[0] * size[1])
+    pixels = file.pixels(file.primary)
+    _check_derived(file, pixels + FREE_PIXELS)
     if kind == "AVIF":
-        _check_frames(file, PICTURES * max(width * height, FREE_PIXELS))
+        _check_frames(file, PICTURES * max(pixels, FREE_PIXELS))
     return width, height
 
 
@@ -45,6 +50,22 @@ def still_picture(body: bytes) -> bytes:
     """The AVIF with the brand of a still picture: by that of a sequence, a decoder would take the
     first frame of its track and not the items that check_items has counted."""
     return body[:8] + b"avif" + body[12:]
+
+
+def _check_derived(file: _File, budget: int) -> None:
+    """Pictures that are put together from others: a decoder opens each as often as it is named."""
+    derived = {item for item in file.parts if file.kinds.get(item) in _DERIVED}
+    for item in derived:
+        parts = file.parts[item]
+        if len(parts) > 1 and not derived.isdisjoint(parts):
+            raise ImageUnreadable("a picture of the file is made of such as are made of others")
+        cost = sum(map(file.pixels, parts))
+        if cost > budget:
+            raise ImageUnreadable(
+                f"a picture of the file is made of {cost:,} pixels; the limit is {budget:,}",
+                limit=budget,
+                received=cost,
+            )
 
 
 def _check_frames(file: _File, budget: int) -> None:
@@ -57,7 +78,7 @@ def _check_frames(file: _File, budget: int) -> None:
         if taken > len(file.body):
             raise ImageUnreadable("the items of the AVIF have more bytes than the file")
         frames = av1.of(data)
-        sizes = [file.sizes[place] for place in file.properties[item] if place in file.sizes]
+        sizes = file.sizes_of(item)
         for width, height in frames:
             if not sizes or any(width > wide or height > high for wide, high in sizes):
                 raise ImageUnreadable(
@@ -74,14 +95,16 @@ def _check_frames(file: _File, budget: int) -> None:
 
 
 class _File:
-    """Its items: their kinds, their places in the file and the numbers of their properties; and
-    the sizes among the properties, by number."""
+    """Its items: their kinds, what they are made of, their places in the file and the numbers of
+    their properties; and the sizes among the properties, by number."""
 
     def __init__(self, body: bytes, kind: str) -> None:
         self.body = body
         self.kinds: dict[int, bytes] = {}
         self.sizes: dict[int, tuple[int, int]] = {}
-        self.properties: dict[int, bytes | tuple[int, ...]] = defaultdict(bytes)
+        self.parts: dict[int, list[int]] = defaultdict(list)
+        self.primary = 0
+        self._properties: dict[int, tuple[int, ...]] = {}
         self._places: dict[int, list[Part]] = {}
         self._entries = 0
         found: dict[bytes, Part] = {}
@@ -106,12 +129,24 @@ class _File:
             self._read_kinds(*found[b"iinf"])
         if b"iloc" in found:
             self._read_places(found[b"iloc"][0], found.get(b"idat", (0, 0)))
+        if b"iref" in found:
+            self._read_parts(*found[b"iref"])
+        if b"pitm" in found:
+            at = found[b"pitm"][0]
+            self.primary, _ = self._number(at + 4, 4 if body[at] else 2)
+
+    def sizes_of(self, item: int) -> list[tuple[int, int]]:
+        numbers = self._properties.get(item, ())
+        return [self.sizes[number] for number in numbers if number in self.sizes]
+
+    def pixels(self, item: int) -> int:
+        return max((width * height for width, height in self.sizes_of(item)), default=0)
 
     def data(self, item: int) -> bytes:
         return b"".join(self.body[start:end] for start, end in self._places.get(item, []))
 
     def _once(self, found: dict[bytes, Part], name: bytes, part: Part) -> None:
-        if name in found and name in (b"meta", b"iprp", b"ipco", b"iinf", b"iloc", b"idat"):
+        if name in found and name in _ALONE:
             # Readers differ in which they take.
             raise ImageUnreadable("a box of the file, of which there is one, is there twice")
         found[name] = part
@@ -149,8 +184,11 @@ class _File:
             item, at = self._number(at, 4 if version else 2)
             length = self.body[at]
             self._count(1 + length)
+            self._new(item, self._properties)
             numbers = struct.unpack_from(f">{length}{'H' if wide else 'B'}", self.body, at + 1)
-            self.properties[item] = tuple(number & (0x7FFF if wide else 0x7F) for number in numbers)
+            self._properties[item] = tuple(
+                number & (0x7FFF if wide else 0x7F) for number in numbers
+            )
             at += 1 + length * (2 if wide else 1)
 
     def _read_kinds(self, at: int, end: int) -> None:
@@ -183,7 +221,17 @@ class _File:
                 places.append((first, min(first + length, end) if length else end))
             self._places[item] = places if method in (_FROM_FILE, _FROM_IDAT) else []
 
-    def _new(self, item: int, known: dict[int, bytes] | dict[int, list[Part]]) -> None:
+    def _read_parts(self, at: int, end: int) -> None:
+        wide = self.body[at] > 0
+        for name, start, _ in self._boxes(at + 4, end):
+            if name == b"dimg":
+                item, place = self._number(start, 4 if wide else 2)
+                count, place = self._number(place, 2)
+                self._count(count)
+                form = f">{count}{'L' if wide else 'H'}"
+                self.parts[item] += struct.unpack_from(form, self.body, place)
+
+    def _new(self, item: int, known: Container[int]) -> None:
         if item in known:
             raise ImageUnreadable("an item of the file is described twice")
 

@@ -16,7 +16,7 @@ from app.codecs.boxes import ENTRIES
 from app.codecs.decode import decode
 from app.codecs.limits import PictureLimits
 from app.contracts.errors import ImageUnreadable, ResolutionTooHigh
-from tests.codecs import pictures
+from tests.codecs import heic_samples, pictures
 
 LIMITS = PictureLimits()
 SEQUENCE, FRAME_HEADER, FRAME, REDUNDANT = 1, 3, 6, 7
@@ -204,3 +204,46 @@ def test_items_have_no_more_bytes_than_the_file() -> None:
         changed = changed[:where] + struct.pack(">L", size + grown) + changed[where + 4 :]
     with pytest.raises(ImageUnreadable, match="more bytes than the file"):
         decode(changed, LIMITS)
+
+
+AVIF = pictures.encoded(pictures.photo(64, 64), "AVIF", quality=50)
+
+
+@pytest.mark.parametrize("kind", ["AVIF", "HEIC"])
+def test_a_picture_may_be_a_grid(kind: str) -> None:
+    """Of four by four tiles, as those of phones are."""
+    if kind == "HEIC":
+        pytest.importorskip("pi_heif", reason="NOT TESTED: the extra `heic` is not installed")
+    sample = AVIF if kind == "AVIF" else heic_samples.PLAIN
+    body = pictures.put_together(sample, b"grid", 16, columns=4, size=(256, 250))
+    pixels = decode(body, LIMITS)
+    assert pixels.shape == (250, 256, 3)
+    assert np.array_equal(pixels[1:63, 1:63], pixels[65:127, 129:191])
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        pytest.param(
+            pictures.put_together(heic_samples.PLAIN, b"iovl", 400, by=b"iden"),
+            "made of such as are made of others",
+            id="one-picture-400-times",
+        ),
+        pytest.param(
+            pictures.put_together(heic_samples.PLAIN, b"iovl", 13, tile=(1_000, 1_000)),
+            "is made of 13,000,000 pixels; the limit is 12,004,096",
+            id="heic",
+        ),
+        pytest.param(
+            pictures.put_together(AVIF, b"grid", 13, tile=(1_000, 1_000)),
+            "is made of 13,000,000 pixels; the limit is 12,004,096",
+            id="avif",
+        ),
+    ],
+)
+def test_what_a_picture_is_made_of_is_counted(body: bytes, says: str) -> None:
+    """By the size of each part, as often as it is opened."""
+    if b"hvcC" in body:
+        pytest.importorskip("pi_heif", reason="NOT TESTED: the extra `heic` is not installed")
+    with pytest.raises(ImageUnreadable, match=says):
+        decode(body, LIMITS)
