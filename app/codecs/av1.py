@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.codecs.bits import Bits
 from app.contracts.errors import ImageUnreadable
 
 OBUS = 65_536
@@ -20,27 +21,6 @@ _HEADER_BYTES = 512
 _EITHER = 2
 """What a sequence leaves to its frames."""
 _KEY, _SWITCH = 0, 3
-
-
-class _Bits:
-    """The most significant bit of each byte first. Raises IndexError at the end."""
-
-    def __init__(self, data: bytes) -> None:
-        self._value = int.from_bytes(data)
-        self._left = 8 * len(data)
-
-    def read(self, count: int) -> int:
-        self._left -= count
-        if self._left < 0:
-            raise IndexError("the data ends")
-        return self._value >> self._left & (1 << count) - 1
-
-    def skip_variable(self) -> None:
-        """A number in variable length: as many bits as there are zeros before it."""
-        zeros = 0
-        while not self.read(1):
-            zeros += 1
-        self.read(zeros)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +65,7 @@ class Av1Frames:
             size = len(data) - at
             if head & 2:
                 size, at = _number(data, at)
-            payload = _Bits(data[at : at + min(size, _HEADER_BYTES)])
+            payload = Bits(data[at : at + min(size, _HEADER_BYTES)])
             if kind == _SEQUENCE_HEADER:
                 sequence = _sequence(payload)
             elif kind in _FRAMES:
@@ -109,7 +89,7 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     return value, at
 
 
-def _sequence(bits: _Bits) -> _Sequence:
+def _sequence(bits: Bits) -> _Sequence:
     bits.read(4)  # profile, still picture
     reduced = bool(bits.read(1))
     time_bits = 0
@@ -132,14 +112,14 @@ def _sequence(bits: _Bits) -> _Sequence:
     return _Sequence(width, height, False, time_bits, id_bits, screen_content, whole_motion)
 
 
-def _operating_points(bits: _Bits) -> int:
+def _operating_points(bits: Bits) -> int:
     """Skips them, and what is said of time; returns the bits of a frame's time of presentation."""
     time_bits = delay_bits = 0
     if bits.read(1):
         bits.read(64)
         equal = bits.read(1)
         if equal:
-            bits.skip_variable()
+            bits.variable()
         if bits.read(1):
             delay_bits = bits.read(5) + 1
             bits.read(37)
@@ -158,7 +138,7 @@ def _operating_points(bits: _Bits) -> int:
     return time_bits
 
 
-def _check_size_kept(bits: _Bits, sequence: _Sequence) -> None:
+def _check_size_kept(bits: Bits, sequence: _Sequence) -> None:
     """Raises ImageUnreadable for a frame header with a size of its own, which may be larger than
     the sequence says."""
     if bits.read(1):

@@ -2,8 +2,7 @@
 
 Both are ISO base media files (ISO/IEC 14496-12) that hold pictures as items (ISO/IEC 23008-12): a
 property `ispe` gives the size of each, the whole, its tiles and its thumbnails. A decoder goes by
-the coded data instead, which may hold more frames, and larger ones: in an AVIF it is counted, too.
-Of a HEIC, the decoder of which stops at the first frame of an item, only the items are.
+the coded data instead, which may hold more frames, and larger ones: these are counted, too.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterator
 
 from app.codecs.av1 import Av1Frames
+from app.codecs.hevc import LARGEST_BLOCK, HevcFrames
 from app.contracts.errors import ImageUnreadable
 
 ENTRIES = 262_144
@@ -41,8 +41,7 @@ def check_items(body: bytes, kind: str) -> tuple[int, int]:
     width, height = max(file.sizes.values(), key=lambda size: size[0] * size[1])
     pixels = file.pixels(file.primary)
     _check_derived(file, pixels + FREE_PIXELS)
-    if kind == "AVIF":
-        _check_frames(file, PICTURES * max(pixels, FREE_PIXELS))
+    _check_frames(file, PICTURES * max(pixels, FREE_PIXELS))
     return width, height
 
 
@@ -69,26 +68,33 @@ def _check_derived(file: _File, budget: int) -> None:
 
 
 def _check_frames(file: _File, budget: int) -> None:
-    av1, cost, taken = Av1Frames(), 0, 0
+    av1, hevc, cost, taken = Av1Frames(), HevcFrames(), 0, 0
+    configs = {number: hevc.size(body) for number, body in file.configs.items()}
     for item, kind in file.kinds.items():
-        if kind != b"av01":
+        if kind not in (b"av01", b"hvc1"):
             continue
         data = file.data(item)
         taken += len(data)
         if taken > len(file.body):
-            raise ImageUnreadable("the items of the AVIF have more bytes than the file")
-        frames = av1.of(data)
+            raise ImageUnreadable("the items of the file have more bytes than the file")
+        if kind == b"av01":
+            most, room, frames = LAYERS, 1, av1.of(data)
+            cost += sum(width * height for width, height in frames)
+        else:
+            coded = [configs[number] for number in file.properties(item) if number in configs]
+            most, room, frames = 1, LARGEST_BLOCK, hevc.of(data, coded)
         sizes = file.sizes_of(item)
         for width, height in frames:
-            if not sizes or any(width > wide or height > high for wide, high in sizes):
+            if not sizes or any(
+                width >= wide + room or height >= high + room for wide, high in sizes
+            ):
                 raise ImageUnreadable(
-                    f"a frame of the AVIF is {width} x {height} pixels, larger than its picture"
+                    f"a frame of the file is {width} x {height} pixels, larger than its picture"
                 )
-            cost += width * height
-        if len(frames) > LAYERS or cost > budget:
+        if len(frames) > most or cost > budget:
             raise ImageUnreadable(
-                f"the AVIF has {len(frames):,} frames in an item, {cost:,} pixels so far; "
-                f"the limits are {LAYERS} and {budget:,}",
+                f"the file has {len(frames):,} frames in an item, {cost:,} pixels so far; "
+                f"the limits are {most} and {budget:,}",
                 limit=budget,
                 received=cost,
             )
@@ -96,7 +102,7 @@ def _check_frames(file: _File, budget: int) -> None:
 
 class _File:
     """Its items: their kinds, what they are made of, their places in the file and the numbers of
-    their properties; and the sizes among the properties, by number."""
+    their properties; and the sizes and HEVC configurations among the properties, by number."""
 
     def __init__(self, body: bytes, kind: str) -> None:
         self.body = body
@@ -104,6 +110,7 @@ class _File:
         self.sizes: dict[int, tuple[int, int]] = {}
         self.parts: dict[int, list[int]] = defaultdict(list)
         self.primary = 0
+        self.configs: dict[int, bytes] = {}
         self._properties: dict[int, tuple[int, ...]] = {}
         self._places: dict[int, list[Part]] = {}
         self._entries = 0
@@ -119,10 +126,12 @@ class _File:
                 self._read_properties(start)
             else:
                 self._once(found, name, (start, end))
-        for number, (name, start, _) in enumerate(self._boxes(*found.get(b"ipco", (0, 0))), 1):
+        for number, (name, start, end) in enumerate(self._boxes(*found.get(b"ipco", (0, 0))), 1):
             if name == b"ispe":
                 width, height = struct.unpack_from(">LL", body, start + 4)
                 self.sizes[number] = width, height
+            elif name == b"hvcC":
+                self.configs[number] = body[start:end]
         if not self.sizes:
             raise ImageUnreadable(f"the {kind} has no picture with a size")
         if b"iinf" in found:
@@ -135,9 +144,11 @@ class _File:
             at = found[b"pitm"][0]
             self.primary, _ = self._number(at + 4, 4 if body[at] else 2)
 
+    def properties(self, item: int) -> tuple[int, ...]:
+        return self._properties.get(item, ())
+
     def sizes_of(self, item: int) -> list[tuple[int, int]]:
-        numbers = self._properties.get(item, ())
-        return [self.sizes[number] for number in numbers if number in self.sizes]
+        return [self.sizes[number] for number in self.properties(item) if number in self.sizes]
 
     def pixels(self, item: int) -> int:
         return max((width * height for width, height in self.sizes_of(item)), default=0)

@@ -1,4 +1,4 @@
-"""Frames that are counted in AV1 data, and in the items of an AVIF."""
+"""Frames that are counted in AV1 and HEVC data, and in the items of an AVIF or HEIC."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from PIL import Image
 from app.codecs.av1 import OBUS, Av1Frames
 from app.codecs.boxes import ENTRIES
 from app.codecs.decode import decode
+from app.codecs.hevc import HevcFrames
 from app.codecs.limits import PictureLimits
 from app.contracts.errors import ImageUnreadable, ResolutionTooHigh
 from tests.codecs import heic_samples, pictures
@@ -245,5 +246,68 @@ def test_what_a_picture_is_made_of_is_counted(body: bytes, says: str) -> None:
     """By the size of each part, as often as it is opened."""
     if b"hvcC" in body:
         pytest.importorskip("pi_heif", reason="NOT TESTED: the extra `heic` is not installed")
+    with pytest.raises(ImageUnreadable, match=says):
+        decode(body, LIMITS)
+
+
+def exp_golomb(value: int) -> tuple[int, int]:
+    return value + 1, 2 * (value + 1).bit_length() - 1
+
+
+def parameters(width: int, height: int, *, layers: int = 0) -> bytes:
+    """A sequence parameter set, with zeros that have to be escaped."""
+    general = [(0, 4), (layers, 3), (1, 1), (0, 96)]
+    present = [(1, 1), (1, 1)] * layers + [(0, 2 * (8 - layers) if layers else 0)]
+    size = [exp_golomb(0), exp_golomb(3), (0, 1), exp_golomb(width), exp_golomb(height)]
+    plain = packed(*general, *present, *[(0, 96)] * layers, *size)
+    return b"\x42\1" + plain.replace(b"\0\0", b"\0\0\3")
+
+
+def configured(*units: bytes) -> bytes:
+    counted = b"".join(struct.pack(">H", len(unit)) + unit for unit in units)
+    return bytes(22) + b"\1\x21" + struct.pack(">H", len(units)) + counted
+
+
+@pytest.mark.parametrize("layers", [0, 2])
+def test_the_coded_size_of_a_heic_is_in_its_parameters(layers: int) -> None:
+    """In the configuration or in the data; the largest counts."""
+    found = HevcFrames()
+    large, small = parameters(4_000, 3_000, layers=layers), parameters(64, 64, layers=layers)
+    assert found.size(configured(small, large)) == (4_000, 3_000)
+    picture = b"\0\0\0\3\x28\1\x80"
+    data = struct.pack(">L", len(large)) + large + picture * 2
+    assert found.of(data, [(64, 4_096)]) == [(4_000, 4_096)] * 2
+    with pytest.raises(ImageUnreadable, match="more than 65,536 HEVC units"):
+        found.of(bytes(4) * 65_536, [])
+
+
+def heic_of(*, pictures: int = 1, parameter_set: bytes | None = None) -> bytes:
+    """The sample with its coded picture so often, or with other parameters of the same length."""
+    sample = heic_samples.PLAIN
+    start = sample.index(b"mdat") + 4
+    data = sample[start:]
+    at = sample.index(struct.pack(">L", len(data)), sample.index(b"iloc"))
+    more = data * pictures
+    head = sample[:at] + struct.pack(">L", len(more)) + sample[at + 4 : start - 8]
+    if parameter_set:
+        at = head.index(b"\x42\1")
+        (size,) = struct.unpack_from(">H", head, at - 2)
+        head = head[:at] + parameter_set.ljust(size, b"\1") + head[at + size :]
+    return head + struct.pack(">L", 8 + len(more)) + b"mdat" + more
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        pytest.param(heic_of(pictures=2), "2 frames in an item", id="frames"),
+        pytest.param(
+            heic_of(parameter_set=parameters(4_000, 3_000)), "is 4000 x 3000 pixels", id="larger"
+        ),
+    ],
+)
+def test_a_heic_holds_no_more_than_it_says(body: bytes, says: str) -> None:
+    """One picture in an item, and as large as the item says, in whole blocks."""
+    pytest.importorskip("pi_heif", reason="NOT TESTED: the extra `heic` is not installed")
+    assert decode(heic_of(), LIMITS).shape == (32, 48, 3)
     with pytest.raises(ImageUnreadable, match=says):
         decode(body, LIMITS)
