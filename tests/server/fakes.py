@@ -1,0 +1,58 @@
+"""A connection to an application in this process, and what stands for its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from app.server.connection_limits import LimitedProtocol, ProtocolLimits, protocol_class
+from tests.fuzz.http_door import Transport
+
+LIMITS = ProtocolLimits(
+    header_seconds=30, header_bytes=4096, receive_seconds=30, send_stall_seconds=30, connections=9
+)
+
+
+class Line(Transport):
+    """Knows also whether it is read from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = self.paused = False
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+
+class Timers:
+    """Stands for a loop: runs nothing, and keeps what was to be called after how many seconds."""
+
+    def __init__(self) -> None:
+        self.set: list[tuple[float, Callable[[], None]]] = []
+        self.soon: list[Callable[[], None]] = []
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.set.append((seconds, call))
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
+
+def opened(app: ASGIApp, line: Line, state: ServerState) -> LimitedProtocol:
+    """A connection that has just been made."""
+    kind = protocol_class(LIMITS)
+    config = uvicorn.Config(app, http=kind, ws="none", log_config=None)
+    config.load()
+    protocol = kind(config=config, server_state=state, app_state={})
+    assert isinstance(protocol, LimitedProtocol)
+    protocol.connection_made(line)
+    return protocol
