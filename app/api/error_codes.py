@@ -19,14 +19,18 @@ WHEN: Mapping[str, str] = {
     ),
     "file_missing": "No multipart field `file` or `image_file`, and no body with an image type.",
     "file_too_large": (
-        "The body is larger than the endpoint's limit, which is counted while it arrives."
+        "The body is larger than the endpoint's limit, which is counted while it arrives,"
+        " or its chunks are, framing included, by more than an eighth and 16 KiB."
     ),
     "forbidden": "Model control was asked of a server that has no admin key.",
     "group_not_running": (
         "The request names an instance group that would have to be started, which takes a key "
         "of `PADDLEPOOL_START_GROUP_KEYS`."
     ),
-    "headers_too_large": "Request line and headers together are larger than the limit.",
+    "headers_too_large": (
+        "Request line and headers together, trailers, or the extensions of a chunk are larger than"
+        " the limit."
+    ),
     "host_not_allowed": "The `Host` header is none of `PADDLEPOOL_ALLOWED_HOSTS`.",
     "image_unreadable": "The picture is broken, cut off, or cannot be decoded within the limits.",
     "internal_error": (

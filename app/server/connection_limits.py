@@ -12,7 +12,6 @@ import logging
 import secrets
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -22,28 +21,16 @@ from app.api.problems import Fault
 from app.server.crowded import refuse_crowded
 from app.server.ending import LINGER_BYTES, LINGER_SECONDS, HalfClosed, Lingering, ReplyTransport
 from app.server.framing import Misframed, read_framing
+from app.server.incoming import Incoming, body_limit, body_too_large
 from app.server.intake import Intake
+from app.server.protocol_limits import ProtocolLimits
 from app.server.refusals import headers_too_large, last_reply, too_slow
 from app.server.sending import StallWatch
 
 HEAD_SLICE = 2 * 1024
-CHUNKED_SLICE = 16 * 1024
-"""Bytes that are parsed in one go: of headers what most requests have, or a hundred small requests;
-of a body in chunks at most 2,700 of them. A body whose length is known costs the same in one piece.
-"""
+"""Bytes of headers that are parsed in one go: what most requests have, or a hundred small ones."""
 
 log = logging.getLogger("paddlepool.protocol")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtocolLimits:
-    """What one connection may take: seconds, bytes, and open connections of the whole server."""
-
-    header_seconds: float
-    header_bytes: int
-    receive_seconds: float
-    send_stall_seconds: float
-    connections: int
 
 
 def protocol_class(limits: ProtocolLimits) -> type[HttpToolsProtocol]:
@@ -67,7 +54,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._application = self.app
         self._refusal = http_fault(400, "The request is not valid HTTP/1.1.")
         self._in_body = False
-        self._header_bytes = self._unparsed = self._body_left = 0
+        self._header_bytes = self._unparsed = 0
+        self._body = Incoming(0)
         self._began = self.loop.time()
         self._ending = self._last = self._keeps_alive = False
         self._lingering = Lingering(transport, self.loop)
@@ -93,21 +81,24 @@ class LimitedProtocol(HttpToolsProtocol):
     def slice_bytes(self) -> int:
         if self._ending:
             return sys.maxsize
-        if self._in_body:
-            return self._body_left if self._body_left > 0 else CHUNKED_SLICE
-        return HEAD_SLICE
+        return self._body.slice_bytes() if self._in_body else HEAD_SLICE
 
-    def parse(self, data: memoryview) -> None:
+    def parse(self, data: bytes | memoryview) -> None:
         if self.transport.is_closing():
             return
         if self._ending:
             self._lingering.received(len(data))
             return
-        # A header that has not ended is in no callback yet, only in the parser's memory.
-        self._unparsed = 0 if self._in_body else self._unparsed + len(data)
+        # A header that has not ended is in no callback yet, only in the parser's memory; a chunk's
+        # extension is in none at all.
+        self._unparsed += len(data)
         super().data_received(data)  # type: ignore[arg-type]  # the parser takes it as it is
-        if self._unparsed > self.connection_limits.header_bytes and not self._ending:
+        if self._ending:
+            return
+        if self._unparsed > self.connection_limits.header_bytes:
             self._refuse(self._headers_too_large())
+        elif self._in_body and self._body.exceeds(limit := body_limit(self.scope), len(data)):
+            self._refuse(body_too_large(limit))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -139,7 +130,7 @@ class LimitedProtocol(HttpToolsProtocol):
         before = self._awaited()
         super().on_headers_complete()  # which may refuse the address
         self._before, self._in_body = before, True
-        self._body_left = framing.length or 0
+        self._body = Incoming(framing.length)
         # A client that is refused before `100 Continue` may send the body or not send it; behind
         # an upgrade nothing is ours to read.
         keeps = self.cycle.keep_alive and not (self._last or self.expect_100_continue or upgrade)
@@ -154,10 +145,18 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        self._body_left -= len(body)
-        super().on_body(body)
+        self._unparsed = 0
+        self._body.add(len(body))
+        if not self.cycle.response_complete:
+            self.cycle.body += body
+
+    def deliver(self) -> None:
+        if self._body.take():
+            super().on_body(b"")  # wakes whoever reads, and pauses when that is slow
 
     def on_message_complete(self) -> None:
+        self.deliver()
+        self._unparsed = 0
         self._in_body = False
         self._settle()
         super().on_message_complete()
@@ -246,7 +245,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _headers_too_large(self) -> Fault:
         received = max(self._header_bytes, self._unparsed)
-        return headers_too_large(limit=self.connection_limits.header_bytes, received=received)
+        what = "trailers or the extensions of a chunk" if self._in_body else "headers"
+        return headers_too_large(what, limit=self.connection_limits.header_bytes, received=received)
 
     def _owe(self, seconds: float) -> None:
         self._settle()

@@ -28,8 +28,11 @@ class Parsing(Protocol):
     def slice_bytes(self) -> int:
         """Most bytes to parse in one go."""
 
-    def parse(self, data: memoryview) -> None:
+    def parse(self, data: bytes | memoryview) -> None:
         """May pause the intake."""
+
+    def deliver(self) -> None:
+        """Hand on what a turn had of a body."""
 
 
 class Intake(FlowControl):
@@ -62,6 +65,10 @@ class Intake(FlowControl):
         return bool(self._rest)
 
     def received(self, data: bytes) -> None:
+        if self._wanted and not self._rest and len(data) <= self._parsing.slice_bytes():
+            self._parsing.parse(data)  # as most reads are
+            self._parsing.deliver()
+            return
         self._rest = memoryview(bytes(self._rest) + data if self._rest else data)
         if self._turn is None:
             self._take_turn()
@@ -97,5 +104,6 @@ class Intake(FlowControl):
             self._parsing.parse(data)
             if self._clock() >= until:
                 break
+        self._parsing.deliver()
         if self._wanted:
             self.resume_reading()

@@ -11,9 +11,9 @@ from app.api.errors import http_fault
 from app.api.problems import MEDIA_TYPE, Fault, members
 
 
-def headers_too_large(*, limit: int, received: int) -> Fault:
+def headers_too_large(what: str, *, limit: int, received: int) -> Fault:
     """Both in bytes."""
-    detail = f"The headers have at least {received} bytes, the limit is {limit}."
+    detail = f"The {what} have at least {received} bytes, the limit is {limit}."
     return replace(http_fault(431, detail), limit=limit, received=received)
 
 

@@ -8,7 +8,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from app.server.connection_limits import LimitedProtocol, ProtocolLimits, protocol_class
+from app.server.connection_limits import LimitedProtocol, protocol_class
+from app.server.protocol_limits import ProtocolLimits
 from tests.fuzz.http_door import Transport
 
 LIMITS = ProtocolLimits(

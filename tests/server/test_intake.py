@@ -8,7 +8,8 @@ import itertools
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from app.server.connection_limits import CHUNKED_SLICE, HEAD_SLICE
+from app.server.connection_limits import HEAD_SLICE
+from app.server.incoming import CHUNKED_SLICE
 from app.server.intake import PIPELINED, TURN_SECONDS, Intake
 from tests.server.fakes import Line, Timers, opened
 
@@ -88,9 +89,11 @@ class Slices:
     def slice_bytes(self) -> int:
         return 10
 
-    def parse(self, data: memoryview) -> None:
+    def parse(self, data: bytes | memoryview) -> None:
         self.parsed += data
         self.now += self._seconds
+
+    def deliver(self) -> None: ...
 
 
 def taken(slices: Slices, pipeline: list[int]) -> tuple[Intake, Line, Timers]:
