@@ -57,8 +57,9 @@ class DoorSettings(BaseModel):
     max_connections: int = Field(
         1_000,
         ge=1,
-        description="Open connections beyond which requests get 503; a backstop only. Held against"
-        " the limit of open files when the server starts.",
+        description="Open connections beyond which requests get 503, on 16 connections more, and"
+        " the next are closed at once; a backstop only. Held against the limit of open files when"
+        " the server starts.",
     )
     body_memory_bytes: int = Field(
         0,

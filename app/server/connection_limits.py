@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from app.api.errors import http_fault
 from app.api.problems import Fault
-from app.server.crowded import refuse_crowded
+from app.server.crowded import TOLD_CONNECTIONS, refuse_crowded
 from app.server.ending import LINGER_BYTES, LINGER_SECONDS, HalfClosed, Lingering, ReplyTransport
 from app.server.framing import Misframed, read_framing
 from app.server.incoming import Incoming, body_limit, body_too_large
@@ -65,6 +65,8 @@ class LimitedProtocol(HttpToolsProtocol):
         stall_seconds = self.connection_limits.send_stall_seconds
         self._sending = StallWatch(transport, self.loop, seconds=stall_seconds)
         self._owe(self.connection_limits.header_seconds)
+        if len(self.connections) > self.connection_limits.connections + TOLD_CONNECTIONS:
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._settle()

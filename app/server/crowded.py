@@ -9,6 +9,10 @@ from starlette.types import Receive, Scope, Send
 from app.api.problems import Fault, reply
 from app.contracts.errors import Overloaded
 
+TOLD_CONNECTIONS = 16
+"""Connections beyond the limit that are kept until they ask, and get this answer; the next is
+closed at once. Their descriptors are among the server's own (app.server.descriptors)."""
+
 
 async def refuse_crowded(scope: Scope, receive: Receive, send: Send) -> None:
     """An application in the place of ours, as a backstop."""

@@ -8,7 +8,8 @@ import resource
 from app.contracts.errors import ConfigError
 
 OWN_DESCRIPTORS = 256
-"""Beside connections: pipes and memory of child processes, pictures in the making, files."""
+"""Beside connections: pipes and memory of child processes, pictures in the making, files, and the
+connections beyond the limit that are told so."""
 
 log = logging.getLogger("paddlepool.server")
 

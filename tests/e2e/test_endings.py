@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from app.server.crowded import TOLD_CONNECTIONS
 from app.server.descriptors import OWN_DESCRIPTORS
 from app.server.ending import LINGER_SECONDS
 from tests.e2e.process import ROOT, Server, read_all, read_reply, running, status_of, wait_until
@@ -223,3 +224,24 @@ def test_connections_are_held_against_the_limit_of_open_files(tmp_path: Path) ->
                 connection.close()
     assert status_of(reply) == 503
     assert json.loads(reply.partition(b"\r\n\r\n")[2])
+
+
+def test_no_number_of_connections_takes_all_open_files(tmp_path: Path) -> None:
+    """400 of one byte each took every file once, and no killed codec could be opened again."""
+    (tmp_path / "models").mkdir()
+    few = OWN_DESCRIPTORS + 20
+    with running(tmp_path / "models", tmp_path, script=with_few_files(tmp_path, few)) as server:
+        server.wait_loaded()
+        files = Path(f"/proc/{server.process.pid}/fd")
+        before = len(list(files.iterdir()))
+        with contextlib.ExitStack() as stack:
+            for _ in range(2 * few):
+                connection = stack.enter_context(server.connect())
+                with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                    connection.sendall(b"G")
+            most = before + 20 + TOLD_CONNECTIONS
+            wait_until(lambda: len(list(files.iterdir())) <= most)
+            assert len(list(files.iterdir())) > before + 20
+        wait_until(lambda: len(list(files.iterdir())) <= before + 1)
+        with server.client() as client:
+            assert client.get("/v2/health/live").status_code == 200

@@ -8,9 +8,10 @@ import pytest
 from uvicorn.server import ServerState
 
 from app.server.connection_limits import LimitedProtocol
+from app.server.crowded import TOLD_CONNECTIONS
 from app.server.ending import Lingering
 from tests.api.fakes import make_app, make_settings
-from tests.server.fakes import Line, Timers, opened
+from tests.server.fakes import LIMITS, Line, Timers, opened
 
 HOST = b"Host: localhost\r\n"
 KEY = b"X-Api-Key: k\r\n"
@@ -62,3 +63,18 @@ def test_nothing_is_parsed_behind_an_early_refusal(status: int) -> None:
         return protocol, line
 
     asyncio.run(refused())
+
+
+def test_a_connection_far_beyond_the_limit_is_closed_before_it_asks() -> None:
+    """Each takes a descriptor, and the processes of the server need some."""
+
+    async def closed() -> list[bool]:
+        state, lines = ServerState(), [Line() for _ in range(LIMITS.connections + 20)]
+        protocols = [opened(make_app(), line, state) for line in lines]
+        before = [line.closing for line in lines]
+        for protocol in protocols:
+            protocol.connection_lost(None)
+        return before
+
+    kept = LIMITS.connections + TOLD_CONNECTIONS
+    assert asyncio.run(closed()) == [False] * kept + [True] * (LIMITS.connections + 20 - kept)
