@@ -6,6 +6,9 @@ import signal
 
 from app.contracts.reasons import Restart
 
+FROM_OUTSIDE = tuple(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP))
+"""Nothing that a call does ends in one of these; out of memory, systems send TERM first or KILL."""
+
 
 class ChildDied(Exception):
     """The process ended, or was ended, while it was being called."""
@@ -29,4 +32,4 @@ class ChildTimeout(ChildDied):
 
 def ended(code: int | None) -> Restart:
     """Why a process ended that we have not killed, by its exit code."""
-    return Restart.KILLED if code == -signal.SIGKILL else Restart.CRASHED
+    return Restart.KILLED if code in FROM_OUTSIDE else Restart.CRASHED

@@ -35,6 +35,7 @@ from tests.engine.fakes import Sleeper, wait_until
 pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
 
 FAULTS = "tests.codecs.faults"
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
 
 class Pool:
@@ -251,14 +252,17 @@ def test_a_process_that_dies_while_idle_costs_nobody(one: Pool) -> None:
     assert one.reasons == ["killed"]
 
 
-def test_a_process_killed_over_a_picture_costs_it_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", FROM_OUTSIDE, ids=str)
+def test_a_process_killed_over_a_picture_costs_it_nothing(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
     """The system takes one when memory runs out: the call is run again, from its beginning."""
     before = open_descriptors()
     pool, gate = Pool(wall_seconds=60.0), Gate(tmp_path)
     try:
         held = gate.hold(pool)
         [pid] = pool.pool.pids()
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, sent)
         gate.open()
         assert held.result(timeout=60).meta["pid"] != pid
         assert pool.reasons == ["killed"]
@@ -267,12 +271,13 @@ def test_a_process_killed_over_a_picture_costs_it_nothing(tmp_path: Path) -> Non
     assert open_descriptors() == before
 
 
-def test_a_picture_whose_processes_are_killed_twice_is_not_to_blame() -> None:
+@pytest.mark.parametrize("sent", FROM_OUTSIDE, ids=str)
+def test_a_picture_whose_processes_are_killed_twice_is_not_to_blame(sent: signal.Signals) -> None:
     """Nor is it tried for ever: 503, with a time to come back."""
     pool = Pool(wall_seconds=60.0)
     try:
         with pytest.raises(Overloaded, match="ended two processes") as caught:
-            pool.call("end", {"signal": signal.SIGKILL}).result(timeout=60)
+            pool.call("end", {"signal": sent}).result(timeout=60)
         assert caught.value.retry_after > 0
         pool.echo()
         assert pool.reasons == ["killed", "killed"]
