@@ -105,7 +105,7 @@ class CodecProcess:
 
         Raises the error to blame when the process died, ran out of memory or took longer than the
         call's wall limit, and DeadlineExceeded when others kept it from running. Where somebody
-        else killed the process (out of memory, the system takes one of these) the call is not to
+        else killed or stopped the process (out of memory, the system takes one) the call is not to
         blame: raises Interrupted once, then Overloaded. Raises WorkerCrashed for a corrupt answer.
         """
         call, self._call = self._call, None
@@ -123,7 +123,7 @@ class CodecProcess:
             raise call.blame(message, limit=limit) from None
         except ChildDied as died:
             self._failure = died.reason
-            if died.reason is Restart.KILLED:
+            if died.reason in (Restart.KILLED, Restart.STOPPED):
                 if not call.interrupted:
                     call.interrupted = True
                     raise Interrupted from None
