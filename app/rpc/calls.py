@@ -127,9 +127,7 @@ class Calls:
         except StopAsyncIteration:
             return None
         except Overloaded as error:
-            fault = fault_of(error)
-            metadata = tuple(metadata_of(fault).items())
-            await context.abort(CODES[fault.status], fault.detail, metadata)
+            await _end(context, error)
             return None
 
     @asynccontextmanager
@@ -137,16 +135,13 @@ class Calls:
         """For a call that asks for no key and may stay as long as it likes: half of all calls are
         for those that ask for work. Ends the call where there are too many."""
         if self._kept >= self._most_kept:
-            fault = fault_of(
-                Overloaded(
-                    f"{self._kept} calls are kept open, as many as may",
-                    retry_after=KEPT_RETRY_SECONDS,
-                    limit=self._most_kept,
-                    received=self._kept + 1,
-                )
+            error = Overloaded(
+                f"{self._kept} calls are kept open, as many as may",
+                retry_after=KEPT_RETRY_SECONDS,
+                limit=self._most_kept,
+                received=self._kept + 1,
             )
-            metadata = tuple(metadata_of(fault).items())
-            await context.abort(CODES[fault.status], fault.detail, metadata)
+            await _end(context, error)
         self._kept += 1
         try:
             yield
@@ -254,6 +249,12 @@ class Calls:
 
 def metadata_of_call(call: Call) -> tuple[tuple[str, str], ...]:
     return tuple(call.metadata.items())
+
+
+async def _end(context: Any, error: PaddlepoolError) -> None:
+    """End the call with the error's code, words and metadata."""
+    fault = fault_of(error)
+    await context.abort(CODES[fault.status], fault.detail, tuple(metadata_of(fault).items()))
 
 
 async def _only(message: bytes) -> AsyncIterator[bytes]:

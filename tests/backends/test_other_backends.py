@@ -22,7 +22,6 @@ from app.evidence.proof import Evidence, Verdict, bitwise_equal, judge, max_abs_
 from app.observability.build_info import build_info
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles, ModelRepository
-from app.repository.selftest import read_selftest
 from tests.engine.fakes import PATIENCE
 
 pytestmark = pytest.mark.paddle
@@ -59,7 +58,7 @@ def opened(
 
 
 def golden(files: ModelFiles) -> tuple[Tensors, Tensors]:
-    test = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    test = files.selftest()
     return test.inputs, test.outputs
 
 

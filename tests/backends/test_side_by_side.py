@@ -17,7 +17,6 @@ from app.contracts.errors import BackendError
 from app.contracts.tensors import Tensors
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles, ModelRepository
-from app.repository.selftest import read_selftest
 from tests.engine.fakes import PATIENCE
 
 pytestmark = [
@@ -127,7 +126,7 @@ def ratio(
 @pytest.mark.parametrize("group", groups_of_one_thread(MODEL), ids=lambda group: group.name)
 def test_two_instances_do_the_work_of_two(two_cores: set[int], group: InstanceGroup) -> None:
     """On two cores: free to use either of them, and nearly twice as fast together as one alone."""
-    test = read_selftest(MODEL.directory, MODEL.manifest.inputs, MODEL.manifest.outputs)
+    test = MODEL.selftest()
     inputs = {name: array[:1] for name, array in test.inputs.items()}
     backend = ProcessBackend(nice=0)
 

@@ -11,7 +11,6 @@ from app.comparison.opening import open_groups
 from app.contracts.errors import BackendError
 from app.contracts.ports import PredictorSpec, Suspended
 from app.repository.layout import ModelRepository
-from app.repository.selftest import read_selftest
 from tests.engine.fakes import FakeFactory, FakePredictor, write_double
 
 
@@ -37,7 +36,7 @@ def test_a_group_that_cannot_be_opened_whole_is_closed(
     files = ModelRepository(tmp_path).read("double", 1)
     factory = Once()
     factory.error = error
-    selftest = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    selftest = files.selftest()
     groups = [files.config.group("main")]
     try:
         opened = open_groups(

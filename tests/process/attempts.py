@@ -127,10 +127,10 @@ def attempts(folder: Path) -> dict[str, Callable[[], object]]:
     }
 
 
-def outcomes(folder: Path) -> dict[str, str]:
+def outcomes(tried: Mapping[str, Callable[[], object]]) -> dict[str, str]:
     """By name: the error that stopped it, or "done"."""
     found = {}
-    for name, attempt in attempts(folder).items():
+    for name, attempt in tried.items():
         try:
             attempt()
         except OSError as refused:
@@ -143,7 +143,7 @@ def outcomes(folder: Path) -> dict[str, str]:
 def in_codec(
     meta: Mapping[str, Any], arrays: Mapping[str, Any], descriptors: Sequence[int]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    return outcomes(Path(meta["folder"])), {}
+    return outcomes(attempts(Path(meta["folder"]))), {}
 
 
 def open_terminal(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
@@ -151,19 +151,11 @@ def open_terminal(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
 
     def handle(*_: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         os.write(2, b"written")
-        found = {}
         tried: dict[str, Callable[[], object]] = {
             "its own": lambda: os.close(os.open("/dev/tty", os.O_RDONLY)),
             "read": lambda: os.read(2, 0),
         }
-        for name, attempt in tried.items():
-            try:
-                attempt()
-            except OSError as refused:
-                found[name] = errno.errorcode[refused.errno or 0]
-            else:
-                found[name] = "done"
-        return found, {}
+        return outcomes(tried), {}
 
     return {}, handle
 
@@ -175,7 +167,7 @@ def open_predictor(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]
     def before() -> None:
         """A thread that is older than the filter, as those of the frameworks are."""
         ready.wait()
-        found.update(outcomes(Path(folder[0])))
+        found.update(outcomes(attempts(Path(folder[0]))))
 
     folder: list[str] = []
     thread = threading.Thread(target=before, daemon=True)

@@ -22,7 +22,6 @@ from app.programs.derive import Derived
 from app.programs.place import add_program
 from app.repository.layout import ModelFiles, ModelRepository
 from app.repository.manifest import Derivation, DerivedProgram
-from app.repository.selftest import read_selftest
 from tests.engine.fakes import FakeFactory, row, write_double
 
 MODELS = Path(__file__).parents[2] / "model_repo"
@@ -96,7 +95,7 @@ def test_the_official_weights_need_no_data(
 
 def _run_on(files: ModelFiles, *groups: str) -> None:
     """The golden input on each group, within the group's own budget."""
-    golden = read_selftest(files.directory, files.manifest.inputs, files.manifest.outputs)
+    golden = files.selftest()
     agreement = agreement_of(files.info(), tasks=load_tasks(PIPELINES))
     test = replace(golden, agreement=agreement)
     for name in groups:

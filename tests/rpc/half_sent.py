@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from types import TracebackType
 
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 4, 6, 8
@@ -32,15 +31,7 @@ class HalfSent:
         fields |= {"te": "trailers", "content-type": "application/grpc"}
         self._send(HEADERS, CALL, b"".join(map(_field, fields, fields.values())), END_HEADERS)
 
-    def __enter__(self) -> HalfSent:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._socket.close()
 
     def go_on(self) -> None:

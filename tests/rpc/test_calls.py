@@ -490,7 +490,9 @@ def test_of_messages_that_have_no_place_little_is_taken(registry: ModelRegistry)
     with opened(registry, **sizes) as client, contextlib.ExitStack() as stack:
         path = f"/{SERVICE}/ModelInfer"
         calls = [
-            stack.enter_context(HalfSent(client.port, path, message_bytes=8 << 20))
+            stack.enter_context(
+                contextlib.closing(HalfSent(client.port, path, message_bytes=8 << 20))
+            )
             for _ in range(4)
         ]
         until = time.monotonic() + 0.8  # a place may be lost, and taken by the next, after a second
