@@ -1,19 +1,15 @@
 """A version directory that appears complete or not at all: staged, synced, renamed."""
 
-import contextlib
 import json
 import os
-import secrets
-import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from app.contracts.errors import ExportError
-from app.repository.layout import STAGING, VERSION
+from app.repository.layout import VERSION
+from app.repository.staging import staging_name
 
-LEFTOVER_SECONDS = 86_400.0
 LAST_VERSION = 999_999_999
 """The highest that VERSION allows, and so the highest that a server sees."""
 
@@ -35,8 +31,6 @@ def next_version(model: Path) -> int:
 def staged_version(model: Path, version: int) -> Iterator[Path]:
     """An empty directory to build `version` in; published when the block ends without an error.
 
-    The server ignores staging directories. One that was left behind by a power cut harms nothing,
-    and the first to be published a day later removes it.
     Raises ExportError when the version exists already, or is none that a server would see.
     """
     if not VERSION.fullmatch(str(version)):
@@ -47,13 +41,11 @@ def staged_version(model: Path, version: int) -> Iterator[Path]:
         )
     if (model / str(version)).exists():
         raise ExportError(f"{model.name} already has a version {version}")
-    staging = model / f"{STAGING}{secrets.token_hex(6)}"
-    try:
-        staging.mkdir(parents=True)
-    except OSError as error:
-        raise ExportError(f"cannot write to {model}: {error.strerror}") from error
-    _remove_leftovers(model)
-    try:
+    with staging_name(model) as staging:
+        try:
+            staging.mkdir(parents=True)
+        except OSError as error:
+            raise ExportError(f"cannot write to {model}: {error.strerror}") from error
         yield staging
         for path in [*staging.iterdir(), staging]:
             _sync(path)
@@ -62,16 +54,6 @@ def staged_version(model: Path, version: int) -> Iterator[Path]:
         except OSError as error:
             raise ExportError(f"version {version} of {model.name} was taken meanwhile") from error
         _sync(model)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _remove_leftovers(model: Path) -> None:
-    """Old enough that nobody can be building in it, on this machine or another."""
-    for staging in model.glob(f"{STAGING}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - staging.stat().st_mtime > LEFTOVER_SECONDS:
-                shutil.rmtree(staging)
 
 
 def _sync(path: Path) -> None:

@@ -14,8 +14,6 @@ from app.repository.manifest import MANIFEST, Manifest, read_manifest, verify_fi
 from app.repository.selftest import SELFTEST, SelfTest, read_selftest
 
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
-STAGING = ".staging-"
-"""How names begin of what is being written in a model's directory: no server looks at them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

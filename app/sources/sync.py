@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,8 +11,9 @@ from pathlib import Path
 
 from app.contracts.errors import ConfigError, DownloadError, ManifestError
 from app.repository.config import MAX_CONFIG_BYTES, ModelConfig, parse_config
-from app.repository.layout import STAGING, VERSION
+from app.repository.layout import VERSION
 from app.repository.manifest import MANIFEST, MAX_MANIFEST_BYTES, read_manifest, verify_files
+from app.repository.staging import staging_name
 from app.sources.remote import RemoteFile, RemoteModel, Source, fingerprint
 
 CONFIG = "config.toml"
@@ -98,8 +97,8 @@ def _sync_model(
             complete += 1
     if complete:  # only now: until then an older version is what can be served
         for version in sorted(_local_versions(directory) - set(model.versions)):
-            (directory / str(version)).rename(dropped := _unseen(directory))
-            shutil.rmtree(dropped, ignore_errors=True)
+            with staging_name(directory) as dropped:
+                (directory / str(version)).rename(dropped)
             changes.removed.append(f"{name}/{version}")
 
 
@@ -145,9 +144,9 @@ def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteF
 
     What stands under that number already stays until the new content is complete.
     """
-    staging, place = _unseen(model), model / str(version)
-    staging.mkdir()
-    try:
+    place = model / str(version)
+    with staging_name(model) as staging:
+        staging.mkdir()
         _write(staging / MANIFEST, [source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES)])
         label = f"{model.name}/{version}"
         with _labelled(label, staging):
@@ -163,12 +162,10 @@ def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteF
             _write(staging / name, source.blocks(files[name]))
         with _labelled(label, staging):
             verify_files(staging, manifest)
-        if place.exists():
-            place.rename(replaced := _unseen(model))
-            shutil.rmtree(replaced, ignore_errors=True)
-        staging.rename(place)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        with staging_name(model) as replaced:
+            if place.exists():
+                place.rename(replaced)
+            staging.rename(place)
 
 
 @contextmanager
@@ -179,11 +176,6 @@ def _labelled(label: str, staging: Path) -> Iterator[None]:
     except ManifestError as error:
         built = f"{staging.parent.name}/{staging.name}"
         raise ManifestError(error.message.replace(built, label)) from error
-
-
-def _unseen(model: Path) -> Path:
-    """A name in the model's directory that no server looks at."""
-    return model / f"{STAGING}{secrets.token_hex(6)}"
 
 
 def _local_versions(directory: Path) -> set[int]:
@@ -207,9 +199,9 @@ def _write(path: Path, blocks: Iterable[bytes]) -> None:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    temporary = _unseen(path.parent)
-    _write(temporary, [content])
-    temporary.rename(path)
+    with staging_name(path.parent) as temporary:
+        _write(temporary, [content])
+        temporary.rename(path)
 
 
 def _read_refused(root: Path) -> dict[str, str]:

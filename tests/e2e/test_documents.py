@@ -41,13 +41,13 @@ NOT_RUN = {
     ".venv/bin/python loadtest/fairness.py": "takes minutes",
     ".venv/bin/python loadtest/soak.py": "takes hours; tests/loadtest runs some seconds of it",
     "paddlepool derive": "changes the repository; tests/programs does it to a copy",
-    'pip install "paddlepool[quantize]"': "installs",
+    ".venv/bin/python -m pip install -e '.[quantize]'": "installs",
     "paddlepool pull u2netp": "fetches; tests/export does it from a server of its own",
     "paddlepool import u2net ": "needs a file of other people's",
     "python -c 'import sys, torch": "needs a file of other people's",
-    "pip install 'paddlepool[sources]'": "installs",
-    "pip install 'paddlepool[ray]'": "installs, and starts a cluster; tests/scale does it",
-    "pip install 'paddlepool[otel]'": "installs, and serves until it is stopped",
+    ".venv/bin/python -m pip install -e '.[sources]'": "installs",
+    ".venv/bin/python -m pip install -e '.[ray]'": "installs, starts a cluster",
+    ".venv/bin/python -m pip install -e '.[otel]'": "installs, and serves until it is stopped",
     "mkdir -p model_repo/resnet18/1": "needs a file of other people's; the tutorial does the same",
     "mkdir -p model_repo/isnet/1": "needs a file of other people's",
     "paddlepool models verify --quality": "needs the data sets, and minutes",
@@ -104,7 +104,7 @@ class Desk:
         command.write_text(f"#!/bin/sh\n{asking}\n", "utf-8")
         command.chmod(0o755)
         (root / "docs").symlink_to(ROOT / "docs")
-        for name in ("photo.jpg", "beach.jpg", "photos/cat.jpg"):
+        for name in ("photo.jpg", "a.jpg", "b.jpg", "beach.jpg", "photos/cat.jpg"):
             (root / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / "docs" / "images" / "astronaut.jpg", root / name)
         (root / "comments.csv").write_text("text\n今天真开心\n", "utf-8")

@@ -243,6 +243,18 @@ def test_a_copy_that_is_ended_leaves_nothing_behind(stuck: str, local: Path) -> 
     wait_until(lambda: leftovers(local) == [])
 
 
+def test_a_file_that_is_half_written_at_the_end_leaves_nothing_behind(
+    origin: Path, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(_descriptor: int) -> None:
+        sys.exit(143)
+
+    monkeypatch.setattr(os, "fsync", ended)
+    with pytest.raises(SystemExit):
+        synced(origin, local)
+    assert list(local.rglob("*")) == [local / "double"]
+
+
 @pytest.mark.slow
 def test_a_copy_ends_with_the_server_that_was_killed(stuck: str, local: Path) -> None:
     """Nothing is left running, and nothing on the disk."""
