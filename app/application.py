@@ -211,9 +211,7 @@ def _layers(
         Middleware(Access, routes=routes, metrics=services.metrics, lifecycle=services.lifecycle)
     )
     if settings.trusted_proxies:
-        layers.append(
-            Middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
-        )
+        layers.append(Middleware(ProxyHeadersMiddleware, trusted_hosts=settings.proxies()))
     if settings.cors_origins:
         layers.append(
             Middleware(

@@ -109,6 +109,16 @@ class DoorSettings(BaseModel):
             ipaddress.ip_network(network)  # raises ValueError
         return value
 
+    def proxies(self) -> list[str]:
+        """The trusted proxies; of IPv4 also as a socket of both kinds names them."""
+        found = [ipaddress.ip_network(network) for network in self.trusted_proxies]
+        mapped = (
+            f"::ffff:{network.network_address}/{96 + network.prefixlen}"
+            for network in found
+            if network.version == 4
+        )
+        return [*self.trusted_proxies, *mapped]
+
     @field_validator("allowed_hosts")
     @classmethod
     def _hosts_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:

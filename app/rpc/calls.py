@@ -78,7 +78,7 @@ class Calls:
         self._services = services
         self._tracing = services.tracing
         self._gates = gates
-        proxies = list(settings.trusted_proxies)
+        proxies = settings.proxies()
         self._told_by_proxies = (
             ProxyHeadersMiddleware(_nothing, trusted_hosts=proxies) if proxies else None
         )

@@ -232,8 +232,9 @@ def make_app(
 class Client:
     """Sends requests to an application in this process."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, *, peer: str = "127.0.0.1") -> None:
         self.app = app
+        self._peer = peer
 
     def send(self, method: str, path: str, **options: Any) -> httpx.Response:
         return self.send_all([(method, path, options)])[0]
@@ -248,7 +249,9 @@ class Client:
         self, requests: Sequence[tuple[str, str, Mapping[str, Any]]]
     ) -> list[httpx.Response]:
         async def run() -> list[httpx.Response]:
-            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            transport = httpx.ASGITransport(
+                self.app, raise_app_exceptions=False, client=(self._peer, 123)
+            )
             async with httpx.AsyncClient(
                 transport=transport, base_url="http://localhost"
             ) as client:

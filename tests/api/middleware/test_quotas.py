@@ -77,6 +77,17 @@ def test_a_trusted_proxy_tells_the_address() -> None:
     assert statuses == [200, 429]
 
 
+def test_a_socket_of_both_kinds_has_the_same_proxies() -> None:
+    """It writes an IPv4 address as one of IPv6."""
+    app = app_of(trusted_proxies=("192.0.2.0/24", "2001:db8::1"), quota_requests_per_minute=1).app
+    statuses = [
+        Client(app, peer=peer).post("/sentiment", json=JSON, headers=told).status_code
+        for peer in ("::ffff:192.0.2.7", "192.0.2.8", "2001:db8::1", "::ffff:198.51.100.1")
+        for told in ({"X-Forwarded-For": f"203.0.113.{number}"} for number in (1, 2))
+    ]
+    assert statuses == [200, 200, 429, 429, 429, 429, 200, 429]
+
+
 def test_an_ipv6_client_is_its_network() -> None:
     """Whoever has one address has 2^64 of them."""
     assert client_network("2001:db8::1") == client_network("2001:db8::ffff:1") == "2001:db8::/64"
