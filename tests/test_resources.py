@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +71,34 @@ def test_what_is_free_is_free_in_the_container(tmp_path: Path) -> None:
     (v1 / "memory.usage_in_bytes").write_text("3500000\n")
     (v1 / "memory.stat").write_text("total_inactive_file 600000\n")
     assert available_memory(tmp_path, meminfo) == 100_000
+
+
+HEAPS = """
+import ctypes, sys, threading
+from app.resources import use_one_heap
+{before}
+begun, done = threading.Barrier(7), threading.Barrier(7)
+def work():
+    kept = [bytearray(5000) for _ in range(100)]
+    begun.wait()
+    done.wait()
+for _ in range(6):
+    threading.Thread(target=work).start()
+begun.wait()
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+done.wait()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+@pytest.mark.parametrize(("before", "one"), [("use_one_heap()", True), ("", False)])
+def test_threads_share_one_heap(tmp_path: Path, before: str, one: bool) -> None:
+    """As the C library itself tells; by default each has its own."""
+    told = tmp_path / "heaps.xml"
+    program = HEAPS.format(before=before)
+    subprocess.run([sys.executable, "-c", program, str(told)], check=True, timeout=60)
+    assert (told.read_text("ascii").count("<heap nr=") == 1) is one

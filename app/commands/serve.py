@@ -41,11 +41,13 @@ def run(args: argparse.Namespace) -> int:
     from app.observability import json_log
     from app.pipelines import PIPELINES
     from app.pipelines.task import load_tasks, settings_class
+    from app.resources import use_one_heap
     from app.server import run as server
     from app.server.descriptors import affordable_connections
     from app.settings import explain, unknown_variables
     from app.sources.refresh import first_refresh
 
+    use_one_heap()
     names = ("host", "port", "model_repository", "log_level")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     all_settings = settings_class(load_tasks(PIPELINES).values())

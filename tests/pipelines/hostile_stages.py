@@ -42,6 +42,7 @@ OPENED: dict[str, Wrong] = {
     "no tensor": lambda meta, arrays: arrays.clear(),
     "wider numbers": given("input", lambda x: x.astype(np.float64)),
     "a smaller tensor": given("input", lambda x: x[:, :, :1, :1]),
+    "no numbers": given("input", lambda x: np.full_like(x, np.nan)),
     "seven rows": given("input", lambda x: x.repeat(7, axis=0)),
 }
 RENDERED: dict[str, Wrong] = {

@@ -1,13 +1,16 @@
 """What a codec process may answer to the calls of `app.pipelines.segment.stages`: the process has
 opened a stranger's bytes and may be a stranger's by now.
 
-Each function follows `app.process.answers.Check`. No value of an array is looked at.
+Each function follows `app.process.answers.Check`. Of the values of an array only those that
+become a network's input are looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from app.contracts.tensors import Tensors
 from app.pipelines.segment.request import SIZE_PIXELS
@@ -27,6 +30,8 @@ def check_opened(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tens
     _check_stages(meta["seconds"], "decode", "preprocess")
     side = asked["network"]["size"]
     _check_arrays(arrays, input=("float32", (1, 3, side, side)))
+    if not np.isfinite(arrays["input"]).all():
+        raise ValueError("an input with values that are no finite numbers")
 
 
 def check_background(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
