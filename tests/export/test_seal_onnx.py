@@ -87,9 +87,14 @@ def test_a_matting_network_of_another_shape_is_served(sealed: Path, tmp_path: Pa
     with running(sealed, tmp_path) as server, server.client() as client:
         server.wait_loaded()
         for group in ("onnxruntime", "openvino"):
-            reply = client.post(
+            reply = client.post(  # the second group starts with its first request
                 "/segment",
-                params={"output": "mask", "refine": "none", "predictor": group},
+                params={
+                    "output": "mask",
+                    "refine": "none",
+                    "predictor": group,
+                    "timeout_ms": 30_000,
+                },
                 content=body.getvalue(),
                 headers={"content-type": "image/png"},
             )
