@@ -29,7 +29,7 @@ from app.codecs.bands import bands
 from app.codecs.boxes import still_picture
 from app.codecs.headers import check_header, check_size
 from app.codecs.jpeg_header import check_decoding_twice
-from app.codecs.limits import PictureLimits
+from app.codecs.limits import EXIF_BYTES, PictureLimits
 from app.codecs.picture import Pixels
 from app.codecs.sniff import sniff
 from app.codecs.tiff import first_page
@@ -45,6 +45,7 @@ _PLUGINS = (
     WebPImagePlugin,
 )
 _ORIENTATION = 0x0112
+_METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 
 _TURNS: dict[int, Callable[[Pixels], Pixels]] = {
     2: lambda pixels: cv2.flip(pixels, 1),
@@ -150,7 +151,10 @@ def _is_cut_short(body: bytes, pixels: Pixels, limits: PictureLimits) -> bool:
 
 
 def _orientation(image: Image.Image) -> int:
-    """1 to 8; broken metadata does not make a picture unreadable."""
+    """1 to 8; broken metadata does not make a picture unreadable, and what is larger than metadata
+    are is not looked at."""
+    if any(len(image.info.get(name, b"")) > EXIF_BYTES for name in _METADATA):
+        return 1
     try:
         return int(image.getexif().get(_ORIENTATION, 1))
     except Exception:

@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 
-from app.codecs.limits import PictureLimits
+from app.codecs.limits import EXIF_BYTES, PictureLimits
 from app.contracts.errors import ImageUnreadable, TooManyScans
 
 SCAN_BUDGET = 48
@@ -28,7 +28,8 @@ _SCAN_END = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 ends the scan."""
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 _FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
-_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
+_START_OF_SCAN, _END_OF_IMAGE, _APP1 = 0xDA, 0xD9, 0xE1
+_EXIF = b"Exif\0\0"
 
 
 class _Scans:
@@ -37,7 +38,7 @@ class _Scans:
 
     def __init__(self, limits: PictureLimits, *, parts: int = 1, pixels: int = 0) -> None:
         self.width = self.height = 0
-        self.segments = self.stray = 0
+        self.segments = self.stray = self.exif_bytes = 0
         self.most_segments = SEGMENTS + PART_SEGMENTS * (parts - 1)
         self._limits = limits
         self._pixels = pixels
@@ -90,6 +91,16 @@ class _Scans:
                 f"pixels; the limit is {self.budget:,} for {self.width} x {self.height}",
                 limit=self.budget,
                 received=round(self.cost),
+            )
+
+    def exif(self, length: int) -> None:
+        """Count a segment of EXIF, all of which Pillow joins. Raises ImageUnreadable."""
+        self.exif_bytes += length
+        if self.exif_bytes > EXIF_BYTES:
+            raise ImageUnreadable(
+                f"the JPEG has more than {EXIF_BYTES:,} bytes of EXIF, which is the limit",
+                limit=EXIF_BYTES,
+                received=f"more than {EXIF_BYTES}",
             )
 
 
@@ -156,6 +167,8 @@ def _walk(body: bytes, scans: _Scans) -> None:
             scans.frame(body, at)
         elif marker == _START_OF_SCAN and at + 5 <= len(body):
             scans.scan(body, at)
+        elif marker == _APP1 and body.startswith(_EXIF, at + 4):
+            scans.exif(length)
         at += 2 + max(length, 2)
         if marker == _START_OF_SCAN:
             end = _SCAN_END.search(body, at)

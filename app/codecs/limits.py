@@ -8,6 +8,9 @@ WEBP_SIDE = 16_383
 """A property of the format."""
 WEBP_PIXELS = 36_000_000
 """Encoding WebP with alpha takes about 26 bytes a pixel: this is what a codec process can hold."""
+EXIF_BYTES = 256 * 1024
+"""Cameras write a tenth. Pillow makes an object of every fraction in it, four millionths of a
+second for each eight bytes, to tell how a picture is turned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import threading
@@ -34,7 +35,8 @@ class PictureStore:
         return self._held
 
     def open(self) -> Picture:
-        return Picture(self, os.memfd_create("picture", os.MFD_CLOEXEC))
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        return Picture(self, os.memfd_create("picture", flags))
 
     def _charge(self, size: int) -> None:
         if size > self._budget:  # it would not fit into an empty store: waiting would not help
@@ -71,12 +73,16 @@ class Picture:
         self._open = True
 
     def charge(self) -> None:
-        """Count what was written against the budget.
+        """Count what was written against the budget; its size does not change from now on, whoever
+        still has the descriptor.
 
         Raises Overloaded when it does not fit now, ResolutionTooHigh when it never would.
         """
         with self._lock:
             if self._open:
+                fcntl.fcntl(
+                    self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+                )
                 size = os.fstat(self.descriptor).st_size
                 self._store._charge(size)
                 self._charged = size

@@ -30,6 +30,9 @@ _WHITE_IS_ZERO, _YCBCR, _JPEG = 0, 6, 7
 _OF_TILES = (TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES)
 _SIZES = {1: "B", 3: "H", 4: "L"}
 """Types of whole numbers: bytes, shorts and longs."""
+_FRACTIONS = (5, 10)
+MOST_FRACTIONS = 1_024
+"""Pillow makes an object of each, four millionths of a second; colour matrices have a dozen."""
 _ENTRY_BYTES = 12
 _LEAST_TILE = 16
 _LARGEST_BLOCK = 16
@@ -92,6 +95,13 @@ class _Page:
         self._entries: dict[int, tuple[int, int, int]] = {}
         for at in range(start + 2, self.end, _ENTRY_BYTES):
             tag, kind, number = struct.unpack_from(f"{self._order}HHL", body, at)
+            if kind in _FRACTIONS and number > MOST_FRACTIONS:
+                raise ImageUnreadable(
+                    f"an entry of the TIFF's directory has {number:,} fractions; "
+                    f"it may have {MOST_FRACTIONS:,}",
+                    limit=MOST_FRACTIONS,
+                    received=number,
+                )
             if tag in self._entries:
                 # Readers differ in which one they take.
                 raise ImageUnreadable("the TIFF's directory has an entry twice")

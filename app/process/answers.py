@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -13,6 +13,7 @@ from app.contracts.errors import BackendError, PaddlepoolError
 from app.contracts.tensors import Tensors
 
 MESSAGE_CHARACTERS = 1000
+LARGEST_NUMBER = sys.float_info.max
 
 Check = Callable[[Mapping[str, Any], Mapping[str, Any], Tensors], None]
 """Given what a call was sent, and the values and arrays that answer it; raises ValueError for what
@@ -55,7 +56,7 @@ def read_answer(text: bytes) -> Answer | Exception:
     seconds: Any = answer.get("seconds")
     if not isinstance(meta, dict) or not isinstance(layout, list):
         raise ValueError("an answer has values and arrays")
-    if type(seconds) not in (int, float) or not 0 <= seconds < math.inf:
+    if type(seconds) not in (int, float) or not 0 <= seconds <= LARGEST_NUMBER:
         raise ValueError("an answer says how many seconds it took")
     return Answer(meta, layout, float(seconds))
 
@@ -87,8 +88,8 @@ def _plain(value: object) -> int | float | str | None:
         return _text(value)
     if not isinstance(value, int | float):
         return None
-    if not math.isfinite(value):
-        raise ValueError("an error's numbers are finite")
+    if not abs(value) <= LARGEST_NUMBER:
+        raise ValueError("an error's numbers are finite, and no larger than a float's")
     return value
 
 

@@ -34,7 +34,7 @@ from app.process.environment import child_environment
 from app.process.proc_status import ProcStatus
 from app.process.shared_arrays import SharedArrays
 from app.process.suspension import HELD_SECONDS
-from app.process.worker import END_WITH_THREAD, HEADER_BYTES, SLOTS
+from app.process.worker import ARGUMENTS, END_WITH_THREAD, HEADER_BYTES, SLOTS
 
 STOPPED_SECONDS = 0.5
 """A child in state T (stopped) for this long counts as dead: nothing in it will ever answer."""
@@ -102,7 +102,7 @@ class Child:
             inherited = (theirs.fileno(), lifeline, *blocks)
             options = [END_WITH_THREAD] if limits.suspension is not None else []
             options += [limits.confinement] if limits.confinement is not None else []
-            command = [sys.executable, "-m", "app.process.worker", *map(str, inherited)]
+            command = [sys.executable, *ARGUMENTS, *map(str, inherited)]
             self._process = subprocess.Popen(
                 command + options,
                 pass_fds=inherited,

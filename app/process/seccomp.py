@@ -71,8 +71,11 @@ _ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277
 _CLONE_THREAD = 0x10000
 _OPEN_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _SET_ID = stat.S_ISUID | stat.S_ISGID
-_TYPING = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX: what they put into a terminal, its shell runs."""
+_IOCTLS = (0x5412, 0x541C, 0x8901, 0x8902)
+"""TIOCSTI and TIOCLINUX: what they put into a terminal, its shell runs. What FIOSETOWN and
+SIOCSPGRP name is sent signals."""
+_SIGNALLING = (8, 10, 15)
+"""Likewise, of fcntl(): F_SETOWN, F_SETSIG and F_SETOWN_EX."""
 _X32 = 0x40000000
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -116,6 +119,7 @@ def _program(column: int, architecture: int, *, files: bool) -> list[Instruction
     program += _where((234, 131)[column], _one_of(0, own[1:]))  # tgkill
     program += _where((302, 261)[column], _one_of(0, own))  # prlimit64
     program += _where((56, 220)[column], _with_bits(0, _CLONE_THREAD))  # clone
+    program += _where((72, 25)[column], _none_of(1, _SIGNALLING))  # fcntl
     ioctl, openat = (16, 29)[column], (257, 56)[column]
     if files:
         # What a file object gets that asks whether it is a terminal; Python then does without.
@@ -124,7 +128,7 @@ def _program(column: int, architecture: int, *, files: bool) -> list[Instruction
             program += _where(2, _without_bits(1, _OPEN_TO_WRITE))  # open
         program += _where(openat, _without_bits(2, _OPEN_TO_WRITE))
     else:
-        program += _where(ioctl, _none_of(1, _TYPING))
+        program += _where(ioctl, _none_of(1, _IOCTLS))
         if column == 0:
             program += _where(2, _without_bits(2, _SET_ID))  # open
             program += _where(85, _without_bits(1, _SET_ID))  # creat

@@ -27,6 +27,12 @@ from app.contracts.tensors import Tensors
 from app.process.confinement import Confinement, confine, confine_early
 from app.process.shared_arrays import SharedArrays
 
+_NAME = "app.process.worker"
+_ROOT = str(Path(__file__).parents[2])
+_PROGRAM = f"import sys; sys.path.append({_ROOT!r}); from {_NAME} import main; main(sys.argv[2:])"
+ARGUMENTS = ("-P", "-c", _PROGRAM, _NAME)
+"""Python's, to run this; the name is for whoever lists processes. With `-m` it would import from
+the working directory, before anything is confined, and codec processes could read there."""
 HEADER_BYTES = 128 << 10
 MAX_DESCRIPTORS = 8
 SLOTS = 2
@@ -179,7 +185,3 @@ def _exit_with_parent(lifeline: int) -> None:
     """Block until the parent's end of the pipe closes; a busy native call cannot outlive it."""
     os.read(lifeline, 1)
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

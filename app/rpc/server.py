@@ -147,9 +147,8 @@ class _SharedMemory(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has n
         if "SharedMemory" not in handler_call_details.method:
             return None
 
-        async def refuse(message: bytes, context: Any) -> bytes:
-            del message
+        async def refuse(_messages: AsyncIterator[bytes], context: Any) -> None:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_SHARED_MEMORY)
-            return b""
 
-        return grpc.unary_unary_rpc_method_handler(refuse)
+        # As a stream: of a message alone the whole would be received before it is refused.
+        return grpc.stream_stream_rpc_method_handler(refuse)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import time
 import zlib
 from collections.abc import Callable
@@ -52,6 +53,27 @@ def test_broken_metadata_does_not_make_a_picture_unreadable() -> None:
     """An EXIF block of noise leaves the picture as it is stored."""
     body = pictures.encoded(pictures.corners(), "JPEG", quality=95, exif=b"Exif\0\0" + b"\xff" * 64)
     near(UPRIGHT, decode(body, LIMITS), mean=6.0)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_what_is_too_large_for_metadata_is_not_looked_at(kind: str) -> None:
+    """An orientation of half a million fractions, each an object of Pillow's, took seconds."""
+    count = 500_000
+    entry = struct.pack(">LHHHLLL", 8, 1, 0x0112, 5, count, 26, 0)
+    exif = b"Exif\0\0MM\0*" + entry + struct.pack(">LL", 6, 1) * count
+    body = pictures.encoded(pictures.corners(), kind, exif=exif)
+    before = time.process_time()
+    near(UPRIGHT, decode(body, LIMITS), mean=6.0)
+    assert time.process_time() - before < 0.5
+
+
+def test_the_exif_of_a_jpeg_has_an_end() -> None:
+    """Pillow joins all segments of it before anybody can ask how large it is."""
+    segment = b"\xff\xe1\xff\xff" + b"Exif\0\0".ljust(65_533, b"\0")
+    assert walk_jpeg(pictures.padded_jpeg(segment * 4), LIMITS)
+    with pytest.raises(ImageUnreadable, match="262,144 bytes of EXIF") as error:
+        decode(pictures.padded_jpeg(segment * 5), LIMITS)
+    assert error.value.limit == 262_144
 
 
 def test_the_first_frame_of_an_animation_is_taken() -> None:

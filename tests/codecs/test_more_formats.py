@@ -426,6 +426,20 @@ def test_what_a_tiff_holds_is_bounded(make: Callable[[], bytes], says: str) -> N
     assert time.process_time() - before < 0.5
 
 
+@pytest.mark.parametrize("tag", [274, 282])
+def test_fractions_have_bounds(tag: int) -> None:
+    """Of an orientation or a resolution: Pillow made an object of each."""
+    body = bytearray(grey((16, 16), 1, [bytes(256)], rows=16, more={tag: [1] * 2_050}))
+    for count, refused in ((1_024, False), (1_025, True)):
+        struct.pack_into("<HL", body, entry(bytes(body), tag) + 2, 5, count)
+        with (
+            pytest.raises(ImageUnreadable, match="1,025 fractions")
+            if refused
+            else contextlib.nullcontext()
+        ):
+            decode(bytes(body), LIMITS)
+
+
 def test_tiles_have_bounds() -> None:
     """Of one pixel there would be millions, and one of four billion would fill the memory."""
     body = plain()

@@ -76,6 +76,19 @@ def test_releasing_twice_closes_once() -> None:
         os.close(other)
 
 
+@pytest.mark.parametrize("size", [1, 240])
+def test_what_is_charged_keeps_its_size(size: int) -> None:
+    """Whoever kept the descriptor, and whoever reads the pixels meanwhile."""
+    store = PictureStore(budget=120)
+    picture = store.open()
+    write_pixels(picture.descriptor, np.zeros((10, 4, 3), np.uint8))
+    picture.charge()
+    with pytest.raises(PermissionError):
+        os.ftruncate(picture.descriptor, size)
+    assert os.fstat(picture.descriptor).st_size == store.held == 120
+    picture.release()
+
+
 def test_a_released_picture_is_not_charged() -> None:
     """The reply that comes after the client has gone counts for nothing."""
     store = PictureStore(budget=120)

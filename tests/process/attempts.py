@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import termios
@@ -23,6 +24,8 @@ PTRACE_ATTACH = 16
 PTRACE_NUMBER = {"x86_64": 101, "aarch64": 117}
 IOCTL_NUMBER = {"x86_64": 16, "aarch64": 29}
 TIOCLINUX = 0x541C
+F_SETOWN_EX = 15
+FIOSETOWN = 0x8901
 
 
 def _call(numbers: Mapping[str, int], *arguments: object) -> None:
@@ -116,6 +119,14 @@ def attempts(folder: Path) -> dict[str, Callable[[], object]]:
         ),
         "remove an attribute by descriptor": lambda: _by_descriptor(
             lambda d: os.removexattr(d, "user.test")
+        ),
+        "have signals sent": lambda: fcntl.fcntl(2, fcntl.F_SETOWN, os.getppid()),
+        "choose the signal": lambda: fcntl.fcntl(2, fcntl.F_SETSIG, signal.SIGKILL),
+        "have signals sent to any": lambda: fcntl.fcntl(
+            2, F_SETOWN_EX, struct.pack("ii", 1, os.getppid())
+        ),
+        "have signals sent by a device": lambda: fcntl.ioctl(
+            2, FIOSETOWN, struct.pack("i", os.getppid())
         ),
         "type into a terminal": lambda: fcntl.ioctl(2, termios.TIOCSTI, b"#"),
         "type with more bits": _type_with_more_bits,

@@ -53,6 +53,22 @@ def test_a_codec_process_can_touch_nothing(folder: Path) -> None:
         pool.close()
 
 
+@pytest.mark.slow
+def test_the_working_directory_is_nothing_to_a_codec_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It imports nothing from there, and may read nothing there: a server starts anywhere."""
+    (folder / "ctypes.py").write_text("raise SystemError", "utf-8")
+    monkeypatch.chdir(folder)
+    pool = CodecPool(count=1)
+    try:
+        made = {"folder": str(folder)}
+        call = pool.submit("tests.process.attempts:in_codec", made, deadline=time.monotonic() + 60)
+        assert call.result(timeout=60).meta["read"] in REFUSED
+    finally:
+        pool.close()
+
+
 def test_a_predictor_process_may_write_where_models_are_converted_and_nowhere_else(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
