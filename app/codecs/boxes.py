@@ -13,6 +13,7 @@ from collections.abc import Container, Iterator
 
 from app.codecs.av1 import Av1Frames
 from app.codecs.hevc import LARGEST_BLOCK, HevcFrames
+from app.codecs.limits import EXIF_BYTES
 from app.contracts.errors import ImageUnreadable
 
 ENTRIES = 262_144
@@ -42,6 +43,7 @@ def check_items(body: bytes, kind: str) -> tuple[int, int]:
     pixels = file.pixels(file.primary)
     _check_derived(file, pixels + FREE_PIXELS)
     _check_frames(file, PICTURES * max(pixels, FREE_PIXELS))
+    _check_exif(file)
     return width, height
 
 
@@ -73,10 +75,10 @@ def _check_frames(file: _File, budget: int) -> None:
     for item, kind in file.kinds.items():
         if kind not in (b"av01", b"hvc1"):
             continue
-        data = file.data(item)
-        taken += len(data)
+        taken += file.length(item)
         if taken > len(file.body):
             raise ImageUnreadable("the items of the file have more bytes than the file")
+        data = file.data(item)
         if kind == b"av01":
             most, room, frames = LAYERS, 1, av1.of(data)
             cost += sum(width * height for width, height in frames)
@@ -98,6 +100,17 @@ def _check_frames(file: _File, budget: int) -> None:
                 limit=budget,
                 received=cost,
             )
+
+
+def _check_exif(file: _File) -> None:
+    """Pillow reads it while it opens the file, to tell how the picture is turned."""
+    length = sum(file.length(item) for item, kind in file.kinds.items() if kind == b"Exif")
+    if length > EXIF_BYTES:
+        raise ImageUnreadable(
+            f"the file has {length:,} bytes of EXIF; the limit is {EXIF_BYTES:,}",
+            limit=EXIF_BYTES,
+            received=length,
+        )
 
 
 class _File:
@@ -152,6 +165,9 @@ class _File:
 
     def pixels(self, item: int) -> int:
         return max((width * height for width, height in self.sizes_of(item)), default=0)
+
+    def length(self, item: int) -> int:
+        return sum(max(0, end - start) for start, end in self._places.get(item, []))
 
     def data(self, item: int) -> bytes:
         return b"".join(self.body[start:end] for start, end in self._places.get(item, []))

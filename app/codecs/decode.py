@@ -153,7 +153,7 @@ def _is_cut_short(body: bytes, pixels: Pixels, limits: PictureLimits) -> bool:
 def _orientation(image: Image.Image) -> int:
     """1 to 8; broken metadata does not make a picture unreadable, and what is larger than metadata
     are is not looked at."""
-    if any(len(image.info.get(name, b"")) > EXIF_BYTES for name in _METADATA):
+    if any(len(image.info.get(name) or b"") > EXIF_BYTES for name in _METADATA):
         return 1
     try:
         return int(image.getexif().get(_ORIENTATION, 1))

@@ -76,6 +76,19 @@ def test_the_exif_of_a_jpeg_has_an_end() -> None:
     assert error.value.limit == 262_144
 
 
+def test_the_exif_of_an_avif_has_an_end() -> None:
+    """Pillow looks for the orientation in it as soon as it opens one."""
+    for count, refused in ((250_000, False), (262_144, True)):
+        exif = Image.Exif()
+        exif[0x9286] = bytes(count)
+        body = pictures.encoded(pictures.corners(), "AVIF", exif=exif)
+        if not refused:
+            near(UPRIGHT, decode(body, LIMITS), mean=8.0)
+            continue
+        with pytest.raises(ImageUnreadable, match=r"bytes of EXIF; the limit is 262,144"):
+            decode(body, LIMITS)
+
+
 def test_the_first_frame_of_an_animation_is_taken() -> None:
     """A GIF of a red and a blue frame is red."""
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
