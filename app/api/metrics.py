@@ -18,19 +18,18 @@ class Scrapes:
     needs a key to ask, and it takes a fifth of a second."""
 
     def __init__(self) -> None:
-        self._making: asyncio.Task[bytes] | None = None
+        self._one = asyncio.Lock()
         self._next: asyncio.Task[bytes] | None = None
 
     async def text(self, render: Callable[[], bytes]) -> bytes:
         if self._next is None:
-            self._next = asyncio.create_task(self._make(render, self._making))
+            self._next = asyncio.create_task(self._make(render))
         return await asyncio.shield(self._next)
 
-    async def _make(self, render: Callable[[], bytes], before: asyncio.Task[bytes] | None) -> bytes:
-        if before is not None and not before.done():
-            await asyncio.wait([before])
-        self._making, self._next = self._next, None
-        return await asyncio.to_thread(render)
+    async def _make(self, render: Callable[[], bytes]) -> bytes:
+        async with self._one:
+            self._next = None
+            return await asyncio.to_thread(render)
 
 
 def router() -> APIRouter:

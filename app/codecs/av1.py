@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.codecs.bits import Bits
+from app.codecs.limits import too_many
 from app.contracts.errors import ImageUnreadable
 
 OBUS = 65_536
@@ -54,11 +55,7 @@ class Av1Frames:
         while at < len(data):
             self._obus += 1
             if self._obus > OBUS:
-                raise ImageUnreadable(
-                    f"the AVIF has more than {OBUS:,} AV1 units, which is the limit",
-                    limit=OBUS,
-                    received=f"more than {OBUS}",
-                )
+                raise too_many("AVIF", "AV1 units", OBUS)
             head = data[at]
             kind = head >> 3 & 15
             at += 2 if head & 4 else 1

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator
 
 from app.codecs.av1 import Av1Frames
 from app.codecs.hevc import LARGEST_BLOCK, HevcFrames
-from app.codecs.limits import EXIF_BYTES
+from app.codecs.limits import EXIF_BYTES, too_many
 from app.contracts.errors import ImageUnreadable
 
 ENTRIES = 262_144
@@ -181,11 +181,7 @@ class _File:
     def _count(self, entries: int = 1) -> None:
         self._entries += entries
         if self._entries > ENTRIES:
-            raise ImageUnreadable(
-                f"the file has more than {ENTRIES:,} boxes and entries, which is the limit",
-                limit=ENTRIES,
-                received=f"more than {ENTRIES}",
-            )
+            raise too_many("file", "boxes and entries", ENTRIES)
 
     def _boxes(self, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
         """Name, begin of the content and end of each box from `at` to `end`."""

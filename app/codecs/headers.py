@@ -11,7 +11,7 @@ import struct
 
 from app.codecs.boxes import check_items
 from app.codecs.jpeg_header import walk_jpeg
-from app.codecs.limits import PictureLimits
+from app.codecs.limits import PictureLimits, too_many
 from app.codecs.tiff import tiff_size
 from app.contracts.errors import ImageUnreadable, ResolutionTooHigh
 
@@ -81,19 +81,11 @@ def _walk_png(body: bytes) -> tuple[int, int]:
         chunks += 1
         profiles += kind == b"iCCP"
         if chunks > PARTS:
-            raise _too_many("chunks", PARTS)
+            raise too_many("picture", "chunks", PARTS)
         if profiles > COLOUR_PROFILES:
-            raise _too_many("colour profiles", COLOUR_PROFILES)
+            raise too_many("picture", "colour profiles", COLOUR_PROFILES)
         at += 12 + length
     return width, height
-
-
-def _too_many(parts: str, limit: int) -> ImageUnreadable:
-    return ImageUnreadable(
-        f"the picture has more than {limit:,} {parts}, which is the limit",
-        limit=limit,
-        received=f"more than {limit}",
-    )
 
 
 def _walk_gif(body: bytes) -> tuple[int, int]:
@@ -110,7 +102,7 @@ def _walk_gif(body: bytes) -> tuple[int, int]:
         at += 1
         parts += 1
         if parts > PARTS:
-            raise _too_many("blocks before the picture", PARTS)
+            raise too_many("picture", "blocks before the picture", PARTS)
     return width, height
 
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from app.codecs.bits import Bits
-from app.contracts.errors import ImageUnreadable
+from app.codecs.limits import too_many
 
 UNITS = 65_536
 """Of all items of a file: a grid of 50 megapixels in tiles of 64 x 64 has four for each."""
@@ -46,11 +46,7 @@ class HevcFrames:
         for unit in units:
             self._units += 1
             if self._units > UNITS:
-                raise ImageUnreadable(
-                    f"the HEIC has more than {UNITS:,} HEVC units, which is the limit",
-                    limit=UNITS,
-                    received=f"more than {UNITS}",
-                )
+                raise too_many("HEIC", "HEVC units", UNITS)
             if len(unit) < 3 or unit[0] & 1 or unit[1] >> 3:
                 continue  # of another layer
             kind = unit[0] >> 1 & 63

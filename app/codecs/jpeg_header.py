@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 
-from app.codecs.limits import EXIF_BYTES, PictureLimits
+from app.codecs.limits import EXIF_BYTES, PictureLimits, too_many
 from app.contracts.errors import ImageUnreadable, TooManyScans
 
 SCAN_BUDGET = 48
@@ -97,11 +97,7 @@ class _Scans:
         """Count a segment of EXIF, all of which Pillow joins. Raises ImageUnreadable."""
         self.exif_bytes += length
         if self.exif_bytes > EXIF_BYTES:
-            raise ImageUnreadable(
-                f"the JPEG has more than {EXIF_BYTES:,} bytes of EXIF, which is the limit",
-                limit=EXIF_BYTES,
-                received=f"more than {EXIF_BYTES}",
-            )
+            raise too_many("JPEG", "bytes of EXIF", EXIF_BYTES)
 
 
 def walk_jpeg(body: bytes, limits: PictureLimits) -> tuple[int, int]:
@@ -146,22 +142,14 @@ def _walk(body: bytes, scans: _Scans) -> None:
         if marker in (0x00, 0xFF) or marker in _STANDALONE:  # decoders skip them too
             scans.stray += 1
             if scans.stray > STRAY_BYTES:
-                raise ImageUnreadable(
-                    f"the JPEG has more than {STRAY_BYTES:,} fill bytes between its segments",
-                    limit=STRAY_BYTES,
-                    received=f"more than {STRAY_BYTES}",
-                )
+                raise too_many("JPEG", "fill bytes between its segments", STRAY_BYTES)
             at += 1 if marker == 0xFF else 2
             continue
         if at + 4 > len(body):
             break
         scans.segments += 1
         if scans.segments > scans.most_segments:
-            raise ImageUnreadable(
-                f"the JPEG has more than {scans.most_segments:,} segments, which is the limit",
-                limit=scans.most_segments,
-                received=f"more than {scans.most_segments}",
-            )
+            raise too_many("JPEG", "segments", scans.most_segments)
         (length,) = struct.unpack_from(">H", body, at + 2)
         if marker in _FRAMES and at + 10 <= len(body):
             scans.frame(body, at)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.contracts.errors import ImageUnreadable
+
 WEBP_SIDE = 16_383
 """A property of the format."""
 WEBP_PIXELS = 36_000_000
@@ -24,3 +26,12 @@ class PictureLimits:
     side: int = 16_384
     scans: int = 100
     png_pixels: int = 25_000_000
+
+
+def too_many(whose: str, parts: str, limit: int) -> ImageUnreadable:
+    """What is raised where something of a picture is counted only up to `limit`."""
+    return ImageUnreadable(
+        f"the {whose} has more than {limit:,} {parts}, which is the limit",
+        limit=limit,
+        received=f"more than {limit}",
+    )

@@ -23,7 +23,7 @@ def staging_name(directory: Path) -> Iterator[Path]:
     What was left behind by a power cut harms nothing, and is removed here a day later.
     """
     for leftover in directory.glob(f"{STAGING}*"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # removed meanwhile, by whoever was writing there
             if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
                 _remove(leftover)
     path = directory / f"{STAGING}{secrets.token_hex(6)}"
@@ -34,7 +34,9 @@ def staging_name(directory: Path) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    """What cannot be removed stays: the error that led here says why."""
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

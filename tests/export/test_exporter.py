@@ -311,6 +311,16 @@ def test_what_a_killed_export_left_is_removed_a_day_later(tmp_path: Path) -> Non
     assert {path.name for path in tmp_path.iterdir()} == {".staging-new", "1"}
 
 
+def test_a_model_that_is_a_file(tmp_path: Path) -> None:
+    """The error says so; that nothing can be removed there either does not hide it."""
+    (tmp_path / "mnist").touch()
+    with (
+        pytest.raises(ExportError, match=r"cannot write to .*mnist: Not a directory"),
+        staged_version(tmp_path / "mnist", 1),
+    ):
+        pass
+
+
 def test_version_is_never_overwritten(tmp_path: Path) -> None:
     """Publishing onto a version that exists, or that appeared meanwhile, is refused."""
     (tmp_path / "1").mkdir()
