@@ -59,7 +59,8 @@ EXPOSED = (
 """Reply headers that a page of an allowed origin may read; each task adds its own."""
 
 BODY_SHARE = 4
-"""Request bodies take at most this part of the memory, where no setting says how much."""
+"""Request bodies take at most this part of the memory, and unread replies the same, where no
+setting says how much."""
 
 ACCEPTED = (
     "Authorization",
@@ -232,6 +233,11 @@ def _layers(
     ]
 
 
+def body_memory(settings: Settings) -> int:
+    """Bytes that request bodies may hold together, and replies that wait for their clients."""
+    return settings.body_memory_bytes or memory_limit() // BODY_SHARE
+
+
 def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
     """One for all doors of a server."""
     admin_key, quotas = settings.admin_key, _quotas(settings)
@@ -244,7 +250,7 @@ def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
             metrics_needs_key=settings.metrics_needs_key,
         ),
         purses=Purses(quotas) if quotas else None,
-        bodies=BodyBudget(settings.body_memory_bytes or memory_limit() // BODY_SHARE),
+        bodies=BodyBudget(body_memory(settings)),
     )
 
 

@@ -64,8 +64,9 @@ class DoorSettings(BaseModel):
     body_memory_bytes: int = Field(
         0,
         ge=0,
-        description="Memory that all request bodies together may hold, in bytes; 0 takes a quarter"
-        " of the machine's or the container's.",
+        description="Memory that all request bodies together may hold, and as much again replies"
+        " that their clients do not take, in bytes; 0 takes a quarter of the machine's or the"
+        " container's.",
     )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),

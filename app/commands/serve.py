@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from pydantic import ValidationError
 
     from app.api.services import Lifecycle
+    from app.application import body_memory
     from app.contracts.errors import ConfigError
     from app.main import create_app
     from app.observability import json_log
@@ -87,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
         settings,
         listener=listener,
         connections=connections,
+        reply_bytes=body_memory(settings),
         on_drain=lifecycle.drain,
         close_doors=lifecycle.close_doors,
     )

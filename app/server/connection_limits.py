@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.api.errors import http_fault
 from app.api.problems import Fault
@@ -23,9 +23,10 @@ from app.server.ending import LINGER_BYTES, LINGER_SECONDS, HalfClosed, Lingerin
 from app.server.framing import Misframed, read_framing
 from app.server.incoming import Incoming, body_limit, body_too_large
 from app.server.intake import Intake
+from app.server.pipelined import PipelinedProtocol
 from app.server.protocol_limits import ProtocolLimits
 from app.server.refusals import headers_too_large, last_reply, too_slow
-from app.server.sending import StallWatch
+from app.server.sending import UnreadReplies
 
 HEAD_SLICE = 2 * 1024
 """Bytes of headers that are parsed in one go: what most requests have, or a hundred small ones."""
@@ -33,19 +34,21 @@ HEAD_SLICE = 2 * 1024
 log = logging.getLogger("paddlepool.protocol")
 
 
-def protocol_class(limits: ProtocolLimits) -> type[HttpToolsProtocol]:
+def protocol_class(limits: ProtocolLimits) -> type[LimitedProtocol]:
     """The protocol with these limits; uvicorn builds one object for each connection."""
 
     class Protocol(LimitedProtocol):
         connection_limits = limits
+        unread_replies = UnreadReplies(limits.reply_bytes, stall_seconds=limits.send_stall_seconds)
 
     return Protocol
 
 
-class LimitedProtocol(HttpToolsProtocol):
+class LimitedProtocol(PipelinedProtocol):
     """One connection. `_deadline` runs whenever the client owes us bytes of a request."""
 
     connection_limits: ProtocolLimits
+    unread_replies: UnreadReplies
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -62,8 +65,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._before: RequestResponseCycle | None = None
         self._deferred: Callable[[], None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        stall_seconds = self.connection_limits.send_stall_seconds
-        self._sending = StallWatch(transport, self.loop, seconds=stall_seconds)
+        self._sending = self.unread_replies.watch(transport, self.loop)
         self._owe(self.connection_limits.header_seconds)
         if len(self.connections) > self.connection_limits.connections + TOLD_CONNECTIONS:
             transport.abort()
@@ -72,8 +74,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self._settle()
         self._sending.stop()
         self._intake.close()
-        if self.cycle is not None:  # which would otherwise keep us, and we it
-            self.cycle.transport = self.transport
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -18,6 +18,13 @@ TCP_CLOSE = 7
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+def is_reset(transport: asyncio.Transport) -> bool:
+    """Whether the client's system has given the connection up, which who does not read from it is
+    not told."""
+    connection: socket.socket = transport.get_extra_info("socket")
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE
+
+
 class Lingering:
     """Ends our side of a connection, and the rest of it within LINGER_SECONDS and LINGER_BYTES."""
 
@@ -72,9 +79,8 @@ class HalfClosed:
     def _look(self, seconds: float) -> None:
         if self._transport.is_closing():
             return
-        connection: socket.socket = self._transport.get_extra_info("socket")
-        if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE:
-            self._transport.abort()  # nobody reads what the system reports of it
+        if is_reset(self._transport):
+            self._transport.abort()
             return
         seconds = min(2 * seconds, LAST_LOOK)
         self._loop.call_later(seconds, self._look, seconds)

@@ -13,6 +13,7 @@ from typing import Protocol
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from app.contracts.ports import Clock
+from app.server.ending import LAST_LOOK, is_reset
 
 TURN_SECONDS = 0.0005
 """How long a connection parses before others have their turn, and one slice more."""
@@ -38,7 +39,8 @@ class Parsing(Protocol):
 class Intake(FlowControl):
     """Keeps what was read and is not parsed yet; the transport is paused while there is any.
 
-    To pause the intake pauses the parser, too.
+    To pause the intake pauses the parser, too. While it is paused it looks from time to time
+    whether the client is still there.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Intake(FlowControl):
         self._rest = memoryview(b"")
         self._wanted = True
         self._turn: asyncio.Handle | None = None
+        self._next_look: asyncio.TimerHandle | None = None
 
     @property
     def holds(self) -> bool:
@@ -76,6 +79,8 @@ class Intake(FlowControl):
     def pause_reading(self) -> None:
         self._wanted = False
         super().pause_reading()
+        if self._next_look is None:
+            self._next_look = self._loop.call_later(LAST_LOOK, self._look)
 
     def resume_reading(self) -> None:
         if len(self._pipeline) >= PIPELINED:
@@ -91,9 +96,19 @@ class Intake(FlowControl):
     def close(self) -> None:
         """Nothing more is parsed."""
         self._rest = memoryview(b"")
-        if self._turn is not None:
-            self._turn.cancel()
+        for handle in (self._turn, self._next_look):
+            if handle is not None:
+                handle.cancel()
         del self._parsing  # which has us
+
+    def _look(self) -> None:
+        self._next_look = None
+        if self._wanted:
+            return
+        if is_reset(self._transport):
+            self._transport.abort()
+        else:
+            self._next_look = self._loop.call_later(LAST_LOOK, self._look)
 
     def _take_turn(self) -> None:
         self._turn = None

@@ -14,3 +14,5 @@ class ProtocolLimits:
     receive_seconds: float
     send_stall_seconds: float
     connections: int
+    reply_bytes: int
+    """That all replies together may hold while their clients do not take them."""

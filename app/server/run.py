@@ -106,12 +106,14 @@ def run(
     *,
     listener: socket.socket,
     connections: int,
+    reply_bytes: int,
     on_drain: Callable[[], None],
     close_doors: Callable[[], Awaitable[None]],
 ) -> NoReturn:
     """Serve until a signal, then end the process: code 0 after a drain, 1 when forced.
 
-    `connections` may be open at one time. `close_doors` closes those beside HTTP.
+    `connections` may be open at one time, and replies that their clients do not take hold at most
+    `reply_bytes` together. `close_doors` closes those beside HTTP.
     """
     limits = ProtocolLimits(
         header_seconds=settings.header_timeout_seconds,
@@ -119,6 +121,7 @@ def run(
         receive_seconds=settings.receive_timeout_seconds,
         send_stall_seconds=settings.send_stall_seconds,
         connections=connections,
+        reply_bytes=reply_bytes,
     )
     config = uvicorn.Config(
         app,

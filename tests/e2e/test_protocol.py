@@ -139,6 +139,45 @@ def test_a_client_that_reads_slowly_gets_everything(strict_server: Server) -> No
         assert time.monotonic() - started > SHORT["send_stall_seconds"]
 
 
+def test_a_client_that_reads_a_little_all_the_time_gets_everything(strict_server: Server) -> None:
+    """The system takes megabytes ahead of it, and asks for more only when a third has gone."""
+    with strict_server.connect() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        head = b"GET /slow/large?size=6000000 HTTP/1.1\r\nConnection: close\r\n" + HOST
+        connection.sendall(head + b"\r\n")
+        until, received = time.monotonic() + 4 * SHORT["send_stall_seconds"], 0
+        while time.monotonic() < until:
+            received += len(connection.recv(5_000))
+            time.sleep(0.05)
+        assert received < 2_000_000
+        while data := connection.recv(1_000_000):
+            received += len(data)
+        assert received > 6_000_000
+
+
+def test_replies_that_nobody_takes_have_a_limit(tmp_path: Path) -> None:
+    """Of two clients that read nothing the one with more before it is cut off, and one that reads
+    gets everything."""
+    (tmp_path / "models").mkdir()
+    settings = {"body_memory_bytes": 60_000_000, "log_format": "json"}
+    with running(
+        tmp_path / "models", tmp_path, settings=settings, module="tests.e2e.slow_server"
+    ) as server:
+        ask = b"GET /slow/large?size=%d HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n"
+        with server.connect() as large, server.connect() as small, server.connect() as reader:
+            for connection, size in ((large, 40_000_000), (small, 15_000_000)):
+                connection.sendall(ask % size)
+                server.wait_logged(route="/slow/large")
+            time.sleep(1.1)  # before that nobody can tell how fast they are
+            reader.sendall(ask % 20_000_000)
+            assert len(read_all(reader)) > 20_000_000
+            line = server.wait_logged(event="reply dropped for others")
+            assert line["left_bytes"] > 30_000_000
+            assert line["limit_bytes"] == 60_000_000
+            assert len(read_all(large)) < 40_000_000
+            assert len(read_all(small)) > 15_000_000
+
+
 def test_a_slow_handler_is_not_a_slow_client(strict_server: Server) -> None:
     """The deadlines end with the last byte of the request."""
     head = b"POST /slow?seconds=3.5 HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx"

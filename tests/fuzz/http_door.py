@@ -64,6 +64,7 @@ class Door:
             receive_seconds=10,
             send_stall_seconds=10,
             connections=10,
+            reply_bytes=2**20,
         )
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._failed)

@@ -13,7 +13,12 @@ from app.server.protocol_limits import ProtocolLimits
 from tests.fuzz.http_door import Transport
 
 LIMITS = ProtocolLimits(
-    header_seconds=30, header_bytes=4096, receive_seconds=30, send_stall_seconds=30, connections=9
+    header_seconds=30,
+    header_bytes=4096,
+    receive_seconds=30,
+    send_stall_seconds=30,
+    connections=9,
+    reply_bytes=2**20,
 )
 
 
