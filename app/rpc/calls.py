@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from app.api.problems import Fault
 from app.api.services import Services
 from app.contracts.caller import CALLER
 from app.contracts.errors import Overloaded, PaddlepoolError
-from app.rpc.arrivals import Arrivals, Stream, Streams
+from app.rpc.arrivals import Arrivals, Streams
 from app.rpc.messages import SERVICE
 from app.rpc.spans import begin_span, end_span
 from app.rpc.status import CODES, metadata_of
@@ -110,25 +110,25 @@ class Calls:
         first = Call(context.time_remaining())
         if refusal := await self._refusal(method, context, first):
             await context.abort(CODES[refusal.status], refusal.detail, metadata_of_call(first))
-        with self._streams.place() as stream:
-            while (message := await self._next(stream, messages, context)) is not None:
+        async with aclosing(self.received(messages, context)) as received:
+            async for message in received:
                 call = Call(context.time_remaining())
                 with self._recorded(method, context, call) as state:
                     fault, reply = await self._answer(method, _only(message), context, call)
                     state["status"] = 200 if fault is None else fault.status
                 yield reply if fault is None else fault
 
-    async def _next(
-        self, stream: Stream, messages: AsyncIterator[bytes], context: Any
-    ) -> bytes | None:
-        """None at the end. Ends the call where the stream has lost its place."""
+    async def received(
+        self, messages: AsyncIterator[bytes], context: Any
+    ) -> AsyncGenerator[bytes, None]:
+        """A stream's messages. Ends the call where there is no place for it, or it is lost."""
         try:
-            return await stream.next(messages)
-        except StopAsyncIteration:
-            return None
+            self._streams.make_room()
+            with self._streams.place() as stream, suppress(StopAsyncIteration):
+                while True:
+                    yield await stream.next(messages)
         except Overloaded as error:
             await _end(context, error)
-            return None
 
     @asynccontextmanager
     async def kept_open(self, context: Any) -> AsyncIterator[None]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pb2  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from app.api.middleware.gates import Gates
 from app.api.problems import ANY_STATUSES, TASK_STATUSES, Fault
@@ -25,6 +27,9 @@ from app.rpc.methods import INFER, inference, methods
 STATUSES = (200, *ANY_STATUSES, *TASK_STATUSES)
 WINDOW_BYTES = 1 << 18
 """What a call's message may have sent before anybody reads it; then as much as the message has."""
+
+REFLECTION_BYTES = 65_536
+"""A request has the name of a method or a file, and each reply repeats it."""
 
 IDENTITY_ONLY = 1
 """gRPC's set of compressions, of which the first bit is none at all: a small message must not
@@ -83,9 +88,7 @@ class GrpcDoor:
             file = descriptor_pb2.FileDescriptorProto.FromString(known.serialized_pb)
             messages.pool.Add(file)
         names = (SERVICE, health.NAME, reflection.SERVICE_NAME)
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
-            _Reflection(calls, names, messages.pool), self._server
-        )
+        self._server.add_generic_rpc_handlers((_reflection(calls, names, messages.pool),))
 
     async def open(self) -> None:
         """Raises ConfigError where the port cannot be had."""
@@ -121,19 +124,35 @@ def _stream(calls: Calls, method: Method, messages: Messages) -> grpc.RpcMethodH
     return grpc.stream_stream_rpc_method_handler(handle)
 
 
-class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # grpc has no types
-    """The library's, of which not too many are kept open."""
+def _reflection(calls: Calls, names: Sequence[str], pool: Any) -> grpc.GenericRpcHandler:
+    """The library's answers; of its streams not too many are kept open, and they take places among
+    those that bring tensors: how large a message is nobody knows before it is there."""
+    library = reflection.aio.ReflectionServicer(names, pool)
 
-    def __init__(self, calls: Calls, names: Sequence[str], pool: Any) -> None:
-        super().__init__(names, pool)
-        self._calls = calls
+    async def parsed(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        async for message in messages:
+            request = reflection_pb2.ServerReflectionRequest()
+            try:
+                if len(message) > REFLECTION_BYTES:
+                    raise DecodeError
+                request.ParseFromString(message)
+            except DecodeError:
+                await context.abort(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    "the message is not a ServerReflectionRequest of at most "
+                    f"{REFLECTION_BYTES} bytes; it has {len(message)}",
+                )
+            yield request
 
-    async def ServerReflectionInfo(  # noqa: N802  # the method's name
-        self, request_iterator: AsyncIterator[Any], context: Any
-    ) -> AsyncIterator[Any]:
-        async with self._calls.kept_open(context):
-            async for reply in super().ServerReflectionInfo(request_iterator, context):
-                yield reply
+    async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async with calls.kept_open(context), aclosing(calls.received(messages, context)) as raw:
+            async for reply in library.ServerReflectionInfo(parsed(raw, context), context):
+                yield bytes(reply.SerializeToString())
+
+    method = grpc.stream_stream_rpc_method_handler(handle)
+    return grpc.method_handlers_generic_handler(
+        reflection.SERVICE_NAME, {"ServerReflectionInfo": method}
+    )
 
 
 def _milliseconds(seconds: float) -> int:

@@ -485,14 +485,27 @@ def test_streams_that_send_nothing_keep_nobody_waiting(registry: ModelRegistry) 
         assert "another one needed its place" in held.details()
 
 
-def test_of_messages_that_have_no_place_little_is_taken(registry: ModelRegistry) -> None:
+def test_reflection_takes_names_and_nothing_larger(registry: ModelRegistry) -> None:
+    """Each reply repeats its request."""
+    with opened(registry) as client:
+        ask = client.channel.stream_stream(f"/{REFLECTION}")
+        for message in (bytes(1), b"\x22\xfd\xff\x03" + b"a" * 65_533, b"\x22" + b"a" * 80_000):
+            with pytest.raises(grpc.RpcError) as caught:
+                list(ask(iter([message]), timeout=PATIENCE))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert f"at most 65536 bytes; it has {len(message)}" in caught.value.details()
+        largest = b"\x22\xfc\xff\x03" + b"a" * 65_532  # file_containing_symbol
+        assert b"not found" in next(ask(iter([largest]), timeout=PATIENCE)).lower()
+
+
+@pytest.mark.parametrize("path", [f"{SERVICE}/ModelInfer", REFLECTION])
+def test_of_messages_that_have_no_place_little_is_taken(registry: ModelRegistry, path: str) -> None:
     """A window each, and as much again on the way: whole ones would be all of the memory."""
     sizes = {"infer_max_bytes": 8 << 20, "body_memory_bytes": 8 << 20}
     with opened(registry, **sizes) as client, contextlib.ExitStack() as stack:
-        path = f"/{SERVICE}/ModelInfer"
         calls = [
             stack.enter_context(
-                contextlib.closing(HalfSent(client.port, path, message_bytes=8 << 20))
+                contextlib.closing(HalfSent(client.port, f"/{path}", message_bytes=8 << 20))
             )
             for _ in range(4)
         ]
