@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from typing import TypeVar
 
+from app.api.services import Services
+from app.contracts.errors import Overloaded
+
 T = TypeVar("T")
+RETRY_SECONDS = 1.0
 
 LARGE_BYTES = 256 * 1024
 """Of JSON this many are read in a few milliseconds; less is not worth a change of threads."""
@@ -17,15 +20,36 @@ PART_BYTES = 192 * 1024
 """Divisible by three: the base64 of such parts, one after the other, is that of the whole."""
 
 
-async def beside_the_loop(executor: Executor, work: Callable[[], T], *, size: int) -> T:
-    """What `work` returns or raises; it runs in a thread of `executor` above LARGE_BYTES of `size`.
+async def beside_the_loop(services: Services, work: Callable[[], T], *, size: int) -> T:
+    """What `work` returns or raises; it runs in the thread for such above LARGE_BYTES of `size`.
 
     A thread helps as far as `work` is made of several calls: within one, such as the parser's, the
-    interpreter does not change threads.
+    interpreter does not change threads. Raises Overloaded where it is not its turn within the time
+    that a request has by default.
     """
     if size <= LARGE_BYTES:
         return work()
-    return await asyncio.get_running_loop().run_in_executor(executor, work)
+    seconds = services.settings.timeout_default_ms / 1000
+    waiting = services.operations.submit(work)
+    late = False
+
+    def give_up() -> None:
+        nonlocal late
+        late = waiting.cancel()  # of no effect once it has begun
+
+    timer = asyncio.get_running_loop().call_later(seconds, give_up)
+    try:
+        return await asyncio.wrap_future(waiting)
+    except asyncio.CancelledError:
+        if not late:
+            raise
+        raise Overloaded(
+            f"so many large documents are read and written that this one waited {seconds:g} s",
+            retry_after=RETRY_SECONDS,
+            limit=seconds,
+        ) from None
+    finally:
+        timer.cancel()
 
 
 def base64_parts(data: bytes) -> Iterator[bytes]:

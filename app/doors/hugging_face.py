@@ -166,7 +166,7 @@ async def _answer_picture(request: Request, services: Services, routing: Routing
     async def read() -> SegmentRequest:
         nonlocal least
         parse = partial(translate, body)
-        payload, least = await beside_the_loop(services.operations, parse, size=len(body))
+        payload, least = await beside_the_loop(services, parse, size=len(body))
         return payload
 
     answer = await services.dataplane.run(
@@ -178,7 +178,7 @@ async def _answer_picture(request: Request, services: Services, routing: Routing
     content = b"[]"
     if result.confidence >= least:
         write = partial(_segments, result)
-        content = await beside_the_loop(services.operations, write, size=len(result.image))
+        content = await beside_the_loop(services, write, size=len(result.image))
     return Response(content, media_type=JSON, headers=answer_headers(answer))
 
 

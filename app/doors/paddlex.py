@@ -75,7 +75,7 @@ async def _answer(request: Request, services: Services, routing: Routing) -> Res
     async def read() -> SegmentRequest:
         nonlocal visualize
         parse = partial(translate, body)
-        payload, visualize = await beside_the_loop(services.operations, parse, size=len(body))
+        payload, visualize = await beside_the_loop(services, parse, size=len(body))
         return payload
 
     answer = await services.dataplane.run("segment", read, **routing.options(services.settings))
@@ -83,7 +83,7 @@ async def _answer(request: Request, services: Services, routing: Routing) -> Res
     log_id = str(request.state.request_id)
     write = partial(_document, result, log_id=log_id, visualize=visualize)
     size = len(result.labels or b"")
-    content = await beside_the_loop(services.operations, write, size=size)
+    content = await beside_the_loop(services, write, size=size)
     return Response(content, media_type=JSON, headers=answer_headers(answer))
 
 

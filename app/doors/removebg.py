@@ -118,9 +118,7 @@ async def _answer(request: Request, services: Services, routing: Routing) -> Res
         nonlocal no_type
         source, fields = await given()
         no_type = fields.get("type_level") == "none"
-        return await beside_the_loop(
-            services.operations, partial(translate, source, fields), size=source.size
-        )
+        return await beside_the_loop(services, partial(translate, source, fields), size=source.size)
 
     answer = await services.dataplane.run("segment", read, **routing.options(settings))
     result: SegmentResult = answer.value
@@ -130,9 +128,7 @@ async def _answer(request: Request, services: Services, routing: Routing) -> Res
     as_json, _ = read_accept(request.headers.get("accept", ""))
     if not as_json:
         return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
-    content = await beside_the_loop(
-        services.operations, partial(_as_json, result), size=len(result.image)
-    )
+    content = await beside_the_loop(services, partial(_as_json, result), size=len(result.image))
     return Response(content, media_type=JSON, headers=headers)
 
 
@@ -168,7 +164,7 @@ async def _given(request: Request, services: Services) -> Any:
     parse = partial(json_object, body) if kind == JSON else partial(_urlencoded, body, most)
 
     async def from_body() -> tuple[Source, dict[str, str]]:
-        fields = await beside_the_loop(services.operations, parse, size=len(body))
+        fields = await beside_the_loop(services, parse, size=len(body))
         return read_source(fields, {})
 
     return from_body

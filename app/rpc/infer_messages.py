@@ -65,7 +65,7 @@ async def infer_message(
     )
     write = partial(_reply, messages, found, final=final)
     size = written_size(found.outputs, found.form)
-    return await beside_the_loop(services.operations, write, size=size), found
+    return await beside_the_loop(services, write, size=size), found
 
 
 def _reply(messages: Messages, found: Inferred, *, final: bool) -> bytes:

@@ -61,9 +61,7 @@ async def infer_tensors(
     """
 
     async def read(expected: Expected, size: int) -> TensorRequest:
-        return await beside_the_loop(
-            services.operations, partial(parse, expected=expected), size=size
-        )
+        return await beside_the_loop(services, partial(parse, expected=expected), size=size)
 
     async def read_for(served: ServedModel) -> TensorRequest:
         return await read(expected_of_model(served), document_bytes)

@@ -94,7 +94,7 @@ async def _infer(
         write_reply, found.outputs, found.form, model=found.model, version=found.version
     )
     size = written_size(found.outputs, found.form)
-    content, json_length = await beside_the_loop(services.operations, write, size=size)
+    content, json_length = await beside_the_loop(services, write, size=size)
     headers = answer_headers(found.answer)
     if json_length is None:
         return Response(content, media_type="application/json", headers=headers)

@@ -129,7 +129,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     if not as_json:
         return _as_picture(answer)
     content = await beside_the_loop(
-        services.operations, partial(_document, answer), size=len(answer.value.image)
+        services, partial(_document, answer), size=len(answer.value.image)
     )
     return Response(content, media_type="application/json", headers=_headers(answer))
 
