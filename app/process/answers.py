@@ -9,11 +9,20 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import app.contracts.errors
-from app.contracts.errors import BackendError, PaddlepoolError
+from app.contracts.errors import (
+    BackendError,
+    InputError,
+    ModelOutputInvalid,
+    OperatorError,
+    WorkerCrashed,
+)
 from app.contracts.tensors import Tensors
 
 MESSAGE_CHARACTERS = 1000
 LARGEST_NUMBER = sys.float_info.max
+
+RAISED_BY_CHILDREN = (InputError, ModelOutputInvalid, OperatorError, WorkerCrashed)
+"""What is said of a key, of another model or of this server is not for a child to say."""
 
 Check = Callable[[Mapping[str, Any], Mapping[str, Any], Tensors], None]
 """Given what a call was sent, and the values and arrays that answer it; raises ValueError for what
@@ -42,8 +51,11 @@ class Answer:
     seconds: float
 
 
-def read_answer(text: bytes) -> Answer | Exception:
-    """What a call returned, or the error it raised. Raises ValueError for anything else."""
+def read_answer(text: bytes, *, opening: bool = False) -> Answer | Exception:
+    """What a call returned, or the error it raised. Raises ValueError for anything else.
+
+    That the system had nothing to give is for `opening` to say: a call's arrays are there.
+    """
     try:
         answer = json.loads(text, parse_constant=_refuse)
     except RecursionError:
@@ -51,7 +63,7 @@ def read_answer(text: bytes) -> Answer | Exception:
     if not isinstance(answer, dict):
         raise ValueError("an answer is an object")
     if "error" in answer:
-        return _error(answer["error"])
+        return _error(answer["error"], opening=opening)
     meta, layout = answer.get("meta"), answer.get("arrays")
     seconds: Any = answer.get("seconds")
     if not isinstance(meta, dict) or not isinstance(layout, list):
@@ -65,16 +77,18 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _error(described: object) -> Exception:
+def _error(described: object, *, opening: bool) -> Exception:
     if not isinstance(described, dict):
         raise ValueError("an error is an object")
-    if type(number := described.get("errno")) is int and 0 < number < 4096:
+    if opening and type(number := described.get("errno")) is int and 0 < number < 4096:
         return OSError(number, "the system had nothing to give for a child process")
     name, message = described.get("kind"), described.get("message")
     if not isinstance(name, str) or not isinstance(message, str):
         raise ValueError("an error has a kind and a message")
     kind = vars(app.contracts.errors).get(name)
-    if not isinstance(kind, type) or not issubclass(kind, PaddlepoolError):
+    if not isinstance(kind, type) or not issubclass(kind, RAISED_BY_CHILDREN):
+        kind = BackendError
+    if kind in (InputError, OperatorError):  # the roots of many, themselves none
         kind = BackendError
     limit, received = _plain(described.get("limit")), _plain(described.get("received"))
     try:

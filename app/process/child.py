@@ -65,6 +65,7 @@ class Child:
         start_timeout: float = 120.0,
         check: Check | None = None,
     ) -> None:
+        self._open = False
         self._check: Check | None = None
         with contextlib.ExitStack() as opened:
             self._start(opened, limits)
@@ -79,6 +80,7 @@ class Child:
             self.ready: Mapping[str, Any] = opened_meta["ready"]
             self.held: tuple[str, ...] = tuple(opened_meta["held"])
             self._check = check
+            self._open = True
             self._opened = opened.pop_all()
 
     def _start(self, opened: contextlib.ExitStack, limits: Limits) -> None:
@@ -184,7 +186,7 @@ class Child:
         slot, sent, asked = self._under_way.popleft()
         requests, replies = self._slots[slot]
         try:
-            answer = read_answer(received)
+            answer = read_answer(received, opening=not self._open)
             views = {} if isinstance(answer, Exception) else replies.read(answer.layout)
             if self._check is not None and not isinstance(answer, Exception):
                 self._check(asked, answer.meta, views)

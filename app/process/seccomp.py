@@ -63,6 +63,12 @@ _FILES = {
     "setpriority": (141, 140), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
     "sched_setattr": (314, 274), "sched_setaffinity": (203, 122), "ioprio_set": (251, 30),
 }  # fmt: skip
+_OF_OTHERS = {
+    "setpriority": (0, 1), "sched_setscheduler": (0,), "sched_setparam": (0,),
+    "sched_setattr": (0,), "ioprio_set": (),
+}  # fmt: skip
+"""Arguments by which these name another process, a group or a user, unless they are 0. Not
+sched_setaffinity(): by it libraries pin their own threads, whose numbers a filter cannot know."""
 _MISSING = {"clone3": (435, 435), "openat2": (437, 437)}
 """Their arguments lie in memory, where a filter cannot look; libraries then use the older calls."""
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
@@ -87,9 +93,10 @@ Instruction = tuple[int, int, int, int]
 
 
 def install(*, files: bool) -> bool:
-    """Refuse this process, from now on, sockets, other processes, modes and owners of files, typing
-    into terminals and what only systems need; with `files` also to open a file for writing, to
-    change one by its path, to make one of memory, and every ioctl. False: not here."""
+    """Refuse this process, from now on, sockets, other processes and their priority, modes and
+    owners of files, typing into terminals and what only systems need; with `files` also to open a
+    file for writing, to change one by its path, to make one of memory, and every ioctl. False: not
+    here."""
     known = _ARCHITECTURES.get(platform.machine())
     if known is None:
         return False
@@ -129,6 +136,8 @@ def _program(column: int, architecture: int, *, files: bool) -> list[Instruction
         program += _where(openat, _without_bits(2, _OPEN_TO_WRITE))
     else:
         program += _where(ioctl, _none_of(1, _IOCTLS))
+        for name, arguments in _OF_OTHERS.items():
+            program += _where(_FILES[name][column], _zero(arguments))
         if column == 0:
             program += _where(2, _without_bits(2, _SET_ID))  # open
             program += _where(85, _without_bits(1, _SET_ID))  # creat
@@ -156,6 +165,14 @@ def _one_of(argument: int, values: Sequence[int]) -> list[Instruction]:
 def _none_of(argument: int, values: Sequence[int]) -> list[Instruction]:
     tests = [(_EQUAL, len(values) - position, 0, value) for position, value in enumerate(values)]
     return [_argument(argument), *tests, (_RETURN, 0, 0, _ALLOW), _refuse(errno.EPERM)]
+
+
+def _zero(arguments: Sequence[int]) -> list[Instruction]:
+    """Allow it where these arguments are 0; refuse it where there are none to be."""
+    tests = []
+    for argument in arguments:
+        tests += [_argument(argument), (_EQUAL, 1, 0, 0), _refuse(errno.EPERM)]
+    return [*tests, (_RETURN, 0, 0, _ALLOW) if arguments else _refuse(errno.EPERM)]
 
 
 def _with_bits(argument: int, bits: int) -> list[Instruction]:

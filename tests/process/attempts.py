@@ -128,6 +128,11 @@ def attempts(folder: Path) -> dict[str, Callable[[], object]]:
         "have signals sent by a device": lambda: fcntl.ioctl(
             2, FIOSETOWN, struct.pack("i", os.getppid())
         ),
+        "lower the parent's priority": lambda: os.setpriority(os.PRIO_PROCESS, os.getppid(), 19),
+        "lower a user's priority": lambda: os.setpriority(os.PRIO_USER, 0, 19),
+        "make the parent idle": lambda: os.sched_setscheduler(
+            os.getppid(), os.SCHED_IDLE, os.sched_param(0)
+        ),
         "type into a terminal": lambda: fcntl.ioctl(2, termios.TIOCSTI, b"#"),
         "type with more bits": _type_with_more_bits,
         "command a console": lambda: fcntl.ioctl(2, TIOCLINUX, b"\2"),

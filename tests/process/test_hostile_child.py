@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.contracts.errors import BackendError, InputError, Overloaded
+from app.api.errors import fault_of
+from app.contracts.errors import BackendError, InputError, PaddlepoolError
 from app.contracts.reasons import Restart
 from app.process.answers import read_answer
 from app.process.child import Child, ChildDied
@@ -83,17 +84,28 @@ def test_seconds_are_never_more_than_have_passed() -> None:
         ({"kind": "Self", "message": "x"}, BackendError),
         ({"kind": "__builtins__", "message": "x"}, BackendError),
         ({"kind": "Overloaded", "message": "x"}, BackendError),
+        ({"kind": "InputError", "message": "x"}, BackendError),
+        ({"kind": "Unauthorized", "message": "x"}, BackendError),
+        ({"kind": "ModelNotFound", "message": "x"}, BackendError),
         ({"errno": 24}, OSError),
     ],
 )
 def test_an_error_is_one_of_ours(described: dict[str, object], kind: type[Exception]) -> None:
-    """Whatever name the child gives; a message has an end."""
-    assert isinstance(read_answer(json.dumps({"error": described}).encode()), kind)
+    """Whatever name the child gives; each has a reply over HTTP, and a message has an end."""
+    error = read_answer(json.dumps({"error": described}).encode(), opening=True)
+    assert isinstance(error, kind)
+    if isinstance(error, PaddlepoolError):
+        fault_of(error)
     long = read_answer(
-        json.dumps({"error": {"kind": "InputError", "message": "x" * 9999}}).encode()
+        json.dumps({"error": {"kind": "ImageUnreadable", "message": "x" * 9999}}).encode()
     )
     assert len(str(long)) == 1000
-    assert not isinstance(long, Overloaded)
+
+
+def test_only_opening_may_find_that_the_system_has_nothing_to_give() -> None:
+    """It is tried again then; of a call it would be the child's word for anything."""
+    with pytest.raises(ValueError, match="an error has a kind and a message"):
+        read_answer(b'{"error": {"errno": 24}}')
 
 
 def test_a_large_block_gives_its_memory_back_and_keeps_its_size() -> None:
