@@ -14,15 +14,13 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
 from app.api.errors import http_fault
 from app.api.problems import Fault
 from app.server.crowded import TOLD_CONNECTIONS, refuse_crowded
 from app.server.ending import LINGER_BYTES, LINGER_SECONDS, HalfClosed, Lingering, ReplyTransport
 from app.server.framing import Misframed, read_framing
 from app.server.incoming import Incoming, body_limit, body_too_large
-from app.server.intake import Intake
+from app.server.intake import Intake, LastTurns
 from app.server.pipelined import PipelinedProtocol
 from app.server.protocol_limits import ProtocolLimits
 from app.server.refusals import headers_too_large, last_reply, too_slow
@@ -39,6 +37,7 @@ def protocol_class(limits: ProtocolLimits) -> type[LimitedProtocol]:
 
     class Protocol(LimitedProtocol):
         connection_limits = limits
+        last_turns = LastTurns()
         unread_replies = UnreadReplies(limits.reply_bytes, stall_seconds=limits.send_stall_seconds)
 
     return Protocol
@@ -48,6 +47,7 @@ class LimitedProtocol(PipelinedProtocol):
     """One connection. `_deadline` runs whenever the client owes us bytes of a request."""
 
     connection_limits: ProtocolLimits
+    last_turns: LastTurns
     unread_replies: UnreadReplies
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -56,13 +56,11 @@ class LimitedProtocol(PipelinedProtocol):
         self.flow = self._intake
         self._application = self.app
         self._refusal = http_fault(400, "The request is not valid HTTP/1.1.")
-        self._in_body = False
         self._header_bytes = self._unparsed = 0
         self._body = Incoming(0)
         self._began = self.loop.time()
         self._ending = self._last = self._keeps_alive = False
         self._lingering = Lingering(transport, self.loop)
-        self._before: RequestResponseCycle | None = None
         self._deferred: Callable[[], None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._sending = self.unread_replies.watch(transport, self.loop)
@@ -78,6 +76,7 @@ class LimitedProtocol(PipelinedProtocol):
 
     def data_received(self, data: bytes) -> None:
         if not self.transport.is_closing():
+            self._unset_keepalive_if_required()
             self._intake.received(data)
 
     def slice_bytes(self) -> int:
@@ -97,6 +96,8 @@ class LimitedProtocol(PipelinedProtocol):
         super().data_received(data)  # type: ignore[arg-type]  # the parser takes it as it is
         if self._ending:
             return
+        if self._deadline is None and self._is_idle():  # an empty line: a request must follow it
+            self._owe(self.connection_limits.header_seconds)
         if self._unparsed > self.connection_limits.header_bytes:
             self._refuse(self._headers_too_large())
         elif self._in_body and self._body.exceeds(limit := body_limit(self.scope), len(data)):
@@ -173,6 +174,8 @@ class LimitedProtocol(PipelinedProtocol):
             )
 
     def on_response_complete(self) -> None:
+        if self._found_no_room():  # others first, who may find some
+            self._intake.stand_behind(self.last_turns)
         super().on_response_complete()
         if self.transport.is_closing() or self._lingering.begun or self._awaited() is not None:
             return
@@ -191,11 +194,6 @@ class LimitedProtocol(PipelinedProtocol):
         ask = not (self.pipeline or whole.response_started) and whole.scope["http_version"] == "1.1"
         HalfClosed(self.transport, self.loop).watch(ask=ask)
         return True
-
-    def _awaited(self) -> RequestResponseCycle | None:
-        """The last request that came whole, while it is not answered."""
-        cycle = self._before if self._in_body else self.cycle
-        return None if cycle is None or cycle.response_complete else cycle
 
     def _drop_unfinished(self) -> None:
         """Read no further; what has not come whole is not begun."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sized
+from collections import deque
+from collections.abc import Callable, Sized
 from typing import Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -23,6 +24,10 @@ PIPELINED = 16
 parsed; those of one slice may come on top."""
 
 
+LAST_TURN_SECONDS = 0.001
+"""Between two turns of those that come last. To refuse a request takes half of it."""
+
+
 class Parsing(Protocol):
     """The connection, as its intake uses it."""
 
@@ -34,6 +39,42 @@ class Parsing(Protocol):
 
     def deliver(self) -> None:
         """Hand on what a turn had of a body."""
+
+
+class LastTurn:
+    """Stands in the line of LastTurns until it is its own, or cancelled."""
+
+    __slots__ = ("take",)
+
+    def __init__(self, take: Callable[[], None]) -> None:
+        self.take: Callable[[], None] | None = take
+
+    def cancel(self) -> None:
+        self.take = None
+
+
+class LastTurns:
+    """For one event loop: a line in which one connection has its turn each LAST_TURN_SECONDS, while
+    all others have theirs as they come."""
+
+    def __init__(self) -> None:
+        self._line: deque[LastTurn] = deque()
+
+    def add(self, take: Callable[[], None], loop: asyncio.AbstractEventLoop) -> LastTurn:
+        turn = LastTurn(take)
+        self._line.append(turn)
+        if len(self._line) == 1:
+            loop.call_later(LAST_TURN_SECONDS, self._next, loop)
+        return turn
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        take = None
+        while self._line and take is None:
+            take = self._line.popleft().take
+        if self._line:
+            loop.call_later(LAST_TURN_SECONDS, self._next, loop)
+        if take is not None:
+            take()
 
 
 class Intake(FlowControl):
@@ -59,7 +100,8 @@ class Intake(FlowControl):
         self._clock = clock
         self._rest = memoryview(b"")
         self._wanted = True
-        self._turn: asyncio.Handle | None = None
+        self._turn: asyncio.Handle | LastTurn | None = None
+        self._behind: LastTurns | None = None
         self._next_look: asyncio.TimerHandle | None = None
 
     @property
@@ -67,14 +109,23 @@ class Intake(FlowControl):
         """Whether anything waits to be parsed."""
         return bool(self._rest)
 
+    def stand_behind(self, turns: LastTurns) -> None:
+        """What comes next waits for one of these turns."""
+        self._behind = turns
+
     def received(self, data: bytes) -> None:
-        if self._wanted and not self._rest and len(data) <= self._parsing.slice_bytes():
+        at_once = self._behind is None
+        if at_once and self._wanted and not self._rest and len(data) <= self._parsing.slice_bytes():
             self._parsing.parse(data)  # as most reads are
             self._parsing.deliver()
             return
         self._rest = memoryview(bytes(self._rest) + data if self._rest else data)
         if self._turn is None:
-            self._take_turn()
+            if at_once:
+                self._take_turn()
+            else:
+                super().pause_reading()
+                self._await_turn()
 
     def pause_reading(self) -> None:
         self._wanted = False
@@ -91,7 +142,7 @@ class Intake(FlowControl):
             return
         super().pause_reading()
         if self._turn is None:
-            self._turn = self._loop.call_soon(self._take_turn)
+            self._await_turn()
 
     def close(self) -> None:
         """Nothing more is parsed."""
@@ -109,6 +160,13 @@ class Intake(FlowControl):
             self._transport.abort()
         else:
             self._next_look = self._loop.call_later(LAST_LOOK, self._look)
+
+    def _await_turn(self) -> None:
+        behind, self._behind = self._behind, None
+        if behind is None:
+            self._turn = self._loop.call_soon(self._take_turn)
+        else:
+            self._turn = behind.add(self._take_turn, self._loop)
 
     def _take_turn(self) -> None:
         self._turn = None

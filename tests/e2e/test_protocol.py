@@ -98,6 +98,28 @@ def test_a_broken_request_has_one_line_in_the_log(strict_server: Server) -> None
     assert not [event for event in new if "Invalid HTTP" in event]
 
 
+@pytest.mark.parametrize("drip", [b"", b"\r\n"], ids=["once", "again and again"])
+def test_an_empty_line_keeps_no_connection_open(strict_server: Server, drip: bytes) -> None:
+    """The parser passes over it without a word, and behind a reply it ended the time between two
+    requests."""
+    with strict_server.connect() as connection:
+        connection.sendall(LIVE)
+        assert status_of(read_reply(connection)) == 200
+        connection.sendall(b"\r\n")
+        started, received = time.monotonic(), b""
+        connection.settimeout(0.2)
+        while time.monotonic() - started < HUNG:
+            try:
+                received += (data := connection.recv(65_536))
+            except TimeoutError:
+                connection.sendall(drip)
+                continue
+            if not data:
+                break
+        assert status_of(received) == 408
+        assert time.monotonic() - started < HUNG
+
+
 @pytest.mark.parametrize("drip", [b"", b"x"], ids=["silent", "dripping"])
 def test_a_slow_body_gets_408(strict_server: Server, drip: bytes) -> None:
     """After the deadline of the whole request, although the handler has begun."""

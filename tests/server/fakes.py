@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -46,8 +47,8 @@ class Timers:
         self.set: list[tuple[float, Callable[[], None]]] = []
         self.soon: list[Callable[[], None]] = []
 
-    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
-        self.set.append((seconds, call))
+    def call_later(self, seconds: float, call: Callable[..., None], *given: object) -> None:
+        self.set.append((seconds, partial(call, *given)))
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self.soon.append(call)
