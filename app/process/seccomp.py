@@ -80,8 +80,9 @@ _SET_ID = stat.S_ISUID | stat.S_ISGID
 _IOCTLS = (0x5412, 0x541C, 0x8901, 0x8902)
 """TIOCSTI and TIOCLINUX: what they put into a terminal, its shell runs. What FIOSETOWN and
 SIOCSPGRP name is sent signals."""
-_SIGNALLING = (8, 10, 15)
-"""Likewise, of fcntl(): F_SETOWN, F_SETSIG and F_SETOWN_EX."""
+_SIGNALLING = (8, 10, 15, 1024, 1026)
+"""Likewise, of fcntl(): F_SETOWN, F_SETSIG, F_SETOWN_EX and F_NOTIFY; and F_SETLEASE, for which all
+others who open the file wait."""
 _X32 = 0x40000000
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06

@@ -11,6 +11,8 @@ from app.contracts.errors import InvalidTensor, Overloaded
 SLOW_SECONDS = 1.0
 """A message may take so long where others wait for its place."""
 
+KEPT_RETRY_SECONDS = 5.0
+
 NO_MESSAGE = "the call ended without a message"
 
 
@@ -106,6 +108,30 @@ class Stream:
         self._lost = True
         if self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time())
+
+
+class KeptOpen:
+    """For one event loop. Calls that ask for no key and may stay as long as they like."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open = 0
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Raises Overloaded where there are too many."""
+        if self._open >= self._most:
+            raise Overloaded(
+                f"{self._open} calls are kept open, as many as may",
+                retry_after=KEPT_RETRY_SECONDS,
+                limit=self._most,
+                received=self._open + 1,
+            )
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
 
 
 class Streams:

@@ -10,7 +10,7 @@ import asyncio
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,10 +26,11 @@ from app.api.problems import Fault
 from app.api.services import Services
 from app.contracts.caller import CALLER
 from app.contracts.errors import Overloaded, PaddlepoolError
-from app.rpc.arrivals import Arrivals, Streams
+from app.rpc.arrivals import Arrivals, KeptOpen, Streams
 from app.rpc.messages import SERVICE
 from app.rpc.spans import begin_span, end_span
 from app.rpc.status import CODES, metadata_of
+from app.rpc.unread import UnreadReplies
 
 METHOD = "POST"
 """What gRPC is in HTTP/2."""
@@ -39,7 +40,6 @@ NOTHING_ASKED = 0
 
 DEADLINE = 504
 TOO_LATE = "The client did not send its message in time."
-KEPT_RETRY_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -86,8 +86,9 @@ class Calls:
         self._at_once = max(1, gates.bodies.limit // settings.infer_max_bytes)
         self._arrivals = Arrivals(self._at_once, seconds=settings.receive_timeout_seconds)
         self._streams = Streams(self._at_once)
-        self._most_kept = max(1, connections // 2)
-        self._kept = 0
+        self._reflections = Streams(max(1, self._at_once // 4))
+        self._unread = UnreadReplies(gates.bodies.limit)
+        self._kept = KeptOpen(max(1, connections // 2))
 
     async def answer(self, method: Method, messages: AsyncIterator[bytes], context: Any) -> bytes:
         """The reply to a call of one message. Ends the call with the error's code and words."""
@@ -95,8 +96,13 @@ class Calls:
         fault: Fault | None = None
         with self._recorded(method, context, call) as state:
             fault, reply = await self._answer(method, messages, context, call)
+            try:
+                self._unread.hold(len(reply), context)
+            except PaddlepoolError as error:
+                fault = fault_of(error)
+                call.metadata |= metadata_of(fault)
             state["status"] = 200 if fault is None else fault.status
-        metadata = metadata_of_call(call)
+        metadata = tuple(call.metadata.items())
         if fault is not None:
             await context.abort(CODES[fault.status], fault.detail, metadata)
         context.set_trailing_metadata(metadata)
@@ -109,8 +115,10 @@ class Calls:
         the next is answered. Ends the call where it may not ask at all."""
         first = Call(context.time_remaining())
         if refusal := await self._refusal(method, context, first):
-            await context.abort(CODES[refusal.status], refusal.detail, metadata_of_call(first))
-        async with aclosing(self.received(messages, context)) as received:
+            await context.abort(
+                CODES[refusal.status], refusal.detail, tuple(first.metadata.items())
+            )
+        async with aclosing(self._received(messages, context, self._streams)) as received:
             async for message in received:
                 call = Call(context.time_remaining())
                 with self._recorded(method, context, call) as state:
@@ -118,13 +126,19 @@ class Calls:
                     state["status"] = 200 if fault is None else fault.status
                 yield reply if fault is None else fault
 
-    async def received(
+    def reflected(
         self, messages: AsyncIterator[bytes], context: Any
+    ) -> AsyncGenerator[bytes, None]:
+        """The messages of a stream that asks for no key: it takes no place of those that do."""
+        return self._received(messages, context, self._reflections)
+
+    async def _received(
+        self, messages: AsyncIterator[bytes], context: Any, streams: Streams
     ) -> AsyncGenerator[bytes, None]:
         """A stream's messages. Ends the call where there is no place for it, or it is lost."""
         try:
-            self._streams.make_room()
-            with self._streams.place() as stream, suppress(StopAsyncIteration):
+            streams.make_room()
+            with streams.place() as stream, suppress(StopAsyncIteration):
                 while True:
                     yield await stream.next(messages)
         except Overloaded as error:
@@ -134,19 +148,12 @@ class Calls:
     async def kept_open(self, context: Any) -> AsyncIterator[None]:
         """For a call that asks for no key and may stay as long as it likes: half of all calls are
         for those that ask for work. Ends the call where there are too many."""
-        if self._kept >= self._most_kept:
-            error = Overloaded(
-                f"{self._kept} calls are kept open, as many as may",
-                retry_after=KEPT_RETRY_SECONDS,
-                limit=self._most_kept,
-                received=self._kept + 1,
-            )
-            await _end(context, error)
-        self._kept += 1
-        try:
+        with ExitStack() as places:
+            try:
+                places.enter_context(self._kept.place())
+            except Overloaded as error:
+                await _end(context, error)
             yield
-        finally:
-            self._kept -= 1
 
     async def _refusal(self, method: Method, context: Any, call: Call) -> Fault | None:
         """Why there may be no stream."""
@@ -184,7 +191,7 @@ class Calls:
 
     async def _admit(self, method: Method, context: Any) -> None:
         """Say whose call it is. Raises Unauthorized and Forbidden."""
-        headers = _headers(context)
+        headers = headers_of(context)
         address = await self._address(context, headers)
         CALLER.set(self._gates.keys.caller(method.path, headers, address))
 
@@ -216,7 +223,7 @@ class Calls:
     def _recorded(self, method: Method, context: Any, call: Call) -> Iterator[dict[str, int]]:
         """Log and measure what happens inside; `status` as NOTHING_ASKED leaves it out."""
         began = time.perf_counter()
-        headers = _headers(context)
+        headers = headers_of(context)
         request_id = request_id_of(headers.get("x-request-id"))
         call.metadata["x-request-id"] = request_id
         state = {"status": 500}
@@ -245,10 +252,6 @@ class Calls:
                 )
                 if span is not None:
                     end_span(span, method, state["status"])
-
-
-def metadata_of_call(call: Call) -> tuple[tuple[str, str], ...]:
-    return tuple(call.metadata.items())
 
 
 async def _end(context: Any, error: PaddlepoolError) -> None:
@@ -282,10 +285,10 @@ def _paid(purses: Purses, call: Call) -> Iterator[None]:
         call.metadata |= {name.lower(): value for name, value in purse.headers().items()}
 
 
-def _headers(context: Any) -> Headers:
+def headers_of(context: Any) -> Headers:
     """What the client sent along, as HTTP headers, without what is binary: none of it is ours."""
     pairs = [(key, value) for key, value in context.invocation_metadata() if isinstance(value, str)]
-    return Headers(raw=[(key.encode("latin-1"), value.encode("latin-1")) for key, value in pairs])
+    return Headers(raw=[(key.encode(), value.encode()) for key, value in pairs])
 
 
 def unary(calls: Calls, method: Method) -> grpc.RpcMethodHandler:

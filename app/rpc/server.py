@@ -28,6 +28,9 @@ STATUSES = (200, *ANY_STATUSES, *TASK_STATUSES)
 WINDOW_BYTES = 1 << 18
 """What a call's message may have sent before anybody reads it; then as much as the message has."""
 
+TAKING_STALLS = 10
+"""gRPC calls a connection idle once its last reply is written; its client may yet be taking it."""
+
 REFLECTION_BYTES = 65_536
 """A request has the name of a method or a file, and each reply repeats it."""
 
@@ -41,8 +44,8 @@ log = logging.getLogger("paddlepool.server")
 class GrpcDoor:
     """Built in the event loop that serves; `open` binds the port and says it in `port`.
 
-    `connections` may be open, and as many calls under way in all of them; an idle one is closed as
-    one of HTTP is, which its client, once it has something to ask, opens again.
+    `connections` may be open, and as many calls under way in all of them; an idle one is closed,
+    which its client, once it has something to ask, opens again.
     """
 
     def __init__(self, services: Services, gates: Gates, *, connections: int) -> None:
@@ -67,7 +70,10 @@ class GrpcDoor:
                     "grpc.server_handshake_timeout_ms",
                     _milliseconds(settings.header_timeout_seconds),
                 ),
-                ("grpc.max_connection_idle_ms", _milliseconds(settings.keep_alive_seconds)),
+                (
+                    "grpc.max_connection_idle_ms",
+                    _milliseconds(TAKING_STALLS * settings.send_stall_seconds),
+                ),
             ),
         )
         own = methods(services, messages)
@@ -145,7 +151,7 @@ def _reflection(calls: Calls, names: Sequence[str], pool: Any) -> grpc.GenericRp
             yield request
 
     async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        async with calls.kept_open(context), aclosing(calls.received(messages, context)) as raw:
+        async with calls.kept_open(context), aclosing(calls.reflected(messages, context)) as raw:
             async for reply in library.ServerReflectionInfo(parsed(raw, context), context):
                 yield bytes(reply.SerializeToString())
 

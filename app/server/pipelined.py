@@ -13,15 +13,18 @@ NO_ROOM = (429, 503)
 
 class PipelinedProtocol(HttpToolsProtocol):
     """uvicorn tells only the newest request of a connection that its client is gone; here the one
-    that is being answered hears of it, too."""
+    that is being answered hears of it, too. And where a reply waits for its client, the next
+    request is not begun, nor does the time run in which it must come."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._in_body = False
         self._before: RequestResponseCycle | None = None
         self._being_answered: RequestResponseCycle | None = None
+        self._next: tuple[RequestResponseCycle, ASGI3Application] | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._next = None
         super().connection_lost(exc)
         for cycle in (self._being_answered, self.cycle):
             if cycle is None:
@@ -48,6 +51,28 @@ class PipelinedProtocol(HttpToolsProtocol):
             return False
         return cycle.scope["state"].get("status") in NO_ROOM
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.flow.write_paused:
+            self._unset_keepalive_if_required()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unset_keepalive_if_required()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._next is not None:
+            following, self._next = self._next, None
+            self._start_asgi_task(*following)
+        elif self._is_idle() and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if self.flow.write_paused:
+            self._next = cycle, app
+            return
         self._being_answered = cycle
         super()._start_asgi_task(cycle, app)

@@ -33,7 +33,7 @@ class UnreadReplies:
 
     def add(self, watch: StallWatch) -> None:
         self._watches.add(watch)
-        held = {each: each.buffered() for each in self._watches}
+        held = {each: each.held() for each in self._watches}
         total = sum(held.values())
         if total <= self._limit:
             return
@@ -65,12 +65,11 @@ class StallWatch:
         self._unread = unread
         self._timer: asyncio.TimerHandle | None = None
         self._began = 0.0
-        self._left = 0
+        self._size = self._left = 0
 
     def start(self) -> None:
-        self._began = self._loop.time()
-        self._left = self._untaken()
-        self._timer = self._loop.call_later(self._seconds, self._check)
+        self._size = self._untaken()
+        self._look_again_later()
         self._unread.add(self)
 
     def stop(self) -> None:
@@ -79,9 +78,9 @@ class StallWatch:
             self._timer = None
             self._unread.discard(self)
 
-    def buffered(self) -> int:
-        """Bytes that this process holds."""
-        return self._transport.get_write_buffer_size()
+    def held(self) -> int:
+        """Bytes that this process holds: all of a reply until the last of it is taken."""
+        return self._size
 
     def speed(self) -> float:
         """Bytes a second that the client has taken of late."""
@@ -97,12 +96,16 @@ class StallWatch:
         if self._left - self._untaken() < STALLED_BYTES:
             self.cut("client stalled")
         else:
-            self.stop()
-            self.start()
+            self._look_again_later()
+
+    def _look_again_later(self) -> None:
+        self._began = self._loop.time()
+        self._left = self._untaken()
+        self._timer = self._loop.call_later(self._seconds, self._check)
 
     def _untaken(self) -> int:
         """With what the kernel holds, megabytes of which it asks for more only when a third has
         gone: a slow client takes longer than `seconds` over that."""
         connection: socket.socket = self._transport.get_extra_info("socket")
         queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
-        return self.buffered() + int(struct.unpack("i", queued)[0])
+        return self._transport.get_write_buffer_size() + int(struct.unpack("i", queued)[0])

@@ -200,6 +200,39 @@ def test_replies_that_nobody_takes_have_a_limit(tmp_path: Path) -> None:
             assert len(read_all(small)) > 15_000_000
 
 
+def test_the_next_request_is_not_begun_before_its_client_takes_the_last_reply(
+    strict_server: Server,
+) -> None:
+    """What it is answered would wait beside the transport, where nothing counts it."""
+    with strict_server.connect() as connection, strict_server.client() as client:
+        before = client.get("/slow/counts").json()["started"]
+        last = b"POST /slow?seconds=0 HTTP/1.1\r\nConnection: close\r\nContent-Length: 1\r\n"
+        first = b"GET /slow/large?size=20000000 HTTP/1.1\r\n" + HOST + b"\r\n"
+        connection.sendall(first + last + HOST + b"\r\nx")
+        time.sleep(0.5)
+        assert client.get("/slow/counts").json()["started"] == before
+        received = read_all(connection)
+        assert len(received) > 20_000_000
+        assert received.endswith(b'{"bytes":1}')
+        assert client.get("/slow/counts").json()["started"] == before + 1
+
+
+def test_the_time_between_requests_begins_when_the_reply_is_taken(strict_server: Server) -> None:
+    """A slow reader that asks again meanwhile loses nothing."""
+    with strict_server.connect() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        connection.sendall(b"GET /slow/large?size=12000000 HTTP/1.1\r\n" + HOST + b"\r\n")
+        until, received = time.monotonic() + 1.5 * SHORT["keep_alive_seconds"], 0
+        while time.monotonic() < until:
+            received += len(connection.recv(50_000))
+            time.sleep(0.05)
+        assert received < 6_000_000
+        connection.sendall(LIVE.replace(HOST, b"Connection: close\r\n" + HOST))
+        rest = read_all(connection)
+        assert received + len(rest) > 12_000_000
+        assert rest.endswith(b'{"live":true}')
+
+
 def test_a_slow_handler_is_not_a_slow_client(strict_server: Server) -> None:
     """The deadlines end with the last byte of the request."""
     head = b"POST /slow?seconds=3.5 HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx"

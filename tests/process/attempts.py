@@ -125,6 +125,10 @@ def attempts(folder: Path) -> dict[str, Callable[[], object]]:
         "have signals sent to any": lambda: fcntl.fcntl(
             2, F_SETOWN_EX, struct.pack("ii", 1, os.getppid())
         ),
+        "lease a file": lambda: _by_descriptor(
+            lambda d: fcntl.fcntl(d, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        ),
+        "watch a directory": lambda: fcntl.fcntl(0, fcntl.F_NOTIFY, 0),
         "have signals sent by a device": lambda: fcntl.ioctl(
             2, FIOSETOWN, struct.pack("i", os.getppid())
         ),

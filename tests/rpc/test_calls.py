@@ -34,11 +34,14 @@ pytest.importorskip("grpc")
 
 import grpc
 
+from app.rpc.calls import headers_of
 from app.rpc.messages import SERVICE, Messages
 from app.rpc.server import WINDOW_BYTES, GrpcDoor
 from tests.rpc.half_sent import HalfSent
+from tests.rpc.slow_line import SlowLine
 
 MESSAGES = Messages()
+UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 OURS = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,
@@ -397,7 +400,7 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
 @pytest.mark.parametrize("greeting", [b"", HTTP2], ids=["silent", "HTTP/2"])
 def test_idle_connections_are_bounded(registry: ModelRegistry, greeting: bytes) -> None:
     """As many as may be open, whether they begin to speak HTTP/2 or not; and none for long."""
-    short = {"header_timeout_seconds": 0.5, "keep_alive_seconds": 0.5}
+    short = {"header_timeout_seconds": 0.5, "send_stall_seconds": 0.05}
     with opened(registry, 8, **short) as client, contextlib.ExitStack() as stack:
         connections = []
         for _ in range(40):
@@ -411,6 +414,61 @@ def test_idle_connections_are_bounded(registry: ModelRegistry, greeting: bytes) 
 
 
 REFLECTION = "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+def large(numbers: int) -> bytes:
+    return infer(values=(1.0,) * numbers)
+
+
+def test_a_slow_client_gets_all_of_its_reply(registry: ModelRegistry) -> None:
+    """A connection is not idle while it takes the reply, which is written long before."""
+    with (
+        opened(registry, keep_alive_seconds=0.2, send_stall_seconds=2) as client,
+        contextlib.closing(SlowLine(client.port, bytes_a_second=8_000_000)) as line,
+        grpc.insecure_channel(f"127.0.0.1:{line.port}", options=UNLIMITED) as channel,
+    ):
+        ask = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        began = time.monotonic()
+        assert len(ask(large(4_000_000), timeout=PATIENCE)) > 16_000_000
+        assert time.monotonic() - began > 1.5
+
+
+def test_replies_that_nobody_takes_have_a_limit(registry: ModelRegistry) -> None:
+    """Until their calls are over; who asks for little is answered all the while."""
+    numbers = 1_000_000
+    sizes = {"infer_max_bytes": 7_000_000, "body_memory_bytes": 7_000_000}
+    taking_nothing = [*UNLIMITED, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1)]
+    with (
+        opened(registry, **sizes) as client,
+        grpc.insecure_channel(f"127.0.0.1:{client.port}", options=taking_nothing) as channel,
+    ):
+        left = channel.stream_stream(f"/{SERVICE}/ModelInfer")(
+            iter([large(numbers)]), timeout=PATIENCE
+        )
+
+        def refused() -> bool:
+            try:
+                channel.unary_unary(f"/{SERVICE}/ModelInfer")(large(numbers), timeout=PATIENCE)
+            except grpc.RpcError as error:
+                return "do not take" in error.details()
+            return False
+
+        wait_until(refused)
+        assert client.ask("ModelInfer", infer())[0].model_name == "double"
+        left.cancel()
+        wait_until(lambda: not refused())
+
+
+def test_metadata_that_are_no_ascii_are_read() -> None:
+    """Clients may send any bytes: an error of ours would come before the question of a key."""
+
+    class Sent:
+        def invocation_metadata(self) -> list[tuple[str, str]]:
+            return [("x-api-key", "中"), ("x-request-id", "a-1")]
+
+    found = headers_of(Sent())
+    assert found.get("x-request-id") == "a-1"
+    assert found.get("x-api-key") not in (None, "中")
 
 
 @pytest.mark.parametrize("path", ["grpc.health.v1.Health/Watch", REFLECTION])
