@@ -38,6 +38,10 @@ IDENTITY_ONLY = 1
 """gRPC's set of compressions, of which the first bit is none at all: a small message must not
 become a large one here."""
 
+SAID_OF_CLIENTS = ("Invalid encoding on ", "ExecuteBatchError raised in core")
+"""How the library's lines begin, each with a traceback, on metadata that are no text, which it
+repeats though they may be a key, and on a client that has left."""
+
 log = logging.getLogger("paddlepool.server")
 
 
@@ -55,6 +59,7 @@ class GrpcDoor:
         settings = services.settings
         messages = Messages()
         calls = Calls(services, gates, connections=connections)
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_not_of_clients)
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=connections,
             options=(
@@ -113,6 +118,10 @@ class GrpcDoor:
             grace = self._services.settings.drain_timeout_seconds
             self._closing = asyncio.ensure_future(self._server.stop(grace))
         await asyncio.shield(self._closing)
+
+
+def _is_not_of_clients(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(SAID_OF_CLIENTS)
 
 
 def _stream(calls: Calls, method: Method, messages: Messages) -> grpc.RpcMethodHandler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import struct
 import threading
@@ -457,6 +458,18 @@ def test_replies_that_nobody_takes_have_a_limit(registry: ModelRegistry) -> None
         assert client.ask("ModelInfer", infer())[0].model_name == "double"
         left.cancel()
         wait_until(lambda: not refused())
+
+
+def test_what_clients_send_is_not_in_the_log(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The library would repeat a key with a byte too many, and log a traceback for who leaves."""
+    del client
+    library = logging.getLogger("grpc._cython.cygrpc")
+    library.error("Invalid encoding on %s", b"key\xff")
+    library.error("ExecuteBatchError raised in core by servicer method [%s]", "x")
+    library.error("something else")
+    assert [record.getMessage() for record in caplog.records] == ["something else"]
 
 
 def test_metadata_that_are_no_ascii_are_read() -> None:
