@@ -59,8 +59,10 @@ WHEN: Mapping[str, str] = {
     "not_implemented": "The body is sent with a `Transfer-Encoding` other than `chunked`.",
     "output_too_large": "The reply would be larger than the limit for its format.",
     "overloaded": (
-        "The queue is full or too slow for the deadline, or connections, request bodies, decoded "
-        "pictures or groups on demand are at their limit. `Retry-After` says when to come back."
+        "The queue is full or too slow for the deadline, connections, request bodies, decoded "
+        "pictures or groups on demand are at their limit, or so many large documents are read and "
+        "written that this one's turn did not come within `timeout_default_ms`. `Retry-After` says "
+        "when to come back."
     ),
     "quota_exceeded": (
         "This key or address has had its share of the minute, or has too many requests "

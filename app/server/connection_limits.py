@@ -174,8 +174,8 @@ class LimitedProtocol(PipelinedProtocol):
             )
 
     def on_response_complete(self) -> None:
-        if self._found_no_room():  # others first, who may find some
-            self._intake.stand_behind(self.last_turns)
+        if (caller := self._who_found_no_room()) is not None:  # others first, who may find some
+            self._intake.stand_behind(self.last_turns, caller)
         super().on_response_complete()
         if self.transport.is_closing() or self._lingering.begun or self._awaited() is not None:
             return

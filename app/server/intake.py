@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sized
+from functools import partial
 from typing import Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -24,8 +25,8 @@ PIPELINED = 16
 parsed; those of one slice may come on top."""
 
 
-LAST_TURN_SECONDS = 0.001
-"""Between two turns of those that come last. To refuse a request takes half of it."""
+LAST_TURN_SECONDS = 0.004
+"""Between two turns of those that come last. To refuse a request takes an eighth of it."""
 
 
 class Parsing(Protocol):
@@ -54,24 +55,30 @@ class LastTurn:
 
 
 class LastTurns:
-    """For one event loop: a line in which one connection has its turn each LAST_TURN_SECONDS, while
-    all others have theirs as they come."""
+    """For one event loop: a line for each caller, of which one connection has its turn each
+    LAST_TURN_SECONDS, callers by turns, while all others have theirs as they come."""
 
     def __init__(self) -> None:
-        self._line: deque[LastTurn] = deque()
+        self._lines: dict[str, deque[LastTurn]] = {}
 
-    def add(self, take: Callable[[], None], loop: asyncio.AbstractEventLoop) -> LastTurn:
+    def add(
+        self, caller: str, take: Callable[[], None], loop: asyncio.AbstractEventLoop
+    ) -> LastTurn:
         turn = LastTurn(take)
-        self._line.append(turn)
-        if len(self._line) == 1:
+        if not self._lines:
             loop.call_later(LAST_TURN_SECONDS, self._next, loop)
+        self._lines.setdefault(caller, deque()).append(turn)
         return turn
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         take = None
-        while self._line and take is None:
-            take = self._line.popleft().take
-        if self._line:
+        while self._lines and take is None:
+            caller = next(iter(self._lines))
+            line = self._lines.pop(caller)
+            take = line.popleft().take
+            if line:
+                self._lines[caller] = line  # behind the others
+        if self._lines:
             loop.call_later(LAST_TURN_SECONDS, self._next, loop)
         if take is not None:
             take()
@@ -101,7 +108,7 @@ class Intake(FlowControl):
         self._rest = memoryview(b"")
         self._wanted = True
         self._turn: asyncio.Handle | LastTurn | None = None
-        self._behind: LastTurns | None = None
+        self._behind: Callable[[Callable[[], None]], LastTurn] | None = None
         self._next_look: asyncio.TimerHandle | None = None
 
     @property
@@ -109,9 +116,9 @@ class Intake(FlowControl):
         """Whether anything waits to be parsed."""
         return bool(self._rest)
 
-    def stand_behind(self, turns: LastTurns) -> None:
+    def stand_behind(self, turns: LastTurns, caller: str) -> None:
         """What comes next waits for one of these turns."""
-        self._behind = turns
+        self._behind = partial(turns.add, caller, loop=self._loop)
 
     def received(self, data: bytes) -> None:
         at_once = self._behind is None
@@ -166,7 +173,7 @@ class Intake(FlowControl):
         if behind is None:
             self._turn = self._loop.call_soon(self._take_turn)
         else:
-            self._turn = behind.add(self._take_turn, self._loop)
+            self._turn = behind(self._take_turn)
 
     def _take_turn(self) -> None:
         self._turn = None

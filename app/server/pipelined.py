@@ -44,12 +44,12 @@ class PipelinedProtocol(HttpToolsProtocol):
         busy = self._in_body or self._awaited() is not None
         return not busy and self.timeout_keep_alive_task is None
 
-    def _found_no_room(self) -> bool:
-        """The request that has just been answered came whole, and was refused."""
+    def _who_found_no_room(self) -> str | None:
+        """Whose request, that came whole, was refused just now; empty where it said nothing."""
         cycle = self._being_answered
-        if cycle is None or self._in_body:
-            return False
-        return cycle.scope["state"].get("status") in NO_ROOM
+        if cycle is None or self._in_body or cycle.scope["state"].get("status") not in NO_ROOM:
+            return None
+        return str(cycle.scope["state"].get("caller", ""))
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

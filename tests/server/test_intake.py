@@ -140,28 +140,30 @@ def test_a_lost_connection_parses_no_more() -> None:
 
 
 def test_who_found_no_room_comes_behind_all_others() -> None:
-    """Once, and one connection a millisecond; who has left keeps nobody waiting."""
+    """Once, and callers by turns; who has left keeps nobody waiting."""
     turns, timers, lines = LastTurns(), Timers(), []
-    for _ in range(3):
+    for caller in ("many", "many", "one", "many"):
         slices = Slices(0)
         line = Line()
         intake = Intake(line, timers, parsing=slices, pipeline=[])  # type: ignore[arg-type]
-        intake.stand_behind(turns)
+        intake.stand_behind(turns, caller)
         intake.received(b"ab")
         lines.append((intake, line, slices))
-    assert [(line.paused, slices.parsed) for _, line, slices in lines] == [(True, b"")] * 3
+    assert [(line.paused, slices.parsed) for _, line, slices in lines] == [(True, b"")] * 4
     lines[1][0].close()
     [(seconds, first)] = timers.set
     assert seconds == LAST_TURN_SECONDS
     first()
     intake, line, slices = lines[0]
-    assert (line.paused, slices.parsed, lines[2][2].parsed) == (False, b"ab", b"")
+    assert [(line.paused, slices.parsed) for _, line, slices in lines[2:]] == [(True, b"")] * 2
+    assert (line.paused, slices.parsed) == (False, b"ab")
     intake.received(b"cd")
     assert slices.parsed == b"abcd"
-    [_, (_, second)] = timers.set
-    second()
-    assert lines[2][2].parsed == b"ab"
-    assert len(timers.set) == 2
+    timers.set[-1][1]()
+    assert [slices.parsed for *_, slices in lines[2:]] == [b"ab", b""]
+    timers.set[-1][1]()
+    assert lines[3][2].parsed == b"ab"
+    assert len(timers.set) == 3
 
 
 def test_a_flood_of_refused_requests_is_read_behind_the_others() -> None:

@@ -93,10 +93,12 @@ class Keys:
             client = scope.get("client")
             address = client[0] if client else ""
             try:
-                CALLER.set(self._rules.caller(str(scope["path"]), Headers(scope=scope), address))
+                caller = self._rules.caller(str(scope["path"]), Headers(scope=scope), address)
             except (Unauthorized, Forbidden) as refusal:
                 await reply(fault_of(refusal), scope)(scope, receive, send)
                 return
+            CALLER.set(caller)
+            scope.setdefault("state", {})["caller"] = caller.name
         await self._app(scope, receive, send)
 
 
