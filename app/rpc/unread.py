@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.api.middleware.body_budget import BodyBudget
+from app.contracts.errors import Overloaded
 
 SMALL_BYTES = 64 * 1024
 """Less than a connection's own buffers. Whoever leaves large replies may still ask for health."""
+RETRY_SECONDS = 1.0
 
 
 class UnreadReplies:
@@ -16,14 +17,24 @@ class UnreadReplies:
 
     def __init__(self, limit: int) -> None:
         """`limit` in bytes, of all together."""
-        self._held = BodyBudget(limit, what="replies that their clients do not take")
+        self._limit = limit
+        self._held = 0
 
     def hold(self, size: int, context: Any) -> None:
-        """Count a reply of `size` bytes as long as its call lasts. Raises Overloaded, and
-        FileTooLarge where it would not fit alone."""
+        """Count a reply of `size` bytes as long as its call lasts. Raises Overloaded."""
         if size <= SMALL_BYTES:
             return
-        reply = self._held.begin(size)
-        self._held.take(reply, size)
-        self._held.finish(reply)
-        context.add_done_callback(lambda _: self._held.end(reply))
+        if self._held + size > self._limit:
+            raise Overloaded(
+                f"replies that their clients do not take hold {self._held} bytes, and this one has "
+                f"{size}; the limit is {self._limit}",
+                retry_after=RETRY_SECONDS,
+                limit=self._limit,
+                received=self._held + size,
+            )
+        self._held += size
+
+        def over(_: Any) -> None:
+            self._held -= size
+
+        context.add_done_callback(over)

@@ -46,7 +46,6 @@ def protocol_class(limits: ProtocolLimits) -> type[LimitedProtocol]:
 class LimitedProtocol(PipelinedProtocol):
     """One connection. `_deadline` runs whenever the client owes us bytes of a request."""
 
-    connection_limits: ProtocolLimits
     last_turns: LastTurns
     unread_replies: UnreadReplies
 
@@ -62,7 +61,6 @@ class LimitedProtocol(PipelinedProtocol):
         self._ending = self._last = self._keeps_alive = False
         self._lingering = Lingering(transport, self.loop)
         self._deferred: Callable[[], None] | None = None
-        self._deadline: asyncio.TimerHandle | None = None
         self._sending = self.unread_replies.watch(transport, self.loop)
         self._owe(self.connection_limits.header_seconds)
         if len(self.connections) > self.connection_limits.connections + TOLD_CONNECTIONS:
@@ -96,7 +94,7 @@ class LimitedProtocol(PipelinedProtocol):
         super().data_received(data)  # type: ignore[arg-type]  # the parser takes it as it is
         if self._ending:
             return
-        if self._deadline is None and self._is_idle():  # an empty line: a request must follow it
+        if self._is_idle():  # what came was an empty line: a request must follow it
             self._owe(self.connection_limits.header_seconds)
         if self._unparsed > self.connection_limits.header_bytes:
             self._refuse(self._headers_too_large())
@@ -166,7 +164,7 @@ class LimitedProtocol(PipelinedProtocol):
         cycle = self.cycle
         if not cycle.response_started:
             cycle.keep_alive = self._keeps_alive
-        elif cycle.response_complete and not self.pipeline:
+        elif cycle.response_complete and not (self.pipeline or self._taking()):
             # Answered before its body had arrived, as a 413 is: only now is the connection idle.
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
@@ -201,6 +199,8 @@ class LimitedProtocol(PipelinedProtocol):
         self._ending = True
         if self._in_body and self.pipeline and self.pipeline[0][0] is self.cycle:
             self.pipeline.popleft()
+        if self._in_body and self._next is not None and self._next[0] is self.cycle:
+            self._next = None
 
     def _close_after_reply(self) -> None:
         if self._in_body and self.cycle.response_complete:
@@ -247,15 +247,6 @@ class LimitedProtocol(PipelinedProtocol):
         received = max(self._header_bytes, self._unparsed)
         what = "trailers or the extensions of a chunk" if self._in_body else "headers"
         return headers_too_large(what, limit=self.connection_limits.header_bytes, received=received)
-
-    def _owe(self, seconds: float) -> None:
-        self._settle()
-        self._deadline = self.loop.call_later(max(0.0, seconds), self._expired)
-
-    def _settle(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
 
     def _expired(self) -> None:
         if self.flow.read_paused:  # it is us who do not read

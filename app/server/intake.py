@@ -131,14 +131,12 @@ class Intake(FlowControl):
             if at_once:
                 self._take_turn()
             else:
-                super().pause_reading()
+                self._pause()
                 self._await_turn()
 
     def pause_reading(self) -> None:
         self._wanted = False
-        super().pause_reading()
-        if self._next_look is None:
-            self._next_look = self._loop.call_later(LAST_LOOK, self._look)
+        self._pause()
 
     def resume_reading(self) -> None:
         if len(self._pipeline) >= PIPELINED:
@@ -159,9 +157,14 @@ class Intake(FlowControl):
                 handle.cancel()
         del self._parsing  # which has us
 
+    def _pause(self) -> None:
+        super().pause_reading()
+        if self._next_look is None:
+            self._next_look = self._loop.call_later(LAST_LOOK, self._look)
+
     def _look(self) -> None:
         self._next_look = None
-        if self._wanted:
+        if not self.read_paused:
             return
         if is_reset(self._transport):
             self._transport.abort()

@@ -7,6 +7,9 @@ import asyncio
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from app.server.intake import Intake
+from app.server.protocol_limits import ProtocolLimits
+
 NO_ROOM = (429, 503)
 """What refuses a request that might be answered at another time."""
 
@@ -16,9 +19,13 @@ class PipelinedProtocol(HttpToolsProtocol):
     that is being answered hears of it, too. And where a reply waits for its client, the next
     request is not begun, nor does the time run in which it must come."""
 
+    connection_limits: ProtocolLimits
+    flow: Intake
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._in_body = False
+        self._deadline: asyncio.TimerHandle | None = None
         self._before: RequestResponseCycle | None = None
         self._being_answered: RequestResponseCycle | None = None
         self._next: tuple[RequestResponseCycle, ASGI3Application] | None = None
@@ -40,9 +47,25 @@ class PipelinedProtocol(HttpToolsProtocol):
         return None if cycle is None or cycle.response_complete else cycle
 
     def _is_idle(self) -> bool:
-        """No request is under way, and the time between two of them does not run."""
-        busy = self._in_body or self._awaited() is not None
-        return not busy and self.timeout_keep_alive_task is None
+        """No request is under way or waits, and nothing ends the connection in time."""
+        busy = self._in_body or self._awaited() is not None or self._taking()
+        return not busy and self._deadline is None and self.timeout_keep_alive_task is None
+
+    def _taking(self) -> bool:
+        """The client has not taken the last reply, or what it sent waits to be parsed."""
+        return self.flow.write_paused or self.flow.holds
+
+    def _owe(self, seconds: float) -> None:
+        self._settle()
+        self._deadline = self.loop.call_later(max(0.0, seconds), self._expired)
+
+    def _settle(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _expired(self) -> None:
+        raise NotImplementedError
 
     def _who_found_no_room(self) -> str | None:
         """Whose request, that came whole, was refused just now; empty where it said nothing."""
@@ -53,7 +76,7 @@ class PipelinedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.flow.write_paused:
+        if self._taking():
             self._unset_keepalive_if_required()
 
     def pause_writing(self) -> None:
@@ -64,6 +87,8 @@ class PipelinedProtocol(HttpToolsProtocol):
         super().resume_writing()
         if self._next is not None:
             following, self._next = self._next, None
+            if self._in_body:  # which nobody has read meanwhile
+                self._owe(self.connection_limits.receive_seconds)
             self._start_asgi_task(*following)
         elif self._is_idle() and not self.transport.is_closing():
             self.timeout_keep_alive_task = self.loop.call_later(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
-import math
 import socket
 import struct
 import termios
 
 STALLED_BYTES = 64 * 1024
 FRESH_SECONDS = 1.0
-"""Before that nobody can tell how fast a client is."""
+FRESH_SPEED = 65_536.0
+"""Before that nobody can tell how fast a client is: it passes for a slow one, in bytes a second."""
 
 log = logging.getLogger("paddlepool.protocol")
 
@@ -66,9 +66,11 @@ class StallWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._began = 0.0
         self._size = self._left = 0
+        self._speed = FRESH_SPEED
 
     def start(self) -> None:
         self._size = self._untaken()
+        self._speed = FRESH_SPEED
         self._look_again_later()
         self._unread.add(self)
 
@@ -85,7 +87,9 @@ class StallWatch:
     def speed(self) -> float:
         """Bytes a second that the client has taken of late."""
         seconds = self._loop.time() - self._began
-        return math.inf if seconds < FRESH_SECONDS else (self._left - self._untaken()) / seconds
+        if seconds < FRESH_SECONDS:
+            return self._speed
+        return (self._left - self._untaken()) / seconds
 
     def cut(self, event: str, **said: int) -> None:
         log.info(event, extra={"left_bytes": self._untaken(), **said})
@@ -96,6 +100,7 @@ class StallWatch:
         if self._left - self._untaken() < STALLED_BYTES:
             self.cut("client stalled")
         else:
+            self._speed = self.speed()
             self._look_again_later()
 
     def _look_again_later(self) -> None:

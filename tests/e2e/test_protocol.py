@@ -233,6 +233,17 @@ def test_the_time_between_requests_begins_when_the_reply_is_taken(strict_server:
         assert rest.endswith(b'{"live":true}')
 
 
+def test_half_a_header_beside_a_reply_has_its_own_deadline(strict_server: Server) -> None:
+    """Not the time between two requests, which ends without a word."""
+    with strict_server.connect() as connection:
+        connection.sendall(b"GET /slow/large?size=20000000 HTTP/1.1\r\n" + HOST + b"\r\n")
+        time.sleep(0.5)
+        connection.sendall(b"GET /v2/health/live HT")
+        received = read_all(connection)
+        assert len(received) > 20_000_000
+        assert b"HTTP/1.1 408 " in received[-1000:]
+
+
 def test_a_slow_handler_is_not_a_slow_client(strict_server: Server) -> None:
     """The deadlines end with the last byte of the request."""
     head = b"POST /slow?seconds=3.5 HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx"

@@ -50,12 +50,9 @@ class BodyBudget:
     it.
     """
 
-    def __init__(
-        self, limit: int, *, what: str = "request bodies", clock: Clock = time.monotonic
-    ) -> None:
-        """`limit` in bytes; `what` are they, in a message."""
+    def __init__(self, limit: int, *, clock: Clock = time.monotonic) -> None:
+        """`limit` in bytes."""
         self.limit = limit
-        self._what = what
         self._clock = clock
         self._used = 0
         self._whole = 0
@@ -117,7 +114,7 @@ class BodyBudget:
 
     def _full(self) -> Overloaded:
         return Overloaded(
-            f"{self._what} hold all the memory they may, {self.limit} bytes, and no other "
+            f"request bodies hold all the memory they may, {self.limit} bytes, and no other "
             "arrives more slowly than this one",
             retry_after=RETRY_SECONDS,
             limit=self.limit,

@@ -1,0 +1,80 @@
+"""Which of the clients that leave their replies is cut off."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.server.sending import FRESH_SECONDS, STALLED_BYTES, StallWatch, UnreadReplies
+
+STALL_SECONDS = 30.0
+
+
+class Loop:
+    """Its time is set; what is to be called later is in `later`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.later: list[Any] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, call: Any) -> Any:
+        self.later.append(call)
+        return SimpleNamespace(cancel=lambda: None)
+
+
+class Client:
+    """`left` bytes of its reply are not taken."""
+
+    def __init__(self, unread: UnreadReplies, loop: Loop, left: int) -> None:
+        self.left = left
+        self.cut = False
+        self.watch: StallWatch = unread.watch(self, loop)  # type: ignore[arg-type]
+        self.watch.start()
+
+    def get_write_buffer_size(self) -> int:
+        return self.left
+
+    def get_extra_info(self, _: str) -> Any:
+        return SimpleNamespace(fileno=lambda: -1)
+
+    def abort(self) -> None:
+        self.cut = True
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    monkeypatch.setattr("app.server.sending.fcntl.ioctl", lambda *_: bytes(4))
+    return Loop()
+
+
+def test_who_takes_nothing_goes_before_who_is_slow_or_new(loop: Loop) -> None:
+    """Also just after the slow one was looked at; a reply counts whole until it is taken."""
+    unread = UnreadReplies(100_000_000, stall_seconds=STALL_SECONDS)
+    reading, idle = (Client(unread, loop, 40_000_000) for _ in range(2))
+    loop.now = STALL_SECONDS
+    reading.left -= 30_000_000
+    idle.left -= STALLED_BYTES
+    for check in loop.later[:2]:
+        check()
+    loop.now += FRESH_SECONDS / 2
+    fresh = [Client(unread, loop, 15_000_000)]
+    assert not any(each.cut for each in (reading, idle, *fresh))
+    fresh.append(Client(unread, loop, 15_000_000))
+    assert [each.cut for each in (reading, idle, *fresh)] == [False, True, False, False]
+
+
+def test_who_takes_less_than_it_must_is_cut_off(loop: Loop) -> None:
+    """And who takes as much is not."""
+    unread = UnreadReplies(100_000_000, stall_seconds=STALL_SECONDS)
+    slow, stalled = (Client(unread, loop, 1_000_000) for _ in range(2))
+    loop.now = STALL_SECONDS
+    slow.left -= STALLED_BYTES
+    stalled.left -= STALLED_BYTES - 1
+    for check in loop.later[:2]:
+        check()
+    assert (slow.cut, stalled.cut) == (False, True)
