@@ -164,7 +164,7 @@ class Intake(FlowControl):
 
     def _look(self) -> None:
         self._next_look = None
-        if not self.read_paused:
+        if not self.read_paused or self._transport.is_closing():
             return
         if is_reset(self._transport):
             self._transport.abort()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import socket
@@ -112,5 +113,7 @@ class StallWatch:
         """With what the kernel holds, megabytes of which it asks for more only when a third has
         gone: a slow client takes longer than `seconds` over that."""
         connection: socket.socket = self._transport.get_extra_info("socket")
-        queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+        queued = bytes(4)
+        with contextlib.suppress(OSError):  # closed just now; we are told in a moment
+            queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, queued)
         return self._transport.get_write_buffer_size() + int(struct.unpack("i", queued)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,6 +67,18 @@ def test_who_takes_nothing_goes_before_who_is_slow_or_new(loop: Loop) -> None:
     assert not any(each.cut for each in (reading, idle, *fresh))
     fresh.append(Client(unread, loop, 15_000_000))
     assert [each.cut for each in (reading, idle, *fresh)] == [False, True, False, False]
+
+
+def test_a_connection_that_is_just_closed_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its descriptor is closed before anybody is told of it."""
+
+    def closed(*_: Any) -> bytes:
+        raise OSError(errno.EBADF, "closed")
+
+    monkeypatch.setattr("app.server.sending.fcntl.ioctl", closed)
+    unread, loop = UnreadReplies(1_000_000, stall_seconds=STALL_SECONDS), Loop()
+    first, second = (Client(unread, loop, 600_000) for _ in range(2))
+    assert [first.cut, second.cut].count(True) == 1
 
 
 def test_who_takes_less_than_it_must_is_cut_off(loop: Loop) -> None:
