@@ -179,7 +179,7 @@ class LimitedProtocol(PipelinedProtocol):
             return
         if self._deferred is not None:
             self._deferred()
-        elif self._in_body:  # the rest of what was refused is not worth more
+        elif self._in_body and self.cycle.response_complete:  # the rest of what was refused
             self._owe(LINGER_SECONDS)
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvloop keeps it open for a true

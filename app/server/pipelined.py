@@ -87,8 +87,6 @@ class PipelinedProtocol(HttpToolsProtocol):
         super().resume_writing()
         if self._next is not None:
             following, self._next = self._next, None
-            if self._in_body:  # which nobody has read meanwhile
-                self._owe(self.connection_limits.receive_seconds)
             self._start_asgi_task(*following)
         elif self._is_idle() and not self.transport.is_closing():
             self.timeout_keep_alive_task = self.loop.call_later(
@@ -99,5 +97,7 @@ class PipelinedProtocol(HttpToolsProtocol):
         if self.flow.write_paused:
             self._next = cycle, app
             return
+        if self._in_body and cycle is self.cycle:  # its body was not read while it waited
+            self._owe(self.connection_limits.receive_seconds)
         self._being_answered = cycle
         super()._start_asgi_task(cycle, app)

@@ -233,6 +233,20 @@ def test_the_time_between_requests_begins_when_the_reply_is_taken(strict_server:
         assert rest.endswith(b'{"live":true}')
 
 
+def test_a_body_behind_another_request_has_its_own_time(strict_server: Server) -> None:
+    """Not the second that is left for the rest of a body that was refused."""
+    first = b"POST /slow?seconds=0.3 HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx"
+    second = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\na"
+    with strict_server.connect() as connection:
+        connection.sendall(first + second)
+        assert status_of(read_reply(connection)) == 200
+        time.sleep(1.5)
+        connection.sendall(b"bc")
+        reply = read_reply(connection)
+    assert status_of(reply) == 200
+    assert reply.endswith(b'{"bytes":3}')
+
+
 def test_half_a_header_beside_a_reply_has_its_own_deadline(strict_server: Server) -> None:
     """Not the time between two requests, which ends without a word."""
     with strict_server.connect() as connection:
