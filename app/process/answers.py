@@ -86,9 +86,11 @@ def _error(described: object, *, opening: bool) -> Exception:
     if not isinstance(name, str) or not isinstance(message, str):
         raise ValueError("an error has a kind and a message")
     kind = vars(app.contracts.errors).get(name)
-    if not isinstance(kind, type) or not issubclass(kind, RAISED_BY_CHILDREN):
-        kind = BackendError
-    if kind in (InputError, OperatorError):  # the roots of many, themselves none
+    if (
+        not isinstance(kind, type)
+        or not issubclass(kind, RAISED_BY_CHILDREN)
+        or kind in (InputError, OperatorError)  # the roots of many, themselves none
+    ):
         kind = BackendError
     limit, received = _plain(described.get("limit")), _plain(described.get("received"))
     try:

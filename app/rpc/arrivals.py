@@ -164,7 +164,8 @@ class Streams:
 
     @contextmanager
     def place(self) -> Iterator[Stream]:
-        """The place that make_room() has just found."""
+        """Raises Overloaded where every stream is at work."""
+        self.make_room()
         stream = Stream()
         self._open.add(stream)
         try:

@@ -137,7 +137,6 @@ class Calls:
     ) -> AsyncGenerator[bytes, None]:
         """A stream's messages. Ends the call where there is no place for it, or it is lost."""
         try:
-            streams.make_room()
             with streams.place() as stream, suppress(StopAsyncIteration):
                 while True:
                     yield await stream.next(messages)

@@ -140,8 +140,8 @@ def _stream(calls: Calls, method: Method, messages: Messages) -> grpc.RpcMethodH
 
 
 def _reflection(calls: Calls, names: Sequence[str], pool: Any) -> grpc.GenericRpcHandler:
-    """The library's answers; of its streams not too many are kept open, and they take places among
-    those that bring tensors: how large a message is nobody knows before it is there."""
+    """The library's answers. Not too many of its streams are kept open, and fewer still bring
+    messages at one time: how large one is nobody knows before it is there."""
     library = reflection.aio.ReflectionServicer(names, pool)
 
     async def parsed(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:

@@ -44,7 +44,7 @@ def protocol_class(limits: ProtocolLimits) -> type[LimitedProtocol]:
 
 
 class LimitedProtocol(PipelinedProtocol):
-    """One connection. `_deadline` runs whenever the client owes us bytes of a request."""
+    """One connection."""
 
     last_turns: LastTurns
     unread_replies: UnreadReplies
@@ -166,10 +166,7 @@ class LimitedProtocol(PipelinedProtocol):
             cycle.keep_alive = self._keeps_alive
         elif cycle.response_complete and not (self.pipeline or self._taking()):
             # Answered before its body had arrived, as a 413 is: only now is the connection idle.
-            self._unset_keepalive_if_required()
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self._await_next()
 
     def on_response_complete(self) -> None:
         if (caller := self._who_found_no_room()) is not None:  # others first, who may find some

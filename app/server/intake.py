@@ -24,7 +24,6 @@ PIPELINED = 16
 """Requests that came whole and wait behind the one in progress. While there are so many, nothing is
 parsed; those of one slice may come on top."""
 
-
 LAST_TURN_SECONDS = 0.004
 """Between two turns of those that come last. To refuse a request takes an eighth of it."""
 
@@ -145,7 +144,7 @@ class Intake(FlowControl):
         if not self._rest:
             super().resume_reading()
             return
-        super().pause_reading()
+        self._pause()
         if self._turn is None:
             self._await_turn()
 

@@ -17,7 +17,10 @@ NO_ROOM = (429, 503)
 class PipelinedProtocol(HttpToolsProtocol):
     """uvicorn tells only the newest request of a connection that its client is gone; here the one
     that is being answered hears of it, too. And where a reply waits for its client, the next
-    request is not begun, nor does the time run in which it must come."""
+    request is not begun, nor does the time run in which it must come.
+
+    `_deadline` runs whenever the client owes us bytes of a request.
+    """
 
     connection_limits: ProtocolLimits
     flow: Intake
@@ -55,6 +58,13 @@ class PipelinedProtocol(HttpToolsProtocol):
         """The client has not taken the last reply, or what it sent waits to be parsed."""
         return self.flow.write_paused or self.flow.holds
 
+    def _await_next(self) -> None:
+        """The next request must begin within the time that uvicorn keeps a connection open."""
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
     def _owe(self, seconds: float) -> None:
         self._settle()
         self._deadline = self.loop.call_later(max(0.0, seconds), self._expired)
@@ -65,6 +75,7 @@ class PipelinedProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _expired(self) -> None:
+        """The deadline has passed."""
         raise NotImplementedError
 
     def _who_found_no_room(self) -> str | None:
@@ -89,9 +100,7 @@ class PipelinedProtocol(HttpToolsProtocol):
             following, self._next = self._next, None
             self._start_asgi_task(*following)
         elif self._is_idle() and not self.transport.is_closing():
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self._await_next()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         if self.flow.write_paused:

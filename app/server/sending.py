@@ -90,7 +90,7 @@ class StallWatch:
         seconds = self._loop.time() - self._began
         if seconds < FRESH_SECONDS:
             return self._speed
-        return (self._left - self._untaken()) / seconds
+        return self._taken() / seconds
 
     def cut(self, event: str, **said: int) -> None:
         log.info(event, extra={"left_bytes": self._untaken(), **said})
@@ -98,7 +98,7 @@ class StallWatch:
         self._transport.abort()
 
     def _check(self) -> None:
-        if self._left - self._untaken() < STALLED_BYTES:
+        if self._taken() < STALLED_BYTES:
             self.cut("client stalled")
         else:
             self._speed = self.speed()
@@ -108,6 +108,10 @@ class StallWatch:
         self._began = self._loop.time()
         self._left = self._untaken()
         self._timer = self._loop.call_later(self._seconds, self._check)
+
+    def _taken(self) -> int:
+        """Since the last look."""
+        return self._left - self._untaken()
 
     def _untaken(self) -> int:
         """With what the kernel holds, megabytes of which it asks for more only when a third has

@@ -47,6 +47,16 @@ class Transport(asyncio.Transport):
     def resume_reading(self) -> None: ...
 
 
+LIMITS = ProtocolLimits(
+    header_seconds=30,
+    header_bytes=4096,
+    receive_seconds=30,
+    send_stall_seconds=30,
+    connections=9,
+    reply_bytes=2**20,
+)
+
+
 class Door:
     """One application; `send` opens a connection, sends the pieces and leaves."""
 
@@ -58,18 +68,10 @@ class Door:
             return {"bytes": len(found.body)}
 
         router.add_api_route("/upload", upload, methods=["POST"], max_body_size=4096)
-        limits = ProtocolLimits(
-            header_seconds=10,
-            header_bytes=4096,
-            receive_seconds=10,
-            send_stall_seconds=10,
-            connections=10,
-            reply_bytes=2**20,
-        )
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._failed)
         self._failures: list[dict[str, Any]] = []
-        self._protocol = protocol_class(limits)
+        self._protocol = protocol_class(LIMITS)
         self._config = uvicorn.Config(
             make_app(router, registry=FakeRegistry(models=[])),
             http=self._protocol,

@@ -10,17 +10,7 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from app.server.connection_limits import LimitedProtocol, protocol_class
-from app.server.protocol_limits import ProtocolLimits
-from tests.fuzz.http_door import Transport
-
-LIMITS = ProtocolLimits(
-    header_seconds=30,
-    header_bytes=4096,
-    receive_seconds=30,
-    send_stall_seconds=30,
-    connections=9,
-    reply_bytes=2**20,
-)
+from tests.fuzz.http_door import LIMITS, Transport
 
 
 class Line(Transport):

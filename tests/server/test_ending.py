@@ -11,7 +11,8 @@ from app.server.connection_limits import LimitedProtocol
 from app.server.crowded import TOLD_CONNECTIONS
 from app.server.ending import Lingering
 from tests.api.fakes import make_app, make_settings
-from tests.server.fakes import LIMITS, Line, Timers, opened
+from tests.fuzz.http_door import LIMITS
+from tests.server.fakes import Line, Timers, opened
 
 HOST = b"Host: localhost\r\n"
 KEY = b"X-Api-Key: k\r\n"

@@ -11,7 +11,8 @@ from uvicorn.server import ServerState
 
 from app.server.incoming import FRAMING_BYTES, UNTIL_SAID
 from tests.api.fakes import make_app
-from tests.server.fakes import LIMITS, Line, opened
+from tests.fuzz.http_door import LIMITS
+from tests.server.fakes import Line, opened
 
 LIMIT = 256 * 1024
 HEAD = b"POST /sentiment HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
