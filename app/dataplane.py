@@ -38,6 +38,7 @@ from app.contracts.reasons import STAGES, START_UP
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
+from app.turns import Turns
 
 LARGE_TENSORS = 4 << 20
 """Bytes that are looked through for what is no number in under a millisecond."""
@@ -86,7 +87,10 @@ class TensorRequest:
 
 
 class DataPlane:
-    """Runs requests on leased model versions. Deadlines are `timeout` seconds from the call."""
+    """Runs requests on leased model versions. Deadlines are `timeout` seconds from the call.
+
+    A request takes one of `turns` to begin, at its door, and here one when its results are there.
+    """
 
     def __init__(
         self,
@@ -102,6 +106,7 @@ class DataPlane:
         self._default_models = default_models
         self._traffic_listener = traffic_listener
         self._clock = clock
+        self.turns = Turns()
 
     async def run(
         self,
@@ -141,6 +146,7 @@ class DataPlane:
                                 reservation=reservation,
                             )
                         )
+                        await self.turns.mine()
                         outputs = [result.outputs for result in results]
                         finished = await pipeline.finish(prepared, outputs, deadline=deadline)
                     finally:
@@ -188,11 +194,10 @@ class DataPlane:
                         reservation=reservation,
                     )
                     size = sum(array.nbytes for array in asked.inputs.values())
-                    if checked_in is None or size <= LARGE_TENSORS:
-                        jobs = submit()
-                    else:
-                        jobs = await submitted_in(checked_in, submit)
+                    beside = checked_in if size > LARGE_TENSORS else None
+                    jobs = submit() if beside is None else await submitted_in(beside, submit)
                     results = await results_of(jobs)
+                    await self.turns.mine()
             except RunRefused:
                 # The model has passed its self-test, and these tensors were alone in their run.
                 shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())
@@ -222,9 +227,8 @@ class DataPlane:
         order = dict.fromkeys((*STAGES, *measured))  # a task may have stages of its own
         stages = {stage: measured[stage] for stage in order if stage in measured}
         self._observer.stages_done(stages, results)
-        if self._traffic_listener is not None:
-            outputs = [result.outputs for result in results]
-            self._traffic_listener.answered(served, group, jobs, outputs)
+        if (listener := self._traffic_listener) is not None:
+            listener.answered(served, group, jobs, [result.outputs for result in results])
         return Answer(
             value=value, model=served.name, version=served.version, group=group, stages=stages
         )

@@ -22,7 +22,14 @@ SOURCES = sorted((ROOT / "app").rglob("*.py"))
 # another.
 ENGINE = ("app.contracts", "app.process", "app.repository", "app.resources", "app.engine")
 PORTS = ("app.contracts", "app.repository.parameters")
-EDGE = ("app.api", "app.contracts", "app.dataplane", "app.observability", "app.settings")
+EDGE = (
+    "app.api",
+    "app.contracts",
+    "app.dataplane",
+    "app.observability",
+    "app.settings",
+    "app.turns",
+)
 DOORS_SEE = (
     "segment.accept",
     "segment.colours",
@@ -52,6 +59,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.resources", ()),
     ("app.settings", ("app.contracts.errors", "app.door_settings")),
     ("app.awaiting", ()),
+    ("app.turns", ("app.contracts",)),
     ("app.extras", ("app.contracts",)),
     ("app.engine.queue*", ("app.contracts", "app.engine.queue")),
     (
@@ -87,7 +95,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("app.contracts", "app.repository", "app.export", "app.backends", "app.programs"),
     ),
     ("app.workers", ("app.codecs",)),
-    ("app.dataplane", ("app.awaiting", "app.contracts", "app.engine")),
+    ("app.dataplane", ("app.awaiting", "app.contracts", "app.engine", "app.turns")),
     ("app.quality*", ("app.contracts", "app.repository", "app.evidence", "app.quality")),
     ("app.live*", (*ENGINE, "app.evidence", "app.live")),
     ("app.comparison*", (*ENGINE, "app.evidence", "app.observability", "app.comparison")),

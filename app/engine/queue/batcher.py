@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
@@ -22,7 +22,7 @@ from app.contracts.ports import Clock
 from app.contracts.reasons import Rejection
 from app.engine.queue.admission import Admission, Refused, Reservation
 from app.engine.queue.deadlines import Deadlines
-from app.engine.queue.express import express_jobs
+from app.engine.queue.express import express_jobs, other_jobs
 from app.engine.queue.job import Batch, Job, ShapeKey
 from app.engine.queue.running import Running
 from app.engine.queue.service_time import ServiceTime
@@ -103,7 +103,15 @@ class Batcher:
             self._tell_express(now)
             return shed
 
-        self._accept(jobs, self._admitted(admit))
+        shed = self._admitted(admit)
+        for job in jobs:
+            # Not the job itself: a future keeps its callbacks, and the two would keep each other,
+            # tensors and all, until the next garbage collection.
+            job.future.add_done_callback(partial(self._drop_cancelled, weakref.ref(job)))
+        for unlucky in shed:
+            self._on_rejected(Rejection.SHED)
+            wait = self._backlog()
+            unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
 
     def _admitted(self, admit: Callable[[], T]) -> T:
         """What admit() returns. A refusal is counted, and its error raised outside the handler and
@@ -119,16 +127,6 @@ class Batcher:
         finally:
             del error
 
-    def _accept(self, jobs: Sequence[Job], shed: Sequence[Job]) -> None:
-        for job in jobs:
-            # Not the job itself: a future keeps its callbacks, and the two would keep each other,
-            # tensors and all, until the next garbage collection.
-            job.future.add_done_callback(partial(self._drop_cancelled, weakref.ref(job)))
-        for unlucky in shed:
-            self._on_rejected(Rejection.SHED)
-            wait = self._backlog()
-            unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
-
     def _check_open(self) -> None:
         if self._closed_with is not None:
             raise Refused(Rejection.NOT_READY, self._closed_with.alone())
@@ -142,7 +140,7 @@ class Batcher:
         with self._work:
             while not self.closed:
                 now = self._clock()
-                jobs, ask_again = self._queues.next_batch(now)
+                jobs, ask_again = other_jobs(self._queues, self._running, now)
                 if not jobs and not self._running.returned:
                     if self._wait(min(HEALTH_SECONDS, ask_again - now)) or healthy():
                         continue
@@ -162,7 +160,10 @@ class Batcher:
                 now = self._clock()
                 jobs, ask_again = express_jobs(self._queues, self._running, now)
                 if not jobs:
-                    if self._express.wait(min(HEALTH_SECONDS, ask_again - now)) or healthy():
+                    self._running.express_idle += 1
+                    woken = self._express.wait(min(HEALTH_SECONDS, ask_again - now))
+                    self._running.express_idle -= 1
+                    if woken or healthy():
                         continue
                 elif healthy():
                     if batch := self._start(jobs, now):
@@ -180,15 +181,14 @@ class Batcher:
             if self.closed or self._running.idle:
                 return None
             now = self._clock()
-            jobs, _ = self._queues.next_batch(now)
+            jobs, _ = other_jobs(self._queues, self._running, now)
             return self._running.resume(now) or self._start(jobs, now)
 
     def _wait(self, seconds: float) -> bool:
         self._running.idle += 1
-        try:
-            return self._work.wait(seconds)
-        finally:
-            self._running.idle -= 1
+        woken = self._work.wait(seconds)
+        self._running.idle -= 1
+        return woken
 
     def _start(self, jobs: list[Job], now: float) -> Batch | None:
         started = []

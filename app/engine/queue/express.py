@@ -1,4 +1,5 @@
-"""What an express instance may run: jobs that would wait for a run of somebody else's flood."""
+"""What an express instance may run, jobs that would wait for a run of somebody else's flood, and
+what the others leave to it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,21 @@ def express_jobs(queues: ShapeQueues, running: Running, now: float) -> tuple[lis
     callers = [{job.caller for job in batch.jobs} for batch in running.batches]
     if running.idle or not any(all(map(queues.heavy, each)) for each in callers):
         return [], math.inf
-    quiet = {
-        each for each in queues.callers_waiting().difference(*callers) if not queues.heavy(each)
-    }
+    quiet = _quiet(queues, running)
     return queues.next_batch(now, quiet.__contains__) if quiet else ([], math.inf)
+
+
+def other_jobs(queues: ShapeQueues, running: Running, now: float) -> tuple[list[Job], float]:
+    """Likewise for the other instances. While the express instance is idle and a flood waits, they
+    run the flood's: beside it, and behind it all the more, any other job would take longer."""
+    if running.express_idle and (quiet := _quiet(queues, running)):
+        jobs, _ = queues.next_batch(now, lambda caller: caller not in quiet)
+        if any(queues.heavy(job.caller) for job in jobs):
+            return jobs, now
+    return queues.next_batch(now)
+
+
+def _quiet(queues: ShapeQueues, running: Running) -> set[str]:
+    """Callers who wait and have little to do."""
+    served = {job.caller for job in running.jobs()}
+    return {each for each in queues.callers_waiting() - served if not queues.heavy(each)}

@@ -26,7 +26,7 @@ class Running:
         self.batches: set[Batch] = set()
         self.returned: deque[Batch] = deque()
         self.live = 0
-        self.idle = 0
+        self.idle = self.express_idle = 0
 
     def instances(self, now: float) -> Instances:
         running = sum(

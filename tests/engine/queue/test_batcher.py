@@ -20,8 +20,10 @@ import pytest
 from app.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded, TooManyInputs
 from app.contracts.tensors import shape_key
 from app.engine.queue.batcher import HEALTH_SECONDS, Batcher
+from app.engine.queue.express import other_jobs
 from app.engine.queue.job import Batch, Job
-from app.engine.queue.shape_queues import URGENT
+from app.engine.queue.running import Running
+from app.engine.queue.shape_queues import URGENT, ShapeQueues
 from tests.engine.fakes import PATIENCE, ManualClock, Sleeper, calling, infer_result, wait_until
 
 
@@ -528,6 +530,28 @@ def test_an_express_instance_takes_what_waits_behind_a_flood() -> None:
     assert express(bench) is None, "it is not healthy"
     assert (batch := express(bench, healthy=True)) is not None
     assert batch.jobs == (other,)
+
+
+def test_other_instances_leave_a_quiet_callers_job_to_an_idle_express_one() -> None:
+    """They would run it beside the flood, or behind a run of it; but only while there is a flood,
+    and not what that instance would not take."""
+    bench = Bench(ManualClock())
+    queues, running = ShapeQueues(max_rows=1, max_delay=0.0), Running()
+    had, *flood = [bench.job(caller="flood") for _ in range(3)]
+    quiet = bench.job(caller="quiet")
+    for job in (had, *flood):
+        queues.add(job)
+    queues.take(had)
+    queues.add(quiet)
+    assert other_jobs(queues, running, 0.0)[0] == [quiet], "there is no such instance"
+    running.express_idle = 1
+    assert other_jobs(queues, running, 0.0)[0] == flood[:1]
+    under_way = Batch(jobs=(bench.job(caller="quiet"),), started=0.0, expected_seconds=1.0)
+    running.batches.add(under_way)
+    assert other_jobs(queues, running, 0.0)[0] == [quiet], "it serves this caller already"
+    running.batches.clear()
+    queues.remove(flood[1])
+    assert other_jobs(queues, running, 0.0)[0] == [quiet], "nobody has more than a batch"
 
 
 def test_an_express_instance_shares_its_batch_among_the_quiet() -> None:
