@@ -39,7 +39,7 @@ class Turns:
             turn = line.popleft()
             if line:
                 self._lines[caller] = line  # behind the others
-            if not turn.done():  # cancelled, for its client has gone
+            if not turn.done():  # or cancelled: who has left takes none
                 turn.set_result(None)
                 self._taken = True
         if self._taken:

@@ -4,6 +4,7 @@ what the others leave to it."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from app.engine.queue.job import Job
 from app.engine.queue.running import Running
@@ -24,11 +25,17 @@ def express_jobs(queues: ShapeQueues, running: Running, now: float) -> tuple[lis
 
 
 def other_jobs(queues: ShapeQueues, running: Running, now: float) -> tuple[list[Job], float]:
-    """Likewise for the other instances. While the express instance is idle and a flood waits, they
-    run the flood's: beside it, and behind it all the more, any other job would take longer."""
-    if running.express_idle and (quiet := _quiet(queues, running)):
+    """Likewise for the other instances. Where the express instance is idle, and will be given what
+    they leave to it, they run the flood's alone: beside it, and behind it all the more, the others'
+    jobs would take longer."""
+    quiet = _quiet(queues, running) if running.express_idle and not running.idle else set()
+    if quiet:
         jobs, _ = queues.next_batch(now, lambda caller: caller not in quiet)
-        if any(queues.heavy(job.caller) for job in jobs):
+        rows: Counter[str] = Counter()
+        for job in jobs:
+            rows[job.caller] += job.rows
+        runs = [set(rows), *({job.caller for job in batch.jobs} for batch in running.batches)]
+        if jobs and any(all(queues.heavy(one, less=rows[one]) for one in run) for run in runs):
             return jobs, now
     return queues.next_batch(now)
 

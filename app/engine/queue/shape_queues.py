@@ -115,9 +115,9 @@ class ShapeQueues:
     def callers_waiting(self) -> set[str]:
         return set(self._rows)
 
-    def heavy(self, caller: str) -> bool:
-        """Whether more rows of this caller wait than one batch takes."""
-        return self._rows[caller] > self._max_rows
+    def heavy(self, caller: str, *, less: int = 0) -> bool:
+        """Whether more rows of this caller wait than one batch takes, `less` so many."""
+        return self._rows[caller] - less > self._max_rows
 
     def take_expired(self, now: float) -> list[Job]:
         """Take out every job whose deadline has come."""

@@ -20,10 +20,8 @@ import pytest
 from app.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded, TooManyInputs
 from app.contracts.tensors import shape_key
 from app.engine.queue.batcher import HEALTH_SECONDS, Batcher
-from app.engine.queue.express import other_jobs
 from app.engine.queue.job import Batch, Job
-from app.engine.queue.running import Running
-from app.engine.queue.shape_queues import URGENT, ShapeQueues
+from app.engine.queue.shape_queues import URGENT
 from tests.engine.fakes import PATIENCE, ManualClock, Sleeper, calling, infer_result, wait_until
 
 
@@ -532,28 +530,6 @@ def test_an_express_instance_takes_what_waits_behind_a_flood() -> None:
     assert batch.jobs == (other,)
 
 
-def test_other_instances_leave_a_quiet_callers_job_to_an_idle_express_one() -> None:
-    """They would run it beside the flood, or behind a run of it; but only while there is a flood,
-    and not what that instance would not take."""
-    bench = Bench(ManualClock())
-    queues, running = ShapeQueues(max_rows=1, max_delay=0.0), Running()
-    had, *flood = [bench.job(caller="flood") for _ in range(3)]
-    quiet = bench.job(caller="quiet")
-    for job in (had, *flood):
-        queues.add(job)
-    queues.take(had)
-    queues.add(quiet)
-    assert other_jobs(queues, running, 0.0)[0] == [quiet], "there is no such instance"
-    running.express_idle = 1
-    assert other_jobs(queues, running, 0.0)[0] == flood[:1]
-    under_way = Batch(jobs=(bench.job(caller="quiet"),), started=0.0, expected_seconds=1.0)
-    running.batches.add(under_way)
-    assert other_jobs(queues, running, 0.0)[0] == [quiet], "it serves this caller already"
-    running.batches.clear()
-    queues.remove(flood[1])
-    assert other_jobs(queues, running, 0.0)[0] == [quiet], "nobody has more than a batch"
-
-
 def test_an_express_instance_shares_its_batch_among_the_quiet() -> None:
     """And with nobody else."""
     bench = flooded(max_rows=4)
@@ -627,6 +603,42 @@ def test_an_express_instance_is_told_when_a_flood_overtakes(
         assert bench.batcher.contended
         assert (batch := waiting.result(timeout=PATIENCE / 2)) is not None
         assert batch.jobs == (quiet,)
+
+
+@pytest.mark.parametrize(("flood", "left"), [(3, True), (2, False)])
+def test_other_instances_leave_an_idle_express_one_what_it_will_take(
+    monkeypatch: pytest.MonkeyPatch, flood: int, left: bool
+) -> None:
+    """Though its turn is first: beside a flood it would take longer. Where no flood is left behind
+    the run, that instance would take nothing, and the job is run at once."""
+    bench = Bench(ManualClock(), live=2)
+    bench.submit(caller="first")
+    bench.take()
+    with waiting_express(bench, monkeypatch) as waiting:
+        quiet = bench.submit(caller="quiet")
+        for _ in range(flood):
+            bench.submit(caller="flood")
+        taken = bench.take().jobs
+        if not left:
+            assert taken == (quiet,)
+            return
+        assert taken[0].caller == "flood"
+        assert (batch := waiting.result(timeout=PATIENCE / 2)) is not None
+        assert batch.jobs == (quiet,)
+
+
+def test_a_job_is_not_left_to_an_express_instance_beside_a_mixed_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which takes nothing while no run is a flood's alone: the job would wait for ever."""
+    bench = Bench(ManualClock(), max_rows=2, live=2)
+    bench.submit(caller="served")
+    bench.take()
+    with waiting_express(bench, monkeypatch):
+        quiet = bench.submit(caller="quiet")
+        for caller in ("flood", "served", "flood", "flood", "flood", "flood"):
+            bench.submit(caller=caller)
+        assert quiet in bench.take().jobs
 
 
 def test_a_job_that_waits_its_delay_takes_the_express_after_it(
