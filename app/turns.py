@@ -4,8 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Generic, TypeVar
 
 from app.contracts.caller import CALLER
+
+T = TypeVar("T")
+
+
+class CallerLines(Generic[T]):
+    """Who waits: callers by turns, and of each caller first come, first served."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, deque[T]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def add(self, caller: str, waiting: T) -> None:
+        self._lines.setdefault(caller, deque()).append(waiting)
+
+    def pop(self) -> T:
+        """The next. Raises StopIteration where nobody waits."""
+        caller = next(iter(self._lines))
+        line = self._lines.pop(caller)
+        waiting = line.popleft()
+        if line:
+            self._lines[caller] = line  # behind the others
+        return waiting
 
 
 class Turns:
@@ -17,7 +42,7 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[str, deque[asyncio.Future[None]]] = {}
+        self._lines = CallerLines[asyncio.Future[None]]()
         self._taken = False
 
     async def mine(self) -> None:
@@ -28,17 +53,13 @@ class Turns:
             loop.call_soon(self._next, loop)
             return
         turn: asyncio.Future[None] = loop.create_future()
-        self._lines.setdefault(CALLER.get().name, deque()).append(turn)
+        self._lines.add(CALLER.get().name, turn)
         await turn
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         self._taken = False
         while self._lines and not self._taken:
-            caller = next(iter(self._lines))
-            line = self._lines.pop(caller)
-            turn = line.popleft()
-            if line:
-                self._lines[caller] = line  # behind the others
+            turn = self._lines.pop()
             if not turn.done():  # or cancelled: who has left takes none
                 turn.set_result(None)
                 self._taken = True

@@ -124,7 +124,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         (*EDGE, "app.doors", *(f"app.pipelines.{module}" for module in DOORS_SEE)),
     ),
     ("app.rpc*", (*EDGE, "app.rpc")),
-    ("app.server*", ("app.api", "app.contracts", "app.server", "app.settings")),
+    ("app.server*", ("app.api", "app.contracts", "app.server", "app.settings", "app.turns")),
     ("app.scale*", ("app.api.errors", "app.api.problems", "app.scale", "app.settings")),
     ("app.commands.serve", ("app",)),
     ("app.commands.ray", ("app.contracts.errors", "app.scale")),

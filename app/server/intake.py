@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Sized
 from functools import partial
 from typing import Protocol
@@ -16,6 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from app.contracts.ports import Clock
 from app.server.ending import LAST_LOOK, is_reset
+from app.turns import CallerLines
 
 TURN_SECONDS = 0.0005
 """How long a connection parses before others have their turn, and one slice more."""
@@ -58,7 +58,7 @@ class LastTurns:
     LAST_TURN_SECONDS, callers by turns, while all others have theirs as they come."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, deque[LastTurn]] = {}
+        self._lines = CallerLines[LastTurn]()
 
     def add(
         self, caller: str, take: Callable[[], None], loop: asyncio.AbstractEventLoop
@@ -66,17 +66,13 @@ class LastTurns:
         turn = LastTurn(take)
         if not self._lines:
             loop.call_later(LAST_TURN_SECONDS, self._next, loop)
-        self._lines.setdefault(caller, deque()).append(turn)
+        self._lines.add(caller, turn)
         return turn
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         take = None
         while self._lines and take is None:
-            caller = next(iter(self._lines))
-            line = self._lines.pop(caller)
-            take = line.popleft().take
-            if line:
-                self._lines[caller] = line  # behind the others
+            take = self._lines.pop().take
         if self._lines:
             loop.call_later(LAST_TURN_SECONDS, self._next, loop)
         if take is not None:

@@ -38,6 +38,10 @@ class Running:
     def jobs(self) -> list[Job]:
         return [job for batch in self.batches for job in batch.jobs]
 
+    def callers(self) -> list[set[str]]:
+        """Of each batch."""
+        return [{job.caller for job in batch.jobs} for batch in self.batches]
+
     def overdue(self, now: float) -> list[Job]:
         return [job for job in self.jobs() if job.deadline <= now and not job.future.done()]
 
