@@ -43,25 +43,30 @@ class Turns:
 
     def __init__(self) -> None:
         self._lines = CallerLines[asyncio.Future[None]]()
-        self._taken = False
+        self._round_of: asyncio.AbstractEventLoop | None = None
+        """The loop whose round has its request."""
 
     async def mine(self) -> None:
-        """Wait for a turn of this request's caller; the first of a round has it at once."""
+        """Wait for a turn of this request's caller; the first of a round has it at once.
+
+        Raises RuntimeError beside a round of another loop, which could not wake this request.
+        """
         loop = asyncio.get_running_loop()
-        if not self._taken:
-            self._taken = True
+        if self._round_of is None:
+            self._round_of = loop
             loop.call_soon(self._next, loop)
             return
+        if self._round_of is not loop:
+            raise RuntimeError("these turns belong to another event loop")
         turn: asyncio.Future[None] = loop.create_future()
         self._lines.add(CALLER.get().name, turn)
         await turn
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._taken = False
-        while self._lines and not self._taken:
+        self._round_of = None
+        while self._lines and self._round_of is None:
             turn = self._lines.pop()
             if not turn.done():  # or cancelled: who has left takes none
                 turn.set_result(None)
-                self._taken = True
-        if self._taken:
-            loop.call_soon(self._next, loop)
+                self._round_of = loop
+                loop.call_soon(self._next, loop)

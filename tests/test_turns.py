@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from app.contracts.caller import CALLER, Caller
 from app.turns import Turns
@@ -68,3 +71,18 @@ def test_turns_begin_anew_once_all_were_had() -> None:
         assert await taken(turns, ["a"]) == ["a"]
 
     asyncio.run(twice())
+
+
+def test_another_event_loop_is_refused_rather_than_left_waiting() -> None:
+    turns = Turns()
+
+    def elsewhere() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, turns.mine()).result()
+
+    async def here() -> None:
+        await turns.mine()
+        with pytest.raises(RuntimeError, match="another event loop"):
+            elsewhere()  # while this loop stands, so that its round goes on
+
+    asyncio.run(here())

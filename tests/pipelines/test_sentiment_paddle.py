@@ -94,7 +94,8 @@ def client(tmp_path_factory: pytest.TempPathFactory, batches: Batches) -> Iterat
             assert registry.ready(), registry.index()
             settings = settings_class(tasks.values())(model_repository=root)
             app = create_app(settings, registry=registry, pipelines=TASKS)
-            yield TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+            with TestClient(app, "http://localhost", raise_server_exceptions=False) as client:
+                yield client  # with one event loop for all requests, as a server has
         finally:
             registry.close()
 
