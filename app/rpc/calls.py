@@ -30,7 +30,7 @@ from app.rpc.arrivals import Arrivals, KeptOpen, Streams
 from app.rpc.messages import SERVICE
 from app.rpc.spans import begin_span, end_span
 from app.rpc.status import CODES, metadata_of
-from app.rpc.unread import UnreadReplies
+from app.rpc.unread import ReplyBudget
 
 METHOD = "POST"
 """What gRPC is in HTTP/2."""
@@ -87,7 +87,7 @@ class Calls:
         self._arrivals = Arrivals(self._at_once, seconds=settings.receive_timeout_seconds)
         self._streams = Streams(self._at_once)
         self._reflections = Streams(max(1, self._at_once // 4))
-        self._unread = UnreadReplies(gates.bodies.limit)
+        self._unread = ReplyBudget(gates.bodies.limit)
         self._kept = KeptOpen(max(1, connections // 2))
 
     async def answer(self, method: Method, messages: AsyncIterator[bytes], context: Any) -> bytes:

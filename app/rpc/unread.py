@@ -11,7 +11,7 @@ SMALL_BYTES = 64 * 1024
 RETRY_SECONDS = 1.0
 
 
-class UnreadReplies:
+class ReplyBudget:
     """For one event loop. How much of a reply its client has taken gRPC does not say: all of it
     counts until the call is over."""
 
