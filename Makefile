@@ -11,7 +11,7 @@ FIRST := $(if $(wildcard $(INSTALLED)),,$(SERVING))
 # pip's own progress for people; a log gets the words below alone.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
 
-.PHONY: help run test test-fast check lint fuzz load chart sbom install lock comparison screenshots weights
+.PHONY: help run test test-all test-fast check lint fuzz load chart sbom install lock comparison screenshots weights
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -19,11 +19,14 @@ help:  ## list these commands
 run: weights  ## serve all models on http://127.0.0.1:8000; installs what serving needs
 	$(BIN)/paddlepool serve
 
-test: $(INSTALLED) weights  ## run every test, in two processes; installs what tests need
+test: $(INSTALLED) weights  ## run the tests, in two processes; installs what they need
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not nightly"
+
+test-all: $(INSTALLED) weights  ## run every test: those of `make test`, and those that take long
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(INSTALLED)  ## run the tests without Paddle, servers and long waits, in less than a minute
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal --hypothesis-profile=fast -m "not paddle and not e2e and not slow" $(TESTS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --hypothesis-profile=fast -m "not paddle and not e2e and not slow and not nightly" $(TESTS)
 
 lint: $(INSTALLED)  ## format, lint and types, changing nothing
 	$(BIN)/ruff format --check .
