@@ -19,7 +19,6 @@ from app.api.compare import data
 from app.api.middleware.access import Access
 from app.api.middleware.agents import Agents
 from app.api.middleware.body_budget import BodyBudget
-from app.api.middleware.by_turns import ByTurns
 from app.api.middleware.disconnect import Disconnect
 from app.api.middleware.gates import Gates
 from app.api.middleware.keys import KeyRules, Keys
@@ -229,7 +228,6 @@ def _layers(
         Middleware(Sites, hosts=settings.hosts(), origins=settings.cors_origins),
         Middleware(Disconnect),
         Middleware(Keys, rules=gates.keys),
-        Middleware(ByTurns, turns=services.dataplane.turns),
         *([Middleware(Quotas, purses=gates.purses)] if gates.purses is not None else ()),
         Middleware(BodyLimits, routes=routes, budget=gates.bodies),
     ]

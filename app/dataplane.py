@@ -38,7 +38,6 @@ from app.contracts.reasons import STAGES, START_UP
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
-from app.turns import Turns
 
 LARGE_TENSORS = 4 << 20
 """Bytes that are looked through for what is no number in under a millisecond."""
@@ -87,10 +86,7 @@ class TensorRequest:
 
 
 class DataPlane:
-    """Runs requests on leased model versions. Deadlines are `timeout` seconds from the call.
-
-    A request takes one of `turns` to begin, at its door, and here one when its results are there.
-    """
+    """Runs requests on leased model versions. Deadlines are `timeout` seconds from the call."""
 
     def __init__(
         self,
@@ -106,7 +102,6 @@ class DataPlane:
         self._default_models = default_models
         self._traffic_listener = traffic_listener
         self._clock = clock
-        self.turns = Turns()
 
     async def run(
         self,
@@ -146,7 +141,6 @@ class DataPlane:
                                 reservation=reservation,
                             )
                         )
-                        await self.turns.mine()
                         outputs = [result.outputs for result in results]
                         finished = await pipeline.finish(prepared, outputs, deadline=deadline)
                     finally:
@@ -197,7 +191,6 @@ class DataPlane:
                     beside = checked_in if size > LARGE_TENSORS else None
                     jobs = submit() if beside is None else await submitted_in(beside, submit)
                     results = await results_of(jobs)
-                    await self.turns.mine()
             except RunRefused:
                 # The model has passed its self-test, and these tensors were alone in their run.
                 shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())

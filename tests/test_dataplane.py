@@ -30,7 +30,6 @@ from app.dataplane import Answer, DataPlane, TensorRequest
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.observability.metrics import Metrics
-from app.turns import Turns
 from tests.engine.fakes import (
     DOUBLE,
     PATIENCE,
@@ -158,38 +157,6 @@ def test_a_payload_is_read_when_a_place_is_held(
         for event in pipeline.slow:
             event.set()
         await asyncio.gather(*held, return_exceptions=True)
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("door", ["a task", "raw tensors"])
-def test_a_request_goes_on_by_turns_when_its_results_are_there(
-    dataplane: DataPlane, pipeline: OneJobEach, door: str
-) -> None:
-    """Those of a whole batch come together, and another caller's is not to wait for all."""
-
-    class Line(Turns):
-        def __init__(self) -> None:
-            super().__init__()
-            self.reached, self.moves = asyncio.Event(), asyncio.Event()
-
-        async def mine(self) -> None:
-            self.reached.set()
-            await self.moves.wait()
-
-    async def read(_: ServedModel) -> TensorRequest:
-        return asked_for(row(3))
-
-    async def scenario() -> None:
-        dataplane.turns = line = Line()
-        asked = asyncio.ensure_future(
-            ask(dataplane, 3) if door == "a task" else dataplane.infer("double", read)
-        )
-        await asyncio.wait_for(line.reached.wait(), PATIENCE)
-        assert pipeline.finished == 0
-        assert not asked.done()
-        line.moves.set()
-        await asked
 
     asyncio.run(scenario())
 

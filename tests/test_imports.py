@@ -28,7 +28,6 @@ EDGE = (
     "app.dataplane",
     "app.observability",
     "app.settings",
-    "app.turns",
 )
 DOORS_SEE = (
     "segment.accept",
@@ -59,7 +58,6 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.resources", ()),
     ("app.settings", ("app.contracts.errors", "app.door_settings")),
     ("app.awaiting", ()),
-    ("app.turns", ("app.contracts",)),
     ("app.extras", ("app.contracts",)),
     ("app.engine.queue*", ("app.contracts", "app.engine.queue")),
     (
@@ -95,7 +93,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("app.contracts", "app.repository", "app.export", "app.backends", "app.programs"),
     ),
     ("app.workers", ("app.codecs",)),
-    ("app.dataplane", ("app.awaiting", "app.contracts", "app.engine", "app.turns")),
+    ("app.dataplane", ("app.awaiting", "app.contracts", "app.engine")),
     ("app.quality*", ("app.contracts", "app.repository", "app.evidence", "app.quality")),
     ("app.live*", (*ENGINE, "app.evidence", "app.live")),
     ("app.comparison*", (*ENGINE, "app.evidence", "app.observability", "app.comparison")),
@@ -124,7 +122,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         (*EDGE, "app.doors", *(f"app.pipelines.{module}" for module in DOORS_SEE)),
     ),
     ("app.rpc*", (*EDGE, "app.rpc")),
-    ("app.server*", ("app.api", "app.contracts", "app.server", "app.settings", "app.turns")),
+    ("app.server*", ("app.api", "app.contracts", "app.server", "app.settings")),
     ("app.scale*", ("app.api.errors", "app.api.problems", "app.scale", "app.settings")),
     ("app.commands.serve", ("app",)),
     ("app.commands.ray", ("app.contracts.errors", "app.scale")),

@@ -173,7 +173,6 @@ class Calls:
     ) -> tuple[Fault | None, bytes]:
         try:
             await self._admit(method, context)
-            await self._services.dataplane.turns.mine()
             purses = self._gates.purses
             if purses is None or is_free(method.path):
                 return None, await self._reply(method, messages, call)

@@ -20,7 +20,7 @@ from app.server.crowded import TOLD_CONNECTIONS, refuse_crowded
 from app.server.ending import LINGER_BYTES, LINGER_SECONDS, HalfClosed, Lingering, ReplyTransport
 from app.server.framing import Misframed, read_framing
 from app.server.incoming import Incoming, body_limit, body_too_large
-from app.server.intake import Intake, LastTurns
+from app.server.intake import Intake
 from app.server.pipelined import PipelinedProtocol
 from app.server.protocol_limits import ProtocolLimits
 from app.server.refusals import headers_too_large, last_reply, too_slow
@@ -37,7 +37,6 @@ def protocol_class(limits: ProtocolLimits) -> type[LimitedProtocol]:
 
     class Protocol(LimitedProtocol):
         connection_limits = limits
-        last_turns = LastTurns()
         unread_replies = UnreadReplies(limits.reply_bytes, stall_seconds=limits.send_stall_seconds)
 
     return Protocol
@@ -46,7 +45,6 @@ def protocol_class(limits: ProtocolLimits) -> type[LimitedProtocol]:
 class LimitedProtocol(PipelinedProtocol):
     """One connection."""
 
-    last_turns: LastTurns
     unread_replies: UnreadReplies
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -169,8 +167,6 @@ class LimitedProtocol(PipelinedProtocol):
             self._await_next()
 
     def on_response_complete(self) -> None:
-        if (caller := self._who_found_no_room()) is not None:  # others first, who may find some
-            self._intake.stand_behind(self.last_turns, caller)
         super().on_response_complete()
         if self.transport.is_closing() or self._lingering.begun or self._awaited() is not None:
             return

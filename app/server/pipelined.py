@@ -10,9 +10,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app.server.intake import Intake
 from app.server.protocol_limits import ProtocolLimits
 
-NO_ROOM = (429, 503)
-"""What refuses a request that might be answered at another time."""
-
 
 class PipelinedProtocol(HttpToolsProtocol):
     """uvicorn tells only the newest request of a connection that its client is gone; here the one
@@ -77,13 +74,6 @@ class PipelinedProtocol(HttpToolsProtocol):
     def _expired(self) -> None:
         """The deadline has passed."""
         raise NotImplementedError
-
-    def _who_found_no_room(self) -> str | None:
-        """Whose request, that came whole, was refused just now; empty where it said nothing."""
-        cycle = self._being_answered
-        if cycle is None or self._in_body or cycle.scope["state"].get("status") not in NO_ROOM:
-            return None
-        return str(cycle.scope["state"].get("caller", ""))
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

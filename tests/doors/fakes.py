@@ -18,7 +18,6 @@ from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
 from app.pipelines.sentiment.pipeline import TextScores
 from app.pipelines.sentiment.scores import Score
 from app.pipelines.task import load_tasks
-from app.turns import Turns
 from tests.api.fakes import Client, make_services, make_settings, no_lifespan
 
 PICTURE = b"\xff\xd8 not opened by the API process"
@@ -31,7 +30,6 @@ class FakePlane:
     """Answers every picture and text alike, and remembers what was asked."""
 
     def __init__(self) -> None:
-        self.turns = Turns()
         self.forget()
 
     def forget(self) -> None:

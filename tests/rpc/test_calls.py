@@ -18,10 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.application import build_gates
-from app.contracts.caller import CALLER
 from app.engine.registry.registry import ModelRegistry
 from app.settings import Settings
-from app.turns import Turns
 from tests.api.fakes import make_services
 from tests.engine.fakes import (
     PATIENCE,
@@ -278,29 +276,6 @@ def test_quotas_are_those_of_the_caller(registry: ModelRegistry) -> None:
         )
         assert 0 < int(metadata["grpc-retry-pushback-ms"]) <= 60_000
         assert client.ask("ServerReady")[0].ready
-
-
-class RecordedTurns(Turns):
-    """Whose each turn was."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.callers: list[str] = []
-
-    async def mine(self) -> None:
-        await super().mine()
-        self.callers.append(CALLER.get().name)
-
-
-def test_calls_take_turns_as_requests_over_http_do(registry: ModelRegistry) -> None:
-    """One to begin, once it is known whose call it is, and one for the result."""
-    with opened(registry, api_keys=("k", "l")) as client:
-        turns = client.services.dataplane.turns = RecordedTurns()
-        for key in ("k", "l"):
-            client.ask("ModelInfer", infer(), metadata=[("x-api-key", key)])
-        client.refused("ModelInfer", infer())
-    first, second = dict.fromkeys(turns.callers)
-    assert turns.callers == [first, first, second, second]
 
 
 def test_too_large(registry: ModelRegistry) -> None:

@@ -10,7 +10,7 @@ from uvicorn.server import ServerState
 
 from app.server.connection_limits import HEAD_SLICE
 from app.server.incoming import CHUNKED_SLICE
-from app.server.intake import LAST_TURN_SECONDS, PIPELINED, TURN_SECONDS, Intake, LastTurns
+from app.server.intake import PIPELINED, TURN_SECONDS, Intake
 from tests.server.fakes import Line, Timers, opened
 
 GET = b"GET /%d HTTP/1.1\r\nHost:\r\n\r\n"
@@ -137,74 +137,3 @@ def test_a_lost_connection_parses_no_more() -> None:
     assert not intake.holds
     intake.resume_reading()
     assert slices.parsed == b"x" * 10
-
-
-def test_who_found_no_room_comes_behind_all_others() -> None:
-    """Once, and callers by turns; who has left keeps nobody waiting."""
-    turns, timers, lines = LastTurns(), Timers(), []
-    for caller in ("many", "many", "one", "many"):
-        slices = Slices(0)
-        line = Line()
-        intake = Intake(line, timers, parsing=slices, pipeline=[])  # type: ignore[arg-type]
-        intake.stand_behind(turns, caller)
-        intake.received(b"ab")
-        lines.append((intake, line, slices))
-    assert [(line.paused, slices.parsed) for _, line, slices in lines] == [(True, b"")] * 4
-    lines[1][0].close()
-
-    def next_turn(number: int) -> None:
-        taken = [call for seconds, call in timers.set if seconds == LAST_TURN_SECONDS]
-        assert len(taken) == number
-        taken[-1]()
-
-    next_turn(1)
-    intake, line, slices = lines[0]
-    assert [(line.paused, slices.parsed) for _, line, slices in lines[2:]] == [(True, b"")] * 2
-    assert (line.paused, slices.parsed) == (False, b"ab")
-    intake.received(b"cd")
-    assert slices.parsed == b"abcd"
-    next_turn(2)
-    assert [slices.parsed for *_, slices in lines[2:]] == [b"ab", b""]
-    next_turn(3)
-    assert lines[3][2].parsed == b"ab"
-
-
-def test_a_flood_of_refused_requests_is_read_behind_the_others() -> None:
-    """One that was answered finds the loop free."""
-    served: list[bytes] = []
-    all_served = asyncio.Event()
-
-    async def busy(scope: Scope, receive: Receive, send: Send) -> None:
-        served.append(scope["path"].encode())
-        scope["state"]["status"] = status = 503 if scope["path"] == "/flood" else 200
-        length = (b"content-length", b"0")
-        await send({"type": "http.response.start", "status": status, "headers": [length]})
-        await send({"type": "http.response.body", "body": b""})
-        if len(served) == 8:
-            all_served.set()
-
-    async def ask() -> None:
-        state = ServerState()
-        flood = [opened(busy, Line(), state) for _ in range(7)]
-        quiet = opened(busy, Line(), state)
-
-        async def all_ask() -> None:
-            for each in flood:
-                each.data_received(b"GET /flood HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            quiet.data_received(b"GET /quiet HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            await asyncio.wait_for(all_served.wait(), 20)
-            all_served.clear()
-
-        await all_ask()
-        assert served[-1] == b"/quiet"
-        served.clear()
-        for each in flood:
-            each.data_received(b"GET /flood HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert each.timeout_keep_alive_task is None  # what stands in line is not idle
-        quiet.data_received(b"GET /quiet HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await asyncio.wait_for(all_served.wait(), 20)
-        assert served[0] == b"/quiet"
-        for each in (*flood, quiet):
-            each.connection_lost(None)
-
-    asyncio.run(ask())

@@ -62,7 +62,7 @@ class Access:
         async def send_marked(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = state["status"] = message["status"]
+                status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = request_id
                 headers["X-Content-Type-Options"] = "nosniff"

@@ -98,7 +98,6 @@ class Keys:
                 await reply(fault_of(refusal), scope)(scope, receive, send)
                 return
             CALLER.set(caller)
-            scope.setdefault("state", {})["caller"] = caller.name
         await self._app(scope, receive, send)
 
 
