@@ -59,7 +59,7 @@ def confine_early(kind: Confinement) -> list[str]:
 def confine(kind: Confinement) -> list[str]:
     """Once the child is open: frameworks may ask the system more while they load. Holds for all
     threads. Returns what is in force."""
-    return ["seccomp"] if seccomp.install(files=kind is Confinement.CODEC) else []
+    return ["seccomp"] if seccomp.install(codec=kind is Confinement.CODEC) else []
 
 
 def _drop_capabilities(libc: ctypes.CDLL) -> None:

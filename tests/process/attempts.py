@@ -14,7 +14,6 @@ import stat
 import struct
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +21,6 @@ from typing import Any
 
 PTRACE_ATTACH = 16
 PTRACE_NUMBER = {"x86_64": 101, "aarch64": 117}
-IOCTL_NUMBER = {"x86_64": 16, "aarch64": 29}
-TIOCLINUX = 0x541C
 F_SETOWN_EX = 15
 FIOSETOWN = 0x8901
 
@@ -36,12 +33,6 @@ def _call(numbers: Mapping[str, int], *arguments: object) -> None:
 
 def _ptrace() -> None:
     _call(PTRACE_NUMBER, PTRACE_ATTACH, os.getppid(), 0, 0)
-
-
-def _type_with_more_bits() -> None:
-    """The kernel looks at the lower half of the request."""
-    request = ctypes.c_ulong(1 << 32 | termios.TIOCSTI)
-    _call(IOCTL_NUMBER, 2, request, ctypes.create_string_buffer(b"#"))
 
 
 def _by_descriptor(change: Callable[[int], object]) -> None:
@@ -107,28 +98,17 @@ def attempts(folder: Path) -> dict[str, Callable[[], object]]:
         "make a directory": (folder / "directory").mkdir,
         "link": lambda: (folder / "link").symlink_to(there),
         "read": there.read_bytes,
-        "create a setuid file": lambda: os.close(
-            os.open(folder / "setuid", os.O_CREAT | os.O_WRONLY, 0o4755)
-        ),
         "change a mode": lambda: there.chmod(0o4755),
         "change a mode by descriptor": lambda: _by_descriptor(_same_mode),
         "change an owner": lambda: os.chown(there, -1, -1),
+        "change an access list": lambda: _by_descriptor(
+            lambda d: os.setxattr(d, "system.posix_acl_access", b"", os.XATTR_REPLACE)
+        ),
         "change an owner by descriptor": lambda: _by_descriptor(lambda d: os.chown(d, -1, -1)),
-        "change an attribute by descriptor": lambda: _by_descriptor(
-            lambda d: os.setxattr(d, "user.test", b"", os.XATTR_REPLACE)
-        ),
-        "remove an attribute by descriptor": lambda: _by_descriptor(
-            lambda d: os.removexattr(d, "user.test")
-        ),
         "have signals sent": lambda: fcntl.fcntl(2, fcntl.F_SETOWN, os.getppid()),
-        "choose the signal": lambda: fcntl.fcntl(2, fcntl.F_SETSIG, signal.SIGKILL),
         "have signals sent to any": lambda: fcntl.fcntl(
             2, F_SETOWN_EX, struct.pack("ii", 1, os.getppid())
         ),
-        "lease a file": lambda: _by_descriptor(
-            lambda d: fcntl.fcntl(d, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        ),
-        "watch a directory": lambda: fcntl.fcntl(0, fcntl.F_NOTIFY, 0),
         "have signals sent by a device": lambda: fcntl.ioctl(
             2, FIOSETOWN, struct.pack("i", os.getppid())
         ),
@@ -137,9 +117,6 @@ def attempts(folder: Path) -> dict[str, Callable[[], object]]:
         "make the parent idle": lambda: os.sched_setscheduler(
             os.getppid(), os.SCHED_IDLE, os.sched_param(0)
         ),
-        "type into a terminal": lambda: fcntl.ioctl(2, termios.TIOCSTI, b"#"),
-        "type with more bits": _type_with_more_bits,
-        "command a console": lambda: fcntl.ioctl(2, TIOCLINUX, b"\2"),
         "read a device": lambda: Path("/dev/full").open("rb").close(),
         "make a file of memory": lambda: os.close(os.memfd_create("memory")),
         "create in a thread": lambda: _in_thread((folder / "new").touch),
