@@ -1,40 +1,38 @@
-"""What a child answers, checked before it is believed: its code may be a stranger's by now."""
+"""Reads what a child answers. A stranger's code may run in it by now, so types are checked."""
 
 from __future__ import annotations
 
 import json
-import sys
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-import app.contracts.errors
-from app.contracts.errors import (
-    BackendError,
-    InputError,
-    ModelOutputInvalid,
-    OperatorError,
-    WorkerCrashed,
-)
+from app.contracts import errors
 from app.contracts.tensors import Tensors
 
 MESSAGE_CHARACTERS = 1000
-LARGEST_NUMBER = sys.float_info.max
 
-RAISED_BY_CHILDREN = (InputError, ModelOutputInvalid, OperatorError, WorkerCrashed)
-"""What is said of a key, of another model or of this server is not for a child to say."""
+RAISED_BY_CHILDREN = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type)
+    and issubclass(kind, errors.InputError | errors.OperatorError | errors.WorkerCrashed)
+    and kind is not errors.InputError  # raised only as one of its members
+}
+"""Errors by name. A child has nothing to say about a key, another model or this server."""
 
 Check = Callable[[Mapping[str, Any], Mapping[str, Any], Tensors], None]
-"""Given what a call was sent, and the values and arrays that answer it; raises ValueError for what
-the code that was started never answers. The arrays are the child's own memory still: their dtypes
-and shapes stand, their values may change."""
+"""Takes what a call was sent and the values and arrays that answer it. Raises ValueError for what
+the started code never answers. The arrays still lie in memory that the child can write: their
+dtypes and shapes hold, their values may change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a handler returned, JSON values and arrays the caller owns, and how long it took.
+    """What a handler returned, with arrays that the caller owns.
 
-    `seconds` are the child's own: how late the parent reads the reply is not in them.
+    `seconds` were measured in the child: they exclude the parent's delay.
     """
 
     meta: Mapping[str, Any]
@@ -44,7 +42,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`layout` is still to be checked against the block that it describes, by SharedArrays.read."""
+    """An answer whose `layout` SharedArrays.read() has still to check against its block."""
 
     meta: Mapping[str, Any]
     layout: Sequence[object]
@@ -52,12 +50,12 @@ class Answer:
 
 
 def read_answer(text: bytes, *, opening: bool = False) -> Answer | Exception:
-    """What a call returned, or the error it raised. Raises ValueError for anything else.
+    """Return what a call returned, or the error it raised. Raises ValueError for anything else.
 
-    That the system had nothing to give is for `opening` to say: a call's arrays are there.
+    Only an answer to `opening` may say that the system lacks something: it is then tried again.
     """
     try:
-        answer = json.loads(text, parse_constant=_refuse)
+        answer = json.loads(text)
     except RecursionError:
         raise ValueError("an answer is nested too deep") from None
     if not isinstance(answer, dict):
@@ -68,13 +66,9 @@ def read_answer(text: bytes, *, opening: bool = False) -> Answer | Exception:
     seconds: Any = answer.get("seconds")
     if not isinstance(meta, dict) or not isinstance(layout, list):
         raise ValueError("an answer has values and arrays")
-    if type(seconds) not in (int, float) or not 0 <= seconds <= LARGEST_NUMBER:
+    if type(seconds) is not float or not 0 <= seconds < math.inf:
         raise ValueError("an answer says how many seconds it took")
-    return Answer(meta, layout, float(seconds))
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+    return Answer(meta, layout, seconds)
 
 
 def _error(described: object, *, opening: bool) -> Exception:
@@ -85,30 +79,13 @@ def _error(described: object, *, opening: bool) -> Exception:
     name, message = described.get("kind"), described.get("message")
     if not isinstance(name, str) or not isinstance(message, str):
         raise ValueError("an error has a kind and a message")
-    kind = vars(app.contracts.errors).get(name)
-    if (
-        not isinstance(kind, type)
-        or not issubclass(kind, RAISED_BY_CHILDREN)
-        or kind in (InputError, OperatorError)  # the roots of many, themselves none
-    ):
-        kind = BackendError
-    limit, received = _plain(described.get("limit")), _plain(described.get("received"))
-    try:
-        return kind(_text(message), limit=limit, received=received)
-    except TypeError:  # Overloaded says when to come back; no child knows
-        return BackendError("the backend raised an error")
+    kind = RAISED_BY_CHILDREN.get(name, errors.BackendError)
+    return kind(
+        message[:MESSAGE_CHARACTERS],
+        limit=_plain(described.get("limit")),
+        received=_plain(described.get("received")),
+    )
 
 
 def _plain(value: object) -> int | float | str | None:
-    if isinstance(value, str):
-        return _text(value)
-    if not isinstance(value, int | float):
-        return None
-    if not abs(value) <= LARGEST_NUMBER:
-        raise ValueError("an error's numbers are finite, and no larger than a float's")
-    return value
-
-
-def _text(value: str) -> str:
-    value.encode()  # half of a pair of surrogates could be sent to nobody: raises a ValueError
-    return value[:MESSAGE_CHARACTERS]
+    return value if isinstance(value, int | float | str) else None
