@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from app import __version__
 from app.contracts.errors import PaddlepoolError
 
+CLIENT = "paddlepool_client.commands.main"
+"""The commands that ask a server belong to the client. It is a dependency group of pyproject.toml
+and no dependency of the package: pip would look for the name in the registry, where it is not ours.
+"""
 COMMANDS = {
     "serve": ("app.commands.serve", "serve the models of a repository over HTTP"),
     "ray": ("app.commands.ray", "serve with several replicas under Ray Serve"),
-    "segment": ("app.commands.segment", "cut out a picture, or every one of a directory"),
-    "sentiment": (
-        "app.commands.sentiment",
-        "the emotions of a text, or of every row of a CSV file",
-    ),
+    "segment": (CLIENT, "cut out a picture, or every one of a directory"),
+    "sentiment": (CLIENT, "the emotions of a text, or of every row of a CSV file"),
     "models": ("app.commands.models", "list, verify, describe and seal the models of a repository"),
     "pull": ("app.commands.pull", "fetch official weights and publish them as a new version"),
     "import": ("app.commands.import_", "publish weights from a local file as a new version"),
@@ -32,11 +33,7 @@ COMMANDS = {
 """Name, module and one line each. Only the module of the command that runs is imported."""
 
 BROKEN_PIPE = 141
-"""As a shell says it of a program that SIGPIPE has ended."""
-
-CLIENT = "paddlepool_client"
-"""No dependency in pyproject.toml: a name there would be looked for in the package registry, where
-it is not ours. `make install` and the Dockerfile install it from its directory."""
+"""Exit code that a shell gives a program ended by SIGPIPE."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,13 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         module = importlib.import_module(COMMANDS[chosen.command][0])
     except ModuleNotFoundError as error:
-        if error.name != CLIENT:
+        if not (error.name or "").startswith("paddlepool_client"):
             raise
         print(
             f"paddlepool {chosen.command}: needs the Python client: pip install ./clients/python",
             file=sys.stderr,
         )
         return 1
+    if COMMANDS[chosen.command][0] == CLIENT:
+        return int(module.main([chosen.command, *arguments], prog="paddlepool"))
     command = argparse.ArgumentParser(
         prog=f"paddlepool {chosen.command}", description=module.__doc__
     )
@@ -76,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"paddlepool {chosen.command}: {error.message}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Who reads has had enough, as `head` has. Python would complain again at the end.
+        # The reader has had enough, as `head` has. Python would complain again at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except OSError as error:  # a disk that is full, a place that nobody may write to

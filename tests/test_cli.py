@@ -18,39 +18,43 @@ from app.cli import main
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.parametrize(
+    ("missing", "hint"),
+    [
+        ("paddlepool_client", "the Python client: pip install ./clients/python"),
+        ("tqdm", "tqdm: pip install tqdm"),
+    ],
+)
 @pytest.mark.parametrize("command", ["segment", "sentiment"])
-def test_without_the_client_its_commands_say_how_to_get_it(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One line; it is installed from its directory and not by its name."""
-    for module in (command, "at_server", "cut_out", "emotions"):
-        monkeypatch.delitem(sys.modules, f"app.commands.{module}", raising=False)
-    monkeypatch.setitem(sys.modules, "paddlepool_client", None)
-    assert main([command, "x"]) == 1
-    assert capsys.readouterr().err == (
-        f"paddlepool {command}: needs the Python client: pip install ./clients/python\n"
-    )
-
-
-def test_a_part_that_is_missing_otherwise_is_no_matter_of_the_client(
+def test_a_missing_part_of_the_client_is_named(
+    missing: str,
+    hint: str,
+    command: str,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A damaged installation must not be explained away."""
-    for module in ("app.commands.segment", "app.commands.cut_out"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    with pytest.raises(ModuleNotFoundError, match="tqdm"):
-        main(["segment", "x"])
+    """With how to install it; any other missing module is a damaged installation."""
+    for module in [name for name in sys.modules if name.startswith("paddlepool_client")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert main([command, "x"]) == 1
+    assert capsys.readouterr().err == f"paddlepool {command}: needs {hint}\n"
+    monkeypatch.undo()
+    for module in [name for name in sys.modules if name.startswith("paddlepool_client")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(ModuleNotFoundError, match="httpx"):
+        main([command, "x"])
 
 
 def command_of(monkeypatch: pytest.MonkeyPatch, run: Callable[[argparse.Namespace], int]) -> None:
-    """Let `sentiment` be a command that takes texts and does this."""
+    """Make `pull` a command that takes texts and does this."""
 
     def configure(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("texts", nargs="+")
 
     module = SimpleNamespace(__doc__="", configure=configure, run=run)
-    monkeypatch.setitem(sys.modules, "app.commands.sentiment", module)
+    monkeypatch.setitem(sys.modules, "app.commands.pull", module)
 
 
 def test_what_the_system_refuses_is_one_line(
@@ -62,8 +66,8 @@ def test_what_the_system_refuses_is_one_line(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     command_of(monkeypatch, run)
-    assert main(["sentiment", "x"]) == 1
-    expected = "paddlepool sentiment: [Errno 28] No space left on device\n"
+    assert main(["pull", "x"]) == 1
+    expected = "paddlepool pull: [Errno 28] No space left on device\n"
     assert capsys.readouterr().err == expected
 
 
@@ -76,7 +80,7 @@ def test_a_command_reads_its_own_dashes(monkeypatch: pytest.MonkeyPatch) -> None
         return 0
 
     command_of(monkeypatch, run)
-    assert main(["sentiment", "--", "-_-"]) == 0
+    assert main(["pull", "--", "-_-"]) == 0
     assert seen == [["-_-"]]
 
 

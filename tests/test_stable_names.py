@@ -22,7 +22,7 @@ from app.doors.opened import DOORS as DOORS_OPEN
 from app.observability.gauges import ModelGauges
 from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
-from app.pipelines.segment.request import OPTIONS
+from app.pipelines.segment.options import OPTIONS
 from app.pipelines.sentiment.router import SentimentParameters, SentimentRequest
 from app.pipelines.task import load_tasks, settings_class
 from app.repository.config import DynamicBatching, InstanceGroup, ModelConfig, VersionPolicy, Warmup

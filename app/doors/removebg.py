@@ -28,7 +28,8 @@ from app.doors.bodies import json_object, refused
 from app.doors.door import TAG, Door
 from app.doors.removebg_fields import Source, document, read_source, translate
 from app.pipelines.segment.accept import read_accept
-from app.pipelines.segment.request import MEDIA_TYPES, SegmentRequest, SegmentResult
+from app.pipelines.segment.options import MEDIA_TYPES
+from app.pipelines.segment.request import SegmentRequest, SegmentResult
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings
 

@@ -46,9 +46,6 @@ class Task:
     """Inputs for `paddlepool compare` and a measure of agreement."""
     agreement: Callable[[ServedModelInfo], Callable[[Tensors, Tensors], float]] | None = None
     """That measure alone, for the API process: from 0 to 1, how far two outputs mean the same."""
-    check_options: Callable[..., object] | None = None
-    """`check_options(body, options, background=…)` raises InvalidParameter for what the endpoint
-    refuses whatever the picture is; for commands, which say it before the first."""
     quality: Callable[[ServedModelInfo, Source], TaskQuality] | None = None
     """What `paddlepool models verify --quality` measures; raises ConfigError without the data."""
 

@@ -36,7 +36,7 @@ def installed(source: Path, tmp_path: Path, script: Callable[[str], ModuleType])
     done = run([*pip, *alone, "--target", str(target), str(source)], tmp_path)
     assert done.returncode == 0, done.stderr
     others.mkdir()
-    for name in script("deploy/container/keep.py").needed(["httpx", "pytest"]):
+    for name in script("deploy/container/keep.py").needed(["httpx", "pytest", "tqdm"]):
         there = distribution(name)
         for top in {file.parts[0] for file in there.files or ()} - {"..", "__pycache__"}:
             (others / top).symlink_to(Path(str(there.locate_file(top))))

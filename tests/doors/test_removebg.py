@@ -18,7 +18,7 @@ from app.contracts.errors import (
 )
 from app.doors.removebg import FIELDS, UNLIMITED_CALLS
 from app.pipelines.segment.request import Box
-from app.pipelines.segment.scene.options import Scene
+from app.pipelines.segment.scene_request import Scene
 from tests.doors.fakes import IN_BASE64, PICTURE, Doors
 
 PATH = "/v1.0/removebg"

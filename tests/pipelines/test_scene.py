@@ -8,7 +8,7 @@ import pytest
 
 from app.contracts.errors import InvalidParameter
 from app.pipelines.segment.request import read_options
-from app.pipelines.segment.scene.options import Scene
+from app.pipelines.segment.scene_request import Scene
 
 COMPOSITE = {"output": "composite"}
 CROP = {"crop": "true"}

@@ -30,9 +30,9 @@ from app.contracts.errors import (
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Array, TensorSpec
 from app.pipelines.segment import matte
+from app.pipelines.segment.options import SIZE_PIXELS
 from app.pipelines.segment.pipeline import SegmentPipeline, open_pipeline
 from app.pipelines.segment.request import (
-    SIZE_PIXELS,
     SegmentRequest,
     SegmentResult,
     read_options,

@@ -6,10 +6,11 @@ import base64
 import encodings
 import gc
 import random
+import re
 import tempfile
 import tracemalloc
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from fastapi import FastAPI
@@ -17,13 +18,16 @@ from starlette.testclient import TestClient
 
 from app.api.errors import install
 from app.api.offload import LARGE_BYTES
+from app.api.pages import STATIC
 from app.api.routing import ROUTING
 from app.contracts.errors import ImageUnreadable, Overloaded
 from app.dataplane import Answer
 from app.observability.metrics import Metrics
-from app.pipelines.segment.request import OPTIONS, Box, SegmentRequest, SegmentResult
+from app.pipelines.segment.options import FILES, OPTIONS
+from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
 from app.pipelines.segment.router import build_router
-from app.pipelines.segment.scene.options import Scene
+from app.pipelines.segment.scene_request import Scene
+from paddlepool_client import SegmentOptions, Source
 from tests.api.fakes import RecordingExecutor, make_settings
 
 PICTURE = b"\xff\xd8 not opened by the API process"
@@ -443,3 +447,32 @@ def test_the_operation_is_documented(server: Server) -> None:
     [refine] = [each for each in operation["parameters"] if each["name"] == "refine"]
     assert refine["schema"]["enum"] == ["none", "guided", "matting"]
     assert "application/json" in operation["responses"]["200"]["content"]
+
+
+def test_the_client_declares_the_same_options(server: Server) -> None:
+    """Names, words and descriptions: its command line is made from them."""
+    operation = server.app.openapi()["paths"]["/segment"]["post"]
+    types = {"string": str, "boolean": bool, "number": float, "integer": int}
+    expected = {
+        each["name"]: (
+            each["schema"].get("enum") or types[each["schema"]["type"]],
+            each["description"],
+        )
+        for each in operation["parameters"]
+    } | {"bg_image": (Source, FILES["bg_image"][1])}
+    hints = get_type_hints(SegmentOptions, include_extras=True)
+    declared = {name: get_args(hint) for name, hint in hints.items()}
+    assert expected == {
+        name: (list(get_args(kind)) if get_origin(kind) is Literal else kind, text)
+        for name, (kind, text) in declared.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["refine", "colours", "size"])
+def test_the_page_offers_each_word_of_an_option(name: str) -> None:
+    """The empty value stands for the default."""
+    page = (STATIC / "demo" / "index.html").read_text("utf-8")
+    [select] = re.findall(rf'<select id="{name}">(.*?)</select>', page, re.S)
+    offered = set(re.findall(r'<option value="(\w+)"', select))
+    schema = OPTIONS[name][0]
+    assert offered == set(schema["enum"]) - {schema.get("default")}

@@ -7,33 +7,8 @@ from dataclasses import dataclass
 
 from app.contracts.errors import InvalidParameter
 from app.pipelines.segment.colours import Colour, read_colour
-from app.pipelines.segment.scene.options import PLAIN, SCENE_OPTIONS, Scene, read_scene
-
-OUTPUTS = ("cutout", "mask", "composite")
-FORMATS = ("png", "webp", "jpg")
-SIZE_PIXELS = {"preview": 250_000, "medium": 1_500_000, "hd": 4_000_000}
-"""Most pixels of the result, by size; full has no such limit."""
-SIZES = ("full", *SIZE_PIXELS)
-REFINES = ("none", "guided", "matting")
-COLOURS = ("estimated", "original")
-BOOLEANS = ("true", "false")
-DEFAULTS = {"output": "cutout", "size": "full", "crop": "false", "colours": "estimated"}
-DEFAULT_REFINE = {"cutout": "guided", "mask": "none", "composite": "guided"}
-"""By output; the document of the endpoint is made from both."""
-MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "jpg": "image/jpeg"}
-OPTIONS = (
-    "output",
-    "format",
-    "size",
-    "bg_color",
-    "crop",
-    "refine",
-    "threshold",
-    "colours",
-    *SCENE_OPTIONS,
-)
-BACKGROUND_FIELDS = ("bg_image", "bg_image_file")
-"""The form's file fields for the second picture."""
+from app.pipelines.segment.options import DEFAULT_REFINE, MEDIA_TYPES, read_word
+from app.pipelines.segment.scene_request import PLAIN, Scene, read_scene
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +26,7 @@ class SegmentRequest:
     refine: str
     threshold: float | None
     scene: Scene = PLAIN
-    colours: str = DEFAULTS["colours"]
+    colours: str = "estimated"
     labels: bool = False
 
 
@@ -95,46 +70,43 @@ def read_options(
 
     Raises InvalidParameter naming the option and its accepted values.
     """
-    output = _choice(options, "output", OUTPUTS, DEFAULTS["output"])
+    output = read_word(options, "output")
     # JPEG has no alpha and blurs a mask's edge, so only a composite may be one.
-    formats = FORMATS if output == "composite" else FORMATS[:2]
+    formats = tuple(MEDIA_TYPES) if output == "composite" else ("png", "webp")
     preferred = preferred_format or "png"
     if preferred not in formats:
         preferred = "png"
-    file_format = _choice(options, "format", formats, preferred, when=f"for output={output}")
+    file_format = read_word(
+        options, "format", default=preferred, accepted=formats, when=f"for output={output}"
+    )
     colour = _colour(options.get("bg_color"), output)
     if file_format == "jpg" and colour[3] < 255:
         raise InvalidParameter(
             "bg_color is translucent, which format=jpg cannot hold; use format=png or format=webp",
             limit="png, webp",
         )
-    crop = _choice(options, "crop", BOOLEANS, DEFAULTS["crop"]) == "true"
+    crop = _flag(options, "crop")
     return SegmentRequest(
         body=body,
         background=background,
         output=output,
         format=file_format,
-        size=_choice(options, "size", SIZES, DEFAULTS["size"]),
+        size=read_word(options, "size"),
         bg_color=colour,
         crop=crop,
-        refine=_choice(options, "refine", REFINES, DEFAULT_REFINE[output]),
+        refine=read_word(options, "refine", default=DEFAULT_REFINE[output]),
         threshold=_threshold(options.get("threshold")),
-        colours=_choice(options, "colours", COLOURS, DEFAULTS["colours"]),
+        colours=read_word(options, "colours"),
         scene=read_scene(options, output=output, crop=crop, has_background=background is not None),
         labels=labels,
     )
 
 
-def _choice(
-    options: Mapping[str, str], name: str, accepted: tuple[str, ...], default: str, when: str = ""
-) -> str:
-    value = options.get(name)
-    if value is None:
-        return default
-    if value not in accepted:
-        listed = ", ".join(accepted)
-        raise InvalidParameter(f"{name} must be one of {listed}{when and ' ' + when}", limit=listed)
-    return value
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    value = options.get(name, "false")
+    if value not in ("true", "false"):
+        raise InvalidParameter(f"{name} must be one of true, false", limit="true, false")
+    return value == "true"
 
 
 def _threshold(text: str | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -18,21 +19,8 @@ from app.api.uploads import read_upload
 from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
 from app.pipelines.segment.accept import read_accept
-from app.pipelines.segment.request import (
-    BACKGROUND_FIELDS,
-    COLOURS,
-    DEFAULT_REFINE,
-    DEFAULTS,
-    FORMATS,
-    MEDIA_TYPES,
-    OPTIONS,
-    OUTPUTS,
-    REFINES,
-    SIZES,
-    SegmentResult,
-    read_options,
-)
-from app.pipelines.segment.scene.document import SCENE_SCHEMAS
+from app.pipelines.segment.options import FILES, MEDIA_TYPES, OPTIONS
+from app.pipelines.segment.request import SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings
 
@@ -115,7 +103,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
         request,
         known=(*OPTIONS, *ROUTING),
         max_fields=settings.form_max_fields,
-        second=BACKGROUND_FIELDS,
+        second=("bg_image", FILES["bg_image"][0]),
     )
     given = upload.parameters
     as_json, preferred = read_accept(request.headers.get("accept", ""))
@@ -185,43 +173,7 @@ def _integer(text: str | None) -> int | None:
     return int(text)
 
 
-_SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
-    "output": (
-        {"type": "string", "enum": list(OUTPUTS), "default": DEFAULTS["output"]},
-        "What to make of the picture.",
-    ),
-    "format": (
-        {"type": "string", "enum": list(FORMATS)},
-        "Encoding; jpg for composite only. Left out: what Accept prefers, else png.",
-    ),
-    "size": (
-        {"type": "string", "enum": list(SIZES), "default": DEFAULTS["size"]},
-        "The result's: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
-    ),
-    "bg_color": (
-        {"type": "string"},
-        "For composite: #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS name; white if left out.",
-    ),
-    "crop": (
-        {"type": "boolean", "default": DEFAULTS["crop"] == "true"},
-        "Crop to the foreground box.",
-    ),
-    "refine": (
-        {"type": "string", "enum": list(REFINES)},
-        "`guided` makes the mask follow the picture's edges; `matting` also looks "
-        "for hair and fur beside them and takes up to a second more. Left out: "
-        + ", ".join(f"{refine} for {output}" for output, refine in DEFAULT_REFINE.items())
-        + ".",
-    ),
-    "threshold": (
-        {"type": "number", "minimum": 0, "maximum": 1},
-        "Makes the mask binary: opaque from this value on.",
-    ),
-    "colours": (
-        {"type": "string", "enum": list(COLOURS), "default": DEFAULTS["colours"]},
-        "`estimated` takes the old background's colour out of partial edges.",
-    ),
-    **SCENE_SCHEMAS,
+_ROUTING_SCHEMAS: dict[str, tuple[Mapping[str, Any], str]] = {
     "model": ({"type": "string", "maxLength": 64}, "`name` or `name@version`."),
     "predictor": ({"type": "string", "maxLength": 32}, "Instance group of the model."),
     "timeout_ms": ({"type": "integer", "minimum": 1}, "Deadline; `/info` names the limit."),
@@ -229,21 +181,22 @@ _SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def _parameters() -> list[dict[str, Any]]:
+    declared = {**OPTIONS, **_ROUTING_SCHEMAS}
     return [
         {"name": name, "in": "query", "required": False, "schema": schema, "description": text}
-        for name, (schema, text) in _SCHEMAS.items()
+        for name, (schema, text) in declared.items()
     ]
 
 
 def _request_body() -> dict[str, Any]:
     """The files alone: a parameter that stood here, too, would be offered twice."""
-    files = {
-        "file": "The picture; or `image_file`.",
-        "bg_image": "For composite: a second picture, the background; or `bg_image_file`.",
-    }
     pictures = {
-        name: {"type": "string", "format": "binary", "description": text}
-        for name, text in files.items()
+        name: {
+            "type": "string",
+            "format": "binary",
+            "description": f"{text.removesuffix('.')}; or `{other}`.",
+        }
+        for name, (other, text) in FILES.items()
     }
     form = {
         "type": "object",

@@ -23,7 +23,7 @@ from app.pipelines.segment.composition import compose
 from app.pipelines.segment.foreground import foreground_colours
 from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.matting import matted_alpha
-from app.pipelines.segment.request import SIZE_PIXELS
+from app.pipelines.segment.options import SIZE_PIXELS
 from app.pipelines.segment.scene.backdrop import reduced
 from app.pipelines.segment.scene.framing import Area
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from app.pipelines.segment.agreement import MaskAgreement
 from app.pipelines.segment.pipeline import open_pipeline
-from app.pipelines.segment.request import read_options
 from app.pipelines.segment.router import build_router
 from app.pipelines.segment.settings import SegmentSettings
 from app.pipelines.segment.tensors import tensors
@@ -25,7 +24,6 @@ TASK = Task(
         "Content-Disposition",
     ),
     comparison=offline("app.pipelines.segment.comparing:MaskComparison"),
-    check_options=read_options,
     agreement=MaskAgreement,
     quality=offline("app.pipelines.segment.quality:SegmentQuality"),
 )

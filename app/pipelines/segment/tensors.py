@@ -10,7 +10,8 @@ import numpy as np
 from app.contracts.errors import FileMissing, InvalidParameter
 from app.contracts.task_tensors import STRINGS, TaskTensors, strings_of
 from app.contracts.tensors import Tensors, TensorSpec
-from app.pipelines.segment.request import OPTIONS, SegmentRequest, SegmentResult, read_options
+from app.pipelines.segment.options import OPTIONS
+from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -61,3 +62,11 @@ def asking(request: pytest.FixtureRequest) -> Callable[..., Asked]:
         return Asked(*outcomes, awaited=request.param, url=url, **settings)
 
     return ask
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Make Ctrl-C raise KeyboardInterrupt even where the tests run in a shell's background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

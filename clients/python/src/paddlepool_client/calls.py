@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -22,27 +22,65 @@ T = TypeVar("T")
 
 
 class SegmentOptions(TypedDict, total=False):
-    """The parameters of POST /segment; the server has a default for each."""
+    """The parameters of POST /segment; the server has a default for each.
 
-    output: Literal["cutout", "mask", "composite"]
-    format: Literal["png", "webp", "jpg"]
-    size: Literal["full", "preview", "medium", "hd"]
-    refine: Literal["guided", "matting", "none"]
-    bg_color: str
-    bg_image: Source
-    bg_fit: Literal["cover", "contain"]
-    bg_blur: str
-    crop: bool
-    crop_margin: str
-    scale: str
-    position: str
-    shadow: Literal["none", "drop"]
-    shadow_opacity: int
-    threshold: float
-    colours: Literal["estimated", "original"]
-    model: str
-    predictor: str
-    timeout_ms: int
+    Names, types and descriptions are those of the server's OpenAPI document.
+    """
+
+    output: Annotated[Literal["cutout", "mask", "composite"], "What to make of the picture."]
+    format: Annotated[
+        Literal["png", "webp", "jpg"],
+        "Encoding; jpg for composite only. Left out: what Accept prefers, else png.",
+    ]
+    size: Annotated[
+        Literal["full", "preview", "medium", "hd"],
+        "The result's: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
+    ]
+    bg_color: Annotated[
+        str, "For composite: #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS name; white if left out."
+    ]
+    crop: Annotated[bool, "Crop to the foreground box."]
+    refine: Annotated[
+        Literal["none", "guided", "matting"],
+        "`guided` makes the mask follow the picture's edges; `matting` also looks for hair "
+        "and fur beside them and takes up to a second more. Left out: guided for cutout, none"
+        " for mask, guided for composite.",
+    ]
+    threshold: Annotated[float, "Makes the mask binary: opaque from this value on."]
+    colours: Annotated[
+        Literal["estimated", "original"],
+        "`estimated` takes the old background's colour out of partial edges.",
+    ]
+    bg_image: Annotated[Source, "For composite: a second picture, the background."]
+    bg_fit: Annotated[
+        Literal["cover", "contain"],
+        "How `bg_image` fills the canvas: `cover` cuts what is over, `contain` shows it whole"
+        " on `bg_color`. Left out: cover.",
+    ]
+    bg_blur: Annotated[
+        str,
+        "For composite: the picture's own background, blurred; the blur's standard deviation "
+        "in percent of the longer side, 0.5% to 10%, as `2%`.",
+    ]
+    crop_margin: Annotated[
+        str,
+        "With crop: room around the subject. One, two or four values (top, right, bottom, "
+        "left), each up to 500px or 50% of the subject's side, as `10%`. Left out: 0px.",
+    ]
+    scale: Annotated[str, "How much of the canvas the subject fills: `original`, or 10% to 100%."]
+    position: Annotated[
+        str,
+        "Where the subject stands: `original`, `center`, or how much of the free room is left"
+        " of it and above it, 0% to 100%, as `50% 100%`. Left out: center with `scale`, else "
+        "original.",
+    ]
+    shadow: Annotated[
+        Literal["none", "drop"], "`drop`: a soft shadow behind the subject. Not for mask."
+    ]
+    shadow_opacity: Annotated[int, "With shadow=drop: how dark it is, in percent. Left out: 50."]
+    model: Annotated[str, "`name` or `name@version`."]
+    predictor: Annotated[str, "Instance group of the model."]
+    timeout_ms: Annotated[int, "Deadline; `/info` names the limit."]
 
 
 class SentimentOptions(TypedDict, total=False):

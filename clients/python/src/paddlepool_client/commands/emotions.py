@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from app.commands.at_server import routing, server_of
-from app.contracts.errors import InvalidParameter
 from paddlepool_client import ApiError, Client, Emotion
+from paddlepool_client.commands.at_server import routing, server_of
+from paddlepool_client.commands.errors import CommandError
 
 BATCH = 32
 BAR = 24
@@ -23,14 +22,13 @@ def print_emotions(
 ) -> int:
     """Of one text all labels with a bar each, of several the best label and the text.
 
-    Returns 0, or 1 when a request was refused: the words of the refusal go to stderr. Raises
-    InvalidParameter for a text that no request can hold.
+    Raises CommandError for a refused request, and for a text that no request can hold.
     """
     for number, text in enumerate(texts, 1):
         try:
             text.encode()
         except UnicodeEncodeError as error:  # an argument's bytes that are not text
-            raise InvalidParameter(f"text {number} of {len(texts)} is not UTF-8") from error
+            raise CommandError(f"text {number} of {len(texts)} is not UTF-8") from error
     top_k = args.top_k or (None if len(texts) == 1 or args.json else 1)
     asked = routing(args) | ({} if top_k is None else {"top_k": top_k})
     found: list[list[Emotion]] = []
@@ -39,8 +37,7 @@ def print_emotions(
             try:
                 found += client.sentiment(list(texts[begin : begin + BATCH]), **asked)
             except ApiError as error:
-                print(f"paddlepool sentiment: {error}", file=sys.stderr)
-                return 1
+                raise CommandError(str(error)) from error
     if args.json:
         shown = [[asdict(emotion) for emotion in emotions] for emotions in found]
         print(json.dumps(shown, ensure_ascii=False))

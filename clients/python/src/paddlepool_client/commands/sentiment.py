@@ -1,4 +1,4 @@
-"""`paddlepool sentiment`: texts, or one column of a CSV file, through a running server."""
+"""Classify texts, or one column of a CSV file, through a running server."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-from app.commands.at_server import add_server_options, key_fits, positive, routing, server_of
-from app.commands.csv_table import Table, take_up
-from app.commands.emotions import print_emotions
-from app.contracts.errors import InvalidParameter
 from paddlepool_client import ApiError, Client, Emotion, RequestFailed
+from paddlepool_client.commands.at_server import (
+    add_server_options,
+    key_fits,
+    positive,
+    routing,
+    server_of,
+)
+from paddlepool_client.commands.csv_table import Table, take_up
+from paddlepool_client.commands.emotions import print_emotions
+from paddlepool_client.commands.errors import CommandError
 
 BATCH = 32
 STANDARD = "-"
@@ -81,7 +87,7 @@ def _is_file(text: str) -> bool:
 def _lines() -> list[str]:
     lines = sys.stdin.buffer.read().decode("utf-8-sig", errors="replace").splitlines()
     if not (texts := [line for line in lines if line.strip()]):
-        raise InvalidParameter("standard input has no text; expected one a line")
+        raise CommandError("standard input has no text; expected one a line")
     return texts
 
 
@@ -98,7 +104,7 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
     # The column is in its name: what was read from another one must not be gone on with.
     part = output.with_name(f"{output.name}.column{column + 1}.part")
     if any(path.exists() and path.samefile(args.file) for path in (output, part)):
-        raise InvalidParameter(f"{output} is the input; the output must be another file")
+        raise CommandError(f"{output} is the input; the output must be another file")
     begun = take_up(part, header, table.rows())
     failed, stopped, code = begun.failed, "", 0
     asked = routing(args)
@@ -137,17 +143,17 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
 
 
 def _check_columns(args: argparse.Namespace, table: Table) -> tuple[int, list[str]]:
-    """Where the texts are, and the header of the output. Raises InvalidParameter."""
+    """Where the texts are, and the header of the output. Raises CommandError."""
     found = table.columns.count(args.column)
     if not found:
-        raise InvalidParameter(
+        raise CommandError(
             f"{args.file} has no column {args.column!r}, it has {list(table.columns)}"
         )
     if found > 1:
-        raise InvalidParameter(f"{args.file} has {found} columns {args.column!r}, expected one")
+        raise CommandError(f"{args.file} has {found} columns {args.column!r}, expected one")
     added = [f"{args.prefix}{name}" for name in ADDED]
     if taken := [name for name in added if name in table.columns]:
-        raise InvalidParameter(
+        raise CommandError(
             f"{args.file} has a column {taken[0]!r} already; say --prefix, for example "
             "--prefix emotion_, to name the new ones otherwise"
         )

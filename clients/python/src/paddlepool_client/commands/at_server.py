@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.contracts.errors import InvalidParameter, PaddlepoolError
-from app.contracts.status import CANNOT_START
 from paddlepool_client import Client, RequestFailed, Retries, Unreachable
+from paddlepool_client.commands.errors import CommandError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 OURS, REPOSITORY = "PADDLEPOOL_", "PADDLEPOOL_MODEL_REPOSITORY"
+ROUTING = ("model", "predictor", "timeout_ms")
 ONCE = Retries(attempts=1)
+
+CANNOT_START = "cannot start: "
+"""How /info begins the reason of a group that no later request will start either."""
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -44,30 +47,31 @@ def positive(text: str) -> int:
 
 def routing(args: argparse.Namespace) -> dict[str, str | int]:
     """Which model is to answer, with what and by when, as far as that is said."""
-    names = ("model", "predictor", "timeout_ms")
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return {name: getattr(args, name) for name in ROUTING if getattr(args, name) is not None}
 
 
 @contextlib.contextmanager
 def server_of(
     args: argparse.Namespace, *, task: str, connect: Callable[..., Client]
 ) -> Iterator[str]:
-    """The address of a server that answers and has what is asked for. Raises PaddlepoolError.
+    """The address of a server that answers and has what is asked for. Raises CommandError.
 
     `connect` makes a client of an address and of its other settings.
     """
     with _own_server() if args.local else contextlib.nullcontext(checked(args.url)) as url:
         _check(url, args, task=task, connect=connect)
-        yield url
-        # A group that starts on demand is known not to start only after it was asked for.
-        with contextlib.suppress(RequestFailed), connect(url, retries=ONCE) as client:
-            _check_group(_models(client, args, task), args)
+        try:
+            yield url
+        finally:
+            # Whether a group that starts on demand can start is known only after a request for it.
+            with contextlib.suppress(RequestFailed), connect(url, retries=ONCE) as client:
+                _check_group(_models(client, args, task), args)
 
 
 def _check(
     url: str, args: argparse.Namespace, *, task: str, connect: Callable[..., Client]
 ) -> None:
-    """Say now what would be said of each picture and text. Raises PaddlepoolError."""
+    """Say now what would be said of each picture and text. Raises CommandError."""
     with connect(url, retries=ONCE) as client:
         try:
             client.ready()
@@ -75,18 +79,18 @@ def _check(
         except Unreachable as error:
             raise unreachable(url, error) from error
         except RequestFailed as error:
-            raise PaddlepoolError(f"{url}: {error}") from error
+            raise CommandError(f"{url}: {error}") from error
     if args.model:
         name, at, version = args.model.partition("@")
         named = {f"{each['name']}@{each['version']}" if at else each["name"] for each in models}
         if args.model not in named:
             words = _words(sorted(named))
-            raise InvalidParameter(f"--model {args.model}: for this the server has {words}")
+            raise CommandError(f"--model {args.model}: for this the server has {words}")
         models = [each for each in models if each["name"] == name]
         models = [each for each in models if not at or str(each["version"]) == version]
     groups = sorted({group["name"] for group in _groups(models)})
     if args.predictor and groups and args.predictor not in groups:
-        raise InvalidParameter(f"--predictor {args.predictor}: there are {_words(groups)}")
+        raise CommandError(f"--predictor {args.predictor}: there are {_words(groups)}")
     _check_group(models, args)
 
 
@@ -102,12 +106,12 @@ def _groups(models: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _check_group(models: Iterable[Mapping[str, Any]], args: argparse.Namespace) -> None:
-    """Raises InvalidParameter, with the reason, where the group that is asked for cannot start."""
+    """Raises CommandError, with the reason, where the group that is asked for cannot start."""
     reasons = [
         each.get("reason") or "" for each in _groups(models) if each["name"] == args.predictor
     ]
     if reasons and all(reason.startswith(CANNOT_START) for reason in reasons):
-        raise InvalidParameter(f"--predictor {args.predictor} {reasons[0]}")
+        raise CommandError(f"--predictor {args.predictor} {reasons[0]}")
 
 
 def _words(names: Sequence[str]) -> str:
@@ -115,29 +119,29 @@ def _words(names: Sequence[str]) -> str:
 
 
 def checked(url: str) -> str:
-    """The address. Raises InvalidParameter for one that no request can be sent to."""
+    """The address. Raises CommandError for one that no request can be sent to."""
     if "://" not in url:
-        raise InvalidParameter(f"--url {url} has no scheme; is it http://{url} ?")
+        raise CommandError(f"--url {url} has no scheme; is it http://{url} ?")
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # a port beyond 65535, half of a bracket
         good = False
     if not good:
-        raise InvalidParameter(f"--url {url} is no address; expected for example {DEFAULT_URL}")
+        raise CommandError(f"--url {url} is no address; expected for example {DEFAULT_URL}")
     return url
 
 
 def key_fits(api_key: str | None) -> str | None:
-    """The key. Raises InvalidParameter for one that no header can carry."""
+    """The key. Raises CommandError for one that no header can carry."""
     if api_key and not api_key.isprintable():
-        raise InvalidParameter("--api-key has characters that no HTTP header carries")
+        raise CommandError("--api-key has characters that no HTTP header carries")
     return api_key
 
 
-def unreachable(url: str, error: Unreachable) -> PaddlepoolError:
+def unreachable(url: str, error: Unreachable) -> CommandError:
     """What to do where nobody answers."""
-    return PaddlepoolError(
+    return CommandError(
         f"no server at {url} ({error}); start one with `paddlepool serve`, or say --local to do "
         "without"
     )
@@ -169,7 +173,7 @@ def _own_server() -> Iterator[str]:
 
 
 def _loaded(log: Iterable[str]) -> str:
-    """The address, as the log says it. Raises PaddlepoolError with a server's last words."""
+    """The address, as the log says it. Raises CommandError with a server's last words."""
     url = last = ""
     for line in log:
         last = line.strip()
@@ -178,4 +182,4 @@ def _loaded(log: Iterable[str]) -> str:
             url = str(said.get("url", url))
             if said["event"] == "loaded":
                 return url
-    raise PaddlepoolError(f"--local: {last.removeprefix('paddlepool serve: ')}")
+    raise CommandError(f"--local: {last.removeprefix('paddlepool serve: ')}")

@@ -1,4 +1,8 @@
-"""`paddlepool segment`: a picture, several, or all of a directory, through a running server."""
+"""Cut out a picture, several, or all of a directory, through a running server.
+
+Without --output the result is a composite where a background is given, else a cut-out; without
+--format it is what PATH ends in, else PNG.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,18 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from app.commands.at_server import add_server_options, key_fits, routing, server_of
-from app.commands.cut_out import cut_out
-from app.contracts.errors import InvalidParameter
-from app.pipelines import PIPELINES
-from app.pipelines.task import load_tasks
-from paddlepool_client import Client, RequestFailed
+from paddlepool_client import Client, RequestFailed, SegmentOptions, Source
+from paddlepool_client.commands.at_server import (
+    ROUTING,
+    add_server_options,
+    key_fits,
+    routing,
+    server_of,
+)
+from paddlepool_client.commands.cut_out import cut_out, refusal
+from paddlepool_client.commands.errors import CommandError
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic"}
@@ -23,20 +31,6 @@ SUFFIXES = frozenset(
 TASK = "segment"
 NOTE = ".paddlepool.json"
 FORMAT_OF = {".png": "png", ".webp": "webp", ".jpg": "jpg", ".jpeg": "jpg"}
-OPTIONAL = (
-    "size",
-    "refine",
-    "threshold",
-    "colours",
-    "bg_color",
-    "bg_fit",
-    "bg_blur",
-    "crop_margin",
-    "scale",
-    "position",
-    "shadow",
-    "shadow_opacity",
-)
 BACKGROUND = ("bg_color", "bg_image", "bg_blur")
 STANDARD = "-"
 MOST_JOBS = 64
@@ -62,55 +56,42 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=_jobs, default=4, help=f"requests at once, 1 to {MOST_JOBS} (default 4)"
     )
     add_server_options(parser)
-    parser.add_argument(
-        "--output",
-        choices=["cutout", "mask", "composite"],
-        help="default: composite with a background, else cutout",
-    )
-    parser.add_argument(
-        "--format", choices=["png", "webp", "jpg"], help="default: as PATH ends, else png"
-    )
-    parser.add_argument(
-        "--size",
-        choices=["full", "preview", "medium", "hd"],
-        help="preview is at most 0.25 megapixels, medium 1.5, hd 4",
-    )
-    refines = ["guided", "matting", "none"]
-    parser.add_argument("--refine", choices=refines, help="to edges, to hair as well, or not")
-    parser.add_argument("--threshold", help="0 to 1: opaque from there on, else transparent")
-    parser.add_argument(
-        "--colours", choices=["estimated", "original"], help="of edges (default estimated)"
-    )
-    parser.add_argument("--bg-color", help="for composites, for example white or #0080ff")
-    parser.add_argument("--bg-image", type=Path, metavar="FILE", help="for composites")
-    parser.add_argument("--bg-fit", choices=["cover", "contain"], help="how it fills the canvas")
-    parser.add_argument("--bg-blur", help="for composites: the own background blurred, as 2%%")
-    parser.add_argument("--crop", action="store_true", help="to the foreground box")
-    parser.add_argument("--crop-margin", help="room around it, for example 10%% or 20px")
-    parser.add_argument("--scale", help="of the subject on the canvas, for example 80%%")
-    parser.add_argument("--position", help="center, or two values as '50%% 100%%'")
-    parser.add_argument("--shadow", choices=["none", "drop"])
-    parser.add_argument("--shadow-opacity", help="1 to 100 percent")
+    for name, option in get_type_hints(SegmentOptions, include_extras=True).items():
+        if name not in ROUTING:
+            _add_option(parser, name, option)
+
+
+def _add_option(parser: argparse.ArgumentParser, name: str, option: Any) -> None:
+    kind, description = get_args(option)
+    more: dict[str, Any] = {}
+    if kind is bool:
+        more["action"] = "store_true"
+    elif get_origin(kind) is Literal:
+        more["choices"] = get_args(kind)
+    elif kind == Source:
+        more |= {"type": Path, "metavar": "FILE"}
+    flag, text = f"--{name.replace('_', '-')}", description.replace("%", "%%")
+    parser.add_argument(flag, help=text, **more)
 
 
 def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) -> int:
     """Returns 0 when every picture has its result, 1 when some failed, 2 when there is nothing,
     and 130 after Ctrl-C: what had begun is finished then, and the next run does the rest."""
     options = _options(args)
-    background = _check(args, options)
+    background = _background(args)
     asked = partial(connect, api_key=key_fits(args.api_key))
-    parameters = options | routing(args) | background
+    parameters: dict[str, Any] = options | routing(args) | background
     if STANDARD in args.pictures:
         return _standard_input(args, parameters, asked)
     sources = [Path(each) for each in args.pictures]
     directories = [source for source in sources if source.is_dir()]
     if directories and len(sources) > 1:
-        raise InvalidParameter(f"{directories[0]} is a directory; one is taken, and alone")
+        raise CommandError(f"{directories[0]} is a directory; one is taken, and alone")
     if directories:
         return _directory(args, directories[0], options, parameters, asked)
     if args.target == STANDARD:
         if len(sources) > 1:
-            raise InvalidParameter("several pictures are not written to one standard output")
+            raise CommandError("several pictures are not written to one standard output")
         return _one(args, sources[0], STANDARD, parameters, asked)
     results = _results(args, sources, options)
     with server_of(args, task=TASK, connect=asked) as url:
@@ -126,51 +107,37 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     """The parameters that make a result what it is, as far as they are said."""
     suffix = Path(args.target or "").suffix.lower()
     if suffix in SUFFIXES - FORMAT_OF.keys() and not (args.format or Path(args.target).is_dir()):
-        raise InvalidParameter(f"-o {args.target}: results are PNG, WebP or JPEG, not {suffix!r}")
+        raise CommandError(f"-o {args.target}: results are PNG, WebP or JPEG, not {suffix!r}")
     image = args.format or FORMAT_OF.get(suffix, "png")
     background = any(getattr(args, name) for name in BACKGROUND)
     output = args.output or ("composite" if background else "cutout")
     found: dict[str, Any] = {"output": output, "format": image, "crop": args.crop}
-    found |= {name: value for name in OPTIONAL if (value := getattr(args, name))}
-    if args.bg_image:
-        found["bg_image"] = str(args.bg_image)
+    for name in SegmentOptions.__annotations__:
+        if name not in found and name not in ROUTING and (value := getattr(args, name)):
+            found[name] = str(value)
     return found
 
 
-def _check(args: argparse.Namespace, options: Mapping[str, Any]) -> dict[str, bytes]:
-    """What the server would refuse every picture for is said before the first; returns the second
-    picture, if there is one. Raises InvalidParameter."""
-    words = {name: str(value) for name, value in options.items() if name != "bg_image"}
-    words["crop"] = words["crop"].lower()
-    background = None
-    if args.bg_image:
-        try:
-            background = args.bg_image.read_bytes()
-        except OSError as error:
-            raise InvalidParameter(f"--bg-image {args.bg_image}: {error.strerror}") from error
+def _background(args: argparse.Namespace) -> dict[str, bytes]:
+    if not args.bg_image:
+        return {}
     try:
-        if (check := load_tasks({TASK: PIPELINES[TASK]})[TASK].check_options) is not None:
-            check(b"", words, background=background)
-    except InvalidParameter as error:
-        message = error.message.partition(" (in a query")[0]
-        value = words.get(message.partition(" ")[0])
-        if value is not None and "must be" in message and "received" not in message:
-            message += f", received {value!r}"
-        raise InvalidParameter(message) from error
-    return {} if background is None else {"bg_image": background}
+        return {"bg_image": args.bg_image.read_bytes()}
+    except OSError as error:
+        raise CommandError(f"--bg-image {args.bg_image}: {error.strerror}") from error
 
 
 def _standard_input(
     args: argparse.Namespace, parameters: Mapping[str, Any], connect: Callable[..., Client]
 ) -> int:
     if len(args.pictures) > 1:
-        raise InvalidParameter("- is standard input; it is taken alone")
+        raise CommandError("- is standard input; it is taken alone")
     target = args.target or STANDARD
     if target == STANDARD and sys.stdout.isatty():
-        raise InvalidParameter("a picture is not written to a terminal; say -o FILE, or redirect")
+        raise CommandError("a picture is not written to a terminal; say -o FILE, or redirect")
     content = sys.stdin.buffer.read()
     if not content:
-        raise InvalidParameter("standard input has 0 bytes, expected a picture")
+        raise CommandError("standard input has 0 bytes, expected a picture")
     return _one(args, content, target, parameters, connect)
 
 
@@ -184,9 +151,8 @@ def _one(
     with server_of(args, task=TASK, connect=connect) as url, connect(url) as client:
         try:
             result = client.segment(source, **parameters).content
-        except (RequestFailed, OSError) as error:
-            print(f"paddlepool segment: {error}", file=sys.stderr)
-            return 1
+        except RequestFailed as error:
+            raise CommandError(refusal(error, parameters) or str(error)) from error
     if target == STANDARD:
         sys.stdout.buffer.write(result)
         sys.stdout.buffer.flush()
@@ -199,10 +165,10 @@ def _one(
 def _results(
     args: argparse.Namespace, sources: list[Path], options: Mapping[str, Any]
 ) -> dict[Path, Path]:
-    """Where the result of each picture goes. Raises InvalidParameter."""
+    """Where the result of each picture goes. Raises CommandError."""
     for source in sources:
         if not source.is_file():
-            raise InvalidParameter(f"{source} is no file and no directory")
+            raise CommandError(f"{source} is no file and no directory")
     image, target = options["format"], None if args.target is None else Path(args.target)
     if target is None:
         results = {each: each.with_suffix(f".{options['output']}.{image}") for each in sources}
@@ -211,10 +177,10 @@ def _results(
     else:
         results = {sources[0]: target}
     if len(set(results.values())) < len(sources):
-        raise InvalidParameter("two of the pictures have one name; their results would, too")
+        raise CommandError("two of the pictures have one name; their results would, too")
     for source, result in results.items():
         if result.exists() and result.samefile(source):
-            raise InvalidParameter(f"{result} is the picture; the result must be another file")
+            raise CommandError(f"{result} is the picture; the result must be another file")
     return results
 
 
@@ -226,7 +192,7 @@ def _directory(
     connect: Callable[..., Client],
 ) -> int:
     if args.target is None or args.target == STANDARD:
-        raise InvalidParameter(f"{directory} is a directory; say -o DIR, where the results go")
+        raise CommandError(f"{directory} is a directory; say -o DIR, where the results go")
     output = Path(args.target)
     pictures = _pictures(directory, results=output)
     if not pictures:
@@ -241,14 +207,19 @@ def _directory(
     waiting = {picture: result for picture, result in results.items() if not result.exists()}
     with server_of(args, task=TASK, connect=connect) as url:
         _note(options | {k: v for k, v in routing(args).items() if k != "timeout_ms"}, output)
-        done = cut_out(
-            waiting,
-            connect=connect,
-            url=url,
-            parameters=parameters,
-            jobs=args.jobs,
-            before=len(pictures) - len(waiting),
-        )
+        try:
+            done = cut_out(
+                waiting,
+                connect=connect,
+                url=url,
+                parameters=parameters,
+                jobs=args.jobs,
+                before=len(pictures) - len(waiting),
+            )
+        except CommandError:
+            if not any(result.exists() for result in results.values()):
+                (output / NOTE).unlink()  # the next run may have other options
+            raise
     count = len(pictures) - len(waiting) + done.count
     print(f"{count} of {len(pictures)} pictures in {output}")
     if done.interrupted:
@@ -260,11 +231,11 @@ def _directory(
 def _pictures(directory: Path, *, results: Path) -> list[Path]:
     """What to cut out: everything but what lies in a directory of results further down.
 
-    Raises InvalidParameter where the two are one: pictures and results could not be told apart.
+    Raises CommandError where the two are one: pictures and results could not be told apart.
     """
     root, output = directory.resolve(), results.resolve()
     if root == output:
-        raise InvalidParameter(f"{results} holds the pictures; the results need another directory")
+        raise CommandError(f"{results} holds the pictures; the results need another directory")
     skipped = output.relative_to(root) if output.is_relative_to(root) else None
     return sorted(
         path
@@ -276,7 +247,7 @@ def _pictures(directory: Path, *, results: Path) -> list[Path]:
 
 
 def _note(parameters: Mapping[str, Any], directory: Path) -> None:
-    """Keep what the results are made with. Raises InvalidParameter where that was something else:
+    """Keep what the results are made with. Raises CommandError where that was something else:
     those that are there would be taken for what is asked for now."""
     note = directory / NOTE
     try:
@@ -288,7 +259,7 @@ def _note(parameters: Mapping[str, Any], directory: Path) -> None:
     except ValueError:
         before = None
     if before != parameters:
-        raise InvalidParameter(
+        raise CommandError(
             f"{directory} has results of other options: {json.dumps(before)}, "
             f"asked for now: {json.dumps(parameters)}; take another directory, or remove that one"
         )

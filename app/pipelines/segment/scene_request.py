@@ -11,24 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.contracts.errors import InvalidParameter
-
-FITS = ("cover", "contain")
-SHADOWS = ("none", "drop")
-SCENE_OPTIONS = (
-    "bg_fit",
-    "bg_blur",
-    "crop_margin",
-    "scale",
-    "position",
-    "shadow",
-    "shadow_opacity",
+from app.pipelines.segment.options import (
+    BLUR_PERCENT,
+    DEFAULT_SHADOW_OPACITY,
+    MARGIN_PERCENT,
+    MARGIN_PIXELS,
+    SCALE_PERCENT,
+    SHADOW_OPACITY,
+    read_word,
 )
-BLUR_PERCENT = (0.5, 10.0)
-SCALE_PERCENT = (10.0, 100.0)
-MARGIN_PIXELS = 500
-MARGIN_PERCENT = 50
-SHADOW_OPACITY = (1, 100)
-DEFAULT_SHADOW_OPACITY = 50
 
 _NUMBER = re.compile(r"\d{1,4}(?:\.\d{1,3})?", re.ASCII)
 _ORIGINAL = "original"
@@ -73,7 +64,7 @@ def read_scene(
             raise InvalidParameter(f"{name} needs {wanted}", limit=wanted)
     if "bg_blur" in options and has_background:
         raise InvalidParameter("bg_blur blurs the picture's own background; leave out bg_image")
-    shadow = _word(options, "shadow", SHADOWS)
+    shadow = read_word(options, "shadow")
     if shadow == "drop" and output == "mask":
         raise InvalidParameter(
             "shadow=drop needs output=cutout or output=composite", limit="cutout, composite"
@@ -83,21 +74,13 @@ def read_scene(
         scale = _percent("scale", text, *SCALE_PERCENT, also=_ORIGINAL)
     blur = options.get("bg_blur")
     return Scene(
-        bg_fit=_word(options, "bg_fit", FITS),
+        bg_fit=read_word(options, "bg_fit"),
         bg_blur=None if blur is None else _percent("bg_blur", blur, *BLUR_PERCENT),
         margins=_margins(options.get("crop_margin", "0px")),
         scale=scale,
         position=_position(options.get("position"), scaled=scale is not None),
         shadow=_opacity(options.get("shadow_opacity")) if shadow == "drop" else None,
     )
-
-
-def _word(options: Mapping[str, str], name: str, accepted: tuple[str, ...]) -> str:
-    value = options.get(name, accepted[0])
-    if value not in accepted:
-        listed = ", ".join(accepted)
-        raise InvalidParameter(f"{name} must be one of {listed}", limit=listed)
-    return value
 
 
 def _percent(name: str, text: str, low: float, high: float, *, also: str = "") -> float:

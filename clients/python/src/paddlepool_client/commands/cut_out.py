@@ -12,9 +12,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from app.commands.at_server import unreachable
-from app.contracts.errors import PaddlepoolError
 from paddlepool_client import ApiError, Client, RequestFailed, Unauthorized, Unreachable
+from paddlepool_client.commands.at_server import unreachable
+from paddlepool_client.commands.errors import CommandError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def cut_out(
     """Write the result of each picture (the keys) to its path; `before` were there already.
 
     A picture that is refused is named on stderr and stops no other. After Ctrl-C what has begun is
-    finished. Raises PaddlepoolError where the server is gone or refuses everybody.
+    finished. Raises CommandError where the server is gone or refuses everybody.
     """
     stopping = threading.Event()
 
@@ -81,16 +81,32 @@ def cut_out(
             pool.shutdown(cancel_futures=True)
     done = sum(not each.cancelled() and each.exception() is None for each in running)
     if lost is not None:
-        words = unreachable(url, lost) if isinstance(lost, Unreachable) else str(lost)
-        raise PaddlepoolError(f"{words}; {before + done} of {total} pictures are done")
+        if words := refusal(lost, parameters):
+            raise CommandError(words)
+        words = str(unreachable(url, lost) if isinstance(lost, Unreachable) else lost)
+        raise CommandError(f"{words}; {before + done} of {total} pictures are done")
     return Done(done, stopping.is_set())
 
 
+def refusal(error: Exception, parameters: Mapping[str, Any]) -> str:
+    """The server's words for an option that no picture is taken with; empty for other errors."""
+    if not (isinstance(error, ApiError) and error.code == "invalid_parameter"):
+        return ""
+    message = error.detail.partition(" (in a query")[0]
+    value = parameters.get(message.partition(" ")[0])
+    if value is not None and "must be" in message and "received" not in message:
+        message += f", received {value!r}"
+    return message
+
+
 def _ends_all(error: Exception) -> bool:
-    """Whether every other picture would end as this one: nobody answers, nobody is let in, or what
-    is refused is the background."""
-    named = isinstance(error, ApiError) and error.detail.startswith("bg_image: ")
-    return named or isinstance(error, Unauthorized | Unreachable)
+    """Whether every other picture would end as this one: no server, no access, or a refused
+    option or background."""
+    if isinstance(error, ApiError) and (
+        error.code == "invalid_parameter" or error.detail.startswith("bg_image: ")
+    ):
+        return True
+    return isinstance(error, Unauthorized | Unreachable)
 
 
 class _Stopped(Exception):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from app.contracts.errors import InvalidParameter
+from paddlepool_client.commands.errors import CommandError
 
 
 class Table:
@@ -19,9 +19,9 @@ class Table:
     """
 
     def __init__(self, path: Path, *, encoding: str) -> None:
-        """Raises InvalidParameter that names the line at fault."""
+        """Raises CommandError that names the line at fault."""
         if not path.is_file():  # a pipe could be read only once
-            raise InvalidParameter(f"{path} is not a file")
+            raise CommandError(f"{path} is not a file")
         self._path = path
         self._encoding = encoding
         self.columns: tuple[str, ...] = tuple(next(self._read(), ()))
@@ -39,30 +39,28 @@ class Table:
         try:
             file = self._path.open(encoding=self._encoding, newline="")
         except OSError as error:
-            raise InvalidParameter(f"{self._path} cannot be read: {error.strerror}") from error
+            raise CommandError(f"{self._path} cannot be read: {error.strerror}") from error
         with file:
             reader = csv.reader(file)
             try:
                 for row in reader:
                     if most is not None and len(row) > most:
-                        raise InvalidParameter(
+                        raise CommandError(
                             f"{self._path}, line {reader.line_num}: "
-                            f"{len(row)} fields, the header has {most}",
-                            limit=most,
-                            received=len(row),
+                            f"{len(row)} fields, the header has {most}"
                         )
                     yield row
             except UnicodeDecodeError as error:
                 # The file is decoded in blocks: the reader has not come to the wrong bytes yet.
                 line = reader.line_num + 1 + error.object[: error.start].count(b"\n")
-                raise InvalidParameter(
+                raise CommandError(
                     f"{self._path}, line {line}: not {error.encoding}; "
                     "say --encoding, for example --encoding gb18030"
                 ) from error
             except UnicodeError as error:
-                raise InvalidParameter(f"{self._path}: not {self._encoding}: {error}") from error
+                raise CommandError(f"{self._path}: not {self._encoding}: {error}") from error
             except csv.Error as error:
-                raise InvalidParameter(f"{self._path}, line {reader.line_num}: {error}") from error
+                raise CommandError(f"{self._path}, line {reader.line_num}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ def take_up(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Beg
     """What an earlier run has written for these rows; anything else is cut off.
 
     Afterwards `part` is there and holds the header and that many rows. A row whose last column
-    is not empty has failed. Raises InvalidParameter when it cannot be written.
+    is not empty has failed. Raises CommandError when it cannot be written.
     """
     begun = Begun()
     try:
@@ -97,7 +95,7 @@ def take_up(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Beg
             with part.open("w", encoding="utf-8", newline="") as empty:
                 csv.writer(empty).writerow(header)
     except OSError as error:
-        raise InvalidParameter(f"{part} cannot be written: {error.strerror}") from error
+        raise CommandError(f"{part} cannot be written: {error.strerror}") from error
     return begun
 
 

@@ -1,0 +1,133 @@
+"""The options of `/segment`, declared once: what each accepts, its default and its description.
+
+The reading of requests, the OpenAPI document and the demo page follow this table. So does
+`SegmentOptions` of the Python client, from which its command line is made; a test compares them.
+
+An option that needs another option has no `default` here: pages made from the document would send
+it alone, and the request would be refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.contracts.errors import InvalidParameter
+
+SIZE_PIXELS = {"preview": 250_000, "medium": 1_500_000, "hd": 4_000_000}
+"""Most pixels of the result, by size; full has no such limit."""
+DEFAULT_REFINE = {"cutout": "guided", "mask": "none", "composite": "guided"}
+"""By output."""
+MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "jpg": "image/jpeg"}
+BLUR_PERCENT = (0.5, 10.0)
+SCALE_PERCENT = (10.0, 100.0)
+MARGIN_PIXELS = 500
+MARGIN_PERCENT = 50
+SHADOW_OPACITY = (1, 100)
+DEFAULT_SHADOW_OPACITY = 50
+
+
+def _words(*accepted: str, default: str | None = None) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string", "enum": list(accepted)}
+    return schema if default is None else schema | {"default": default}
+
+
+TEXT = {"type": "string"}
+
+OPTIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "output": (
+        _words("cutout", "mask", "composite", default="cutout"),
+        "What to make of the picture.",
+    ),
+    "format": (
+        _words(*MEDIA_TYPES),
+        "Encoding; jpg for composite only. Left out: what Accept prefers, else png.",
+    ),
+    "size": (
+        _words("full", *SIZE_PIXELS, default="full"),
+        "The result's: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
+    ),
+    "bg_color": (
+        TEXT,
+        "For composite: #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS name; white if left out.",
+    ),
+    "crop": ({"type": "boolean", "default": False}, "Crop to the foreground box."),
+    "refine": (
+        _words("none", "guided", "matting"),
+        "`guided` makes the mask follow the picture's edges; `matting` also looks "
+        "for hair and fur beside them and takes up to a second more. Left out: "
+        + ", ".join(f"{refine} for {output}" for output, refine in DEFAULT_REFINE.items())
+        + ".",
+    ),
+    "threshold": (
+        {"type": "number", "minimum": 0, "maximum": 1},
+        "Makes the mask binary: opaque from this value on.",
+    ),
+    "colours": (
+        _words("estimated", "original", default="estimated"),
+        "`estimated` takes the old background's colour out of partial edges.",
+    ),
+    "bg_fit": (
+        _words("cover", "contain"),
+        "How `bg_image` fills the canvas: `cover` cuts what is over, `contain` shows it whole "
+        "on `bg_color`. Left out: cover.",
+    ),
+    "bg_blur": (
+        TEXT,
+        "For composite: the picture's own background, blurred; the blur's standard deviation "
+        f"in percent of the longer side, {BLUR_PERCENT[0]:g}% to {BLUR_PERCENT[1]:g}%, as `2%`.",
+    ),
+    "crop_margin": (
+        TEXT,
+        "With crop: room around the subject. One, two or four values (top, right, bottom, left), "
+        f"each up to {MARGIN_PIXELS}px or {MARGIN_PERCENT}% of the subject's side, as `10%`. "
+        "Left out: 0px.",
+    ),
+    "scale": (
+        TEXT | {"default": "original"},
+        "How much of the canvas the subject fills: `original`, or "
+        f"{SCALE_PERCENT[0]:g}% to {SCALE_PERCENT[1]:g}%.",
+    ),
+    "position": (
+        TEXT,
+        "Where the subject stands: `original`, `center`, or how much of the free room is left of "
+        "it and above it, 0% to 100%, as `50% 100%`. Left out: center with `scale`, else original.",
+    ),
+    "shadow": (
+        _words("none", "drop", default="none"),
+        "`drop`: a soft shadow behind the subject. Not for mask.",
+    ),
+    "shadow_opacity": (
+        {"type": "integer", "minimum": SHADOW_OPACITY[0], "maximum": SHADOW_OPACITY[1]},
+        f"With shadow=drop: how dark it is, in percent. Left out: {DEFAULT_SHADOW_OPACITY}.",
+    ),
+}
+"""Schema and description by name."""
+
+FILES = {
+    "file": ("image_file", "The picture."),
+    "bg_image": ("bg_image_file", "For composite: a second picture, the background."),
+}
+"""The form's file fields: another name for each, and its description."""
+
+
+def read_word(
+    options: Mapping[str, str],
+    name: str,
+    *,
+    default: str | None = None,
+    accepted: tuple[str, ...] = (),
+    when: str = "",
+) -> str:
+    """The option's value; left out, `default` or that of the table, or else the first word.
+
+    `accepted` are the words for this request, where it allows fewer than the table has. Raises
+    InvalidParameter.
+    """
+    schema = OPTIONS[name][0]
+    words = accepted or tuple(schema["enum"])
+    value = options.get(name, default or schema.get("default", words[0]))
+    if value not in words:
+        listed = ", ".join(words)
+        raise InvalidParameter(f"{name} must be one of {listed}{when and ' ' + when}", limit=listed)
+    return value

@@ -1,0 +1,1 @@
+"""Commands that ask a server; they need the extra `commands`."""
