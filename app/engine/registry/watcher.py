@@ -32,6 +32,9 @@ class RepositoryWatcher:
     """Acts on each change once, whether it loads or fails: what failed is tried again only when it
     changes again. It reads no file, only names and times: the registry verifies every byte.
 
+    A change counts once two looks in a row have found the same: a file that is written in place is
+    empty for a moment, and an empty config.toml is a valid one.
+
     **Invariant**: what was there when the watcher was built counts as seen.
     """
 
@@ -39,8 +42,9 @@ class RepositoryWatcher:
         """Raises ConfigError when the repository cannot be read."""
         self._repository = repository
         self._registry = registry
-        self._seen: Mapping[str, _Seen] = {}
+        self._seen: dict[str, _Seen] = {}
         self._seen = self._look()
+        self._looked = dict(self._seen)
 
     def run(
         self,
@@ -64,18 +68,20 @@ class RepositoryWatcher:
                 log.exception("the repository cannot be polled")
 
     def poll(self) -> None:
-        """Load what is new or changed and retire what is gone; blocks until that is done.
+        """Load what is new or changed and retire what is gone, where the poll before this one saw
+        it, too; blocks until that is done.
 
         A model that the system does not let us read stays as it is, and is looked at again by the
         next poll. Raises ConfigError when the repository itself cannot be read: nothing is retired
         then.
         """
-        before, now = self._seen, self._look()
-        self._seen = dict(now)
-        for name in sorted(before.keys() | now.keys()):
-            old, new = before.get(name, _Seen()), now.get(name, _Seen())
-            if old == new:
+        now = self._look()
+        looked, self._looked = self._looked, now
+        for name in sorted(self._seen.keys() | now.keys()):
+            old, new = self._seen.get(name, _Seen()), now.get(name, _Seen())
+            if old == new or new != looked.get(name, _Seen()):
                 continue
+            self._seen[name] = new
             try:
                 if new.versions:
                     self._load(name, old, new)

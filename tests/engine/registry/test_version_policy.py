@@ -50,6 +50,7 @@ def load(tmp_path: Path, registry: ModelRegistry, request: pytest.FixtureRequest
     def by_polling() -> None:
         if watchers:
             watchers[0].poll()
+            watchers[0].poll()  # a change counts once two polls have seen it
         else:
             registry.load("double")  # as at start
             watchers.append(RepositoryWatcher(ModelRepository(tmp_path), registry))

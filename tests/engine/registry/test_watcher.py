@@ -43,6 +43,12 @@ def served(registry: ModelRegistry) -> list[tuple[str, int]]:
     return [(model.name, model.version) for model in registry.served()]
 
 
+def look(watcher: RepositoryWatcher) -> None:
+    """A change counts once two polls have seen it."""
+    watcher.poll()
+    watcher.poll()
+
+
 def touch_config(tmp_path: Path, tail: str) -> None:
     config = tmp_path / "double" / "config.toml"
     config.write_text(config.read_text("utf-8") + tail, "utf-8")
@@ -53,11 +59,31 @@ def test_a_new_version_is_served_and_the_old_one_retired(
 ) -> None:
     """Once: a second look changes nothing."""
     write_version(tmp_path / "double" / "2")
-    watcher.poll()
+    look(watcher)
     assert served(registry) == [("double", 2)]
     assert factory.opened[0].closed.is_set()
-    watcher.poll()
+    look(watcher)
     assert len(factory.opened) == 2
+
+
+def test_a_configuration_that_is_being_written_counts_for_nothing(
+    tmp_path: Path, registry: ModelRegistry, watcher: RepositoryWatcher, factory: FakeFactory
+) -> None:
+    """A poll may come between its truncation and its text; an empty file means the defaults."""
+    write_version(tmp_path / "double" / "2")
+    touch_config(tmp_path, '[version_policy]\nkind = "all"\n')
+    look(watcher)
+    config = tmp_path / "double" / "config.toml"
+    text = config.read_text("utf-8")
+    for change in ("# one\n", "# two\n"):
+        config.write_text("", "utf-8")
+        watcher.poll()
+        config.write_text(text + change, "utf-8")
+        watcher.poll()
+    assert served(registry) == [("double", 2), ("double", 1)]
+    opened = len(factory.opened)
+    look(watcher)
+    assert len(factory.opened) == opened + 2
 
 
 def test_a_version_that_fails_is_tried_again_only_when_it_changes(
@@ -67,14 +93,14 @@ def test_a_version_that_fails_is_tried_again_only_when_it_changes(
     bad = write_version(tmp_path / "double" / "2")
     params = (bad / "inference.pdiparams").read_bytes()
     (bad / "inference.pdiparams").write_bytes(params[:-1])
-    watcher.poll()
+    look(watcher)
     assert served(registry) == [("double", 1)]
     assert "inference.pdiparams" in registry.index()[0].reason
     (bad / "inference.pdiparams").write_bytes(params)
-    watcher.poll()  # the manifest, which is written last, has not changed
+    look(watcher)  # the manifest, which is written last, has not changed
     assert served(registry) == [("double", 1)]
     (bad / "manifest.json").write_text((bad / "manifest.json").read_text("utf-8") + "\n", "utf-8")
-    watcher.poll()
+    look(watcher)
     assert served(registry) == [("double", 2)]
 
 
@@ -83,9 +109,9 @@ def test_a_removed_version_makes_way_for_the_one_before(
 ) -> None:
     """The newest that is left."""
     write_version(tmp_path / "double" / "2")
-    watcher.poll()
+    look(watcher)
     shutil.rmtree(tmp_path / "double" / "2")
-    watcher.poll()
+    look(watcher)
     assert served(registry) == [("double", 1)]
 
 
@@ -97,11 +123,11 @@ def test_a_new_model_appears_and_a_removed_one_goes(
     write_version(tmp_path / "more" / "1")
     write_config(tmp_path / "unfit", "nonsense = 1")
     write_version(tmp_path / "unfit" / "1")
-    watcher.poll()
+    look(watcher)
     assert served(registry) == [("double", 1), ("more", 1)]
     assert registry.ready()
     shutil.rmtree(tmp_path / "double")
-    watcher.poll()
+    look(watcher)
     assert served(registry) == [("more", 1)]
     assert registry.ready()
 
@@ -112,11 +138,11 @@ def test_a_changed_policy_opens_only_what_is_missing(
     """A version that is added later leaves its neighbours as they are."""
     write_version(tmp_path / "double" / "2")
     touch_config(tmp_path, '[version_policy]\nkind = "all"\n')
-    watcher.poll()
+    look(watcher)
     assert served(registry) == [("double", 2), ("double", 1)]
     before = len(factory.opened)
     write_version(tmp_path / "double" / "3")
-    watcher.poll()
+    look(watcher)
     assert served(registry) == [("double", 3), ("double", 2), ("double", 1)]
     assert len(factory.opened) == before + 1
 
@@ -128,10 +154,10 @@ def test_a_repository_that_cannot_be_read_retires_nothing(
     away = tmp_path.with_name(tmp_path.name + "-away")
     tmp_path.rename(away)
     with pytest.raises(ConfigError):
-        watcher.poll()
+        look(watcher)
     assert served(registry) == [("double", 1)]
     away.rename(tmp_path)
-    watcher.poll()
+    look(watcher)
     assert served(registry) == [("double", 1)]
 
 
@@ -148,10 +174,10 @@ def test_a_model_that_cannot_be_read_for_a_moment_is_kept(
     write_config(tmp_path / "more", (tmp_path / "double" / "config.toml").read_text("utf-8"))
     write_version(tmp_path / "more" / "1")
     with mode(where(tmp_path), 0):
-        watcher.poll()
+        look(watcher)
         assert served(registry) == [("double", 1), ("more", 1)]
         assert ("more", 1) in [(status.name, status.version) for status in registry.index()]
-    watcher.poll()
+    look(watcher)
     assert served(registry) == [("double", 1), ("more", 1)]
     assert len(factory.opened) == 2
 
@@ -166,12 +192,12 @@ def test_a_load_that_cannot_read_is_tried_again(
         write_config(tmp_path / name, config)
         write_version(tmp_path / name / "1")
     with mode(tmp_path / "a" / "config.toml", 0):
-        watcher.poll()
+        look(watcher)
         assert served(registry) == [("double", 1), ("more", 1)]
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith("a is left as it is for now: ")
     assert "config.toml" in warning
-    watcher.poll()
+    look(watcher)
     assert served(registry) == [("a", 1), ("double", 1), ("more", 1)]
 
 
@@ -189,7 +215,7 @@ def test_a_fault_of_ours_costs_one_model(
     for name in ("a", "more"):
         write_config(tmp_path / name, '[[instance_group]]\nname = "onednn"\nbackend = "fake"\n')
         write_version(tmp_path / name / "1")
-    watcher.poll()
+    look(watcher)
     assert served(registry) == [("more", 1)]
     assert "RuntimeError: a bug" in caplog.text
     registry.close()
