@@ -38,6 +38,14 @@ FAULTS = "tests.codecs.faults"
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
 
+@pytest.fixture(autouse=True)
+def _hangups_count() -> Iterator[None]:
+    """Under nohup this process ignores them, and so would its children."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 class Pool:
     """A pool of one process with short limits, and the reasons for which it was replaced."""
 
