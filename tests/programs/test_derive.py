@@ -68,7 +68,7 @@ def test_a_transformer_gets_its_int8_program(
     files = repository.read("emotion", 1)
     assert files.manifest.format == 2
     [program] = files.manifest.programs
-    assert program.derivation.settings["per_channel"] is True
+    assert program.derivation.settings["reduce_range"] is True
     assert program.quality[0].figures["agreement"] == 1.0
     _run_on(files, "onnxruntime_int8", "openvino_int8")
     assert main(["derive", "emotion", "--repository", str(tmp_path)]) == 0
