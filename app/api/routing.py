@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 from pydantic import BaseModel, ConfigDict
 
-from app.api.services import ServicesDep
 from app.contracts.errors import InvalidParameter
 from app.settings import Settings
 
@@ -54,16 +53,15 @@ ROUTING = tuple(Routing.model_fields)
 
 
 async def _routing(
-    services: ServicesDep,
     model: ModelParameter = None,
     predictor: PredictorParameter = None,
     timeout_ms: TimeoutParameter = None,
 ) -> Routing:
-    timeout_seconds(timeout_ms, services.settings)  # refused before the body is read
     return Routing.model_construct(model=model, predictor=predictor, timeout_ms=timeout_ms)
 
 
 RoutingDep = Annotated[Routing, Depends(_routing)]
+"""For the signatures of task endpoints: their routes read it without FastAPI (TaskRoute)."""
 
 
 def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:

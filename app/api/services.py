@@ -58,9 +58,13 @@ class Services:
     JSON."""
 
 
+def services_of(request: Request) -> Services:
+    return cast(Services, request.app.state.paddlepool)
+
+
 async def _services(request: Request) -> Services:
     # async: FastAPI would run a plain function in a thread, at every request.
-    return cast(Services, request.app.state.paddlepool)
+    return services_of(request)
 
 
 ServicesDep = Annotated[Services, Depends(_services)]

@@ -16,13 +16,13 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.direct import direct_route, plain_route
 from app.api.forms import media_type
 from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
-from app.api.routing import Routing, RoutingDep
-from app.api.services import Services, ServicesDep
+from app.api.routing import RoutingDep
+from app.api.services import ServicesDep
+from app.api.task_routes import TaskRoute
 from app.api.uploads import RAW_TYPES
 from app.contracts.errors import FileMissing, UnsupportedMediaType
 from app.doors.bodies import json_object, picture_in_base64, refused
@@ -77,7 +77,7 @@ class HubError(BaseModel):
 
 
 def text_routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG], route_class=direct_route(TextsRequest, _answer_texts))
+    router = APIRouter(tags=[TAG], route_class=TaskRoute)
     router.add_api_route(
         "/hf/sentiment",
         classify_texts,
@@ -98,7 +98,7 @@ def text_routes(settings: Settings) -> APIRouter:
 
 
 def picture_routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG], route_class=plain_route(_answer_picture))
+    router = APIRouter(tags=[TAG], route_class=TaskRoute)
     router.add_api_route(
         "/hf/segment",
         segment_picture,
@@ -123,10 +123,6 @@ async def classify_texts(
     body: TextsRequest, services: ServicesDep, routing: RoutingDep
 ) -> Response:
     """Classifies one text or several."""
-    return await _answer_texts(body, services, routing)
-
-
-async def _answer_texts(body: TextsRequest, services: Services, routing: Routing) -> Response:
     asked = body.parameters or TextParameters()
     if asked.function_to_apply not in (None, "softmax"):
         raise refused("parameters.function_to_apply", "only softmax is offered")
@@ -148,10 +144,6 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
 
     A mask is soft unless `mask_threshold` is given.
     """
-    return await _answer_picture(request, services, routing)
-
-
-async def _answer_picture(request: Request, services: Services, routing: Routing) -> Response:
     kind = media_type(request)
     if kind not in ("", JSON) and not kind.startswith(RAW_TYPES):
         raise UnsupportedMediaType(

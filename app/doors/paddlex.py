@@ -14,12 +14,12 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from app.api.direct import plain_route
 from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
-from app.api.routing import Routing, RoutingDep
-from app.api.services import Services, ServicesDep
+from app.api.routing import RoutingDep
+from app.api.services import ServicesDep
+from app.api.task_routes import TaskRoute
 from app.doors.bodies import json_object, picture_in_base64, refused
 from app.doors.door import TAG, Door
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
@@ -42,7 +42,7 @@ class PaddleXError(BaseModel):
 
 
 def routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG], route_class=plain_route(_answer))
+    router = APIRouter(tags=[TAG], route_class=TaskRoute)
     router.add_api_route(
         "/semantic-segmentation",
         segment,
@@ -65,10 +65,6 @@ def routes(settings: Settings) -> APIRouter:
 
 async def segment(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
     """Takes JSON, whatever Content-Type says: some of PaddleX's own examples name none."""
-    return await _answer(request, services, routing)
-
-
-async def _answer(request: Request, services: Services, routing: Routing) -> Response:
     body = await request.body()
     visualize = True
 

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from app.api.direct import plain_route
 from app.api.forms import FORM, media_type, read_form
 from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
-from app.api.routing import Routing, RoutingDep
-from app.api.services import Services, ServicesDep
+from app.api.routing import RoutingDep
+from app.api.services import ServicesDep
+from app.api.task_routes import TaskRoute
 from app.api.uploads import FIELD_BYTES
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from app.doors.bodies import NOT_FETCHED, refused
@@ -51,7 +51,7 @@ def routes(settings: Settings) -> APIRouter:
     router.add_api_route(
         "/api/remove",
         remove,
-        route_class_override=plain_route(_answer),
+        route_class_override=TaskRoute,
         methods=["POST"],
         max_body_size=settings.of(SegmentSettings).segment_max_bytes,
         operation_id="rembgRemove",
@@ -88,17 +88,6 @@ async def remove(
     picture's own colours. `a=true` refines edges, `dc=true` takes the old background's colour out
     of them.
     """
-    return await _answer(request, services, routing, bgc=bgc, extras=extras)
-
-
-async def _answer(
-    request: Request,
-    services: Services,
-    routing: Routing,
-    *,
-    bgc: str | None = None,
-    extras: str | None = None,
-) -> Response:
     settings = services.settings
     if media_type(request) != FORM:
         raise UnsupportedMediaType("send the picture in a form: curl -F file=@photo.jpg")

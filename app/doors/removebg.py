@@ -15,13 +15,13 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
-from app.api.direct import plain_route
 from app.api.forms import FORM, media_type, read_form
 from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
-from app.api.routing import Routing, RoutingDep
+from app.api.routing import RoutingDep
 from app.api.services import Services, ServicesDep
+from app.api.task_routes import TaskRoute
 from app.contracts.errors import InvalidParameter, UnsupportedMediaType
 from app.dataplane import Answer
 from app.doors.bodies import json_object, refused
@@ -77,7 +77,7 @@ def routes(settings: Settings) -> APIRouter:
     router.add_api_route(
         "/v1.0/removebg",
         remove_background,
-        route_class_override=plain_route(_answer),
+        route_class_override=TaskRoute,
         methods=["POST"],
         max_body_size=settings.of(SegmentSettings).segment_max_bytes,
         operation_id="removebgRemove",
@@ -107,10 +107,6 @@ async def remove_background(
     """Takes a form, or the same fields as JSON with the picture as base64. `size` is `preview`
     unless told otherwise, as it is there.
     """
-    return await _answer(request, services, routing)
-
-
-async def _answer(request: Request, services: Services, routing: Routing) -> Response:
     settings = services.settings
     given = await _given(request, services)
     no_type = False

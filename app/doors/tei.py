@@ -13,11 +13,11 @@ import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.direct import direct_route
 from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
-from app.api.routing import Routing, RoutingDep
-from app.api.services import Services, ServicesDep
+from app.api.routing import RoutingDep
+from app.api.services import ServicesDep
+from app.api.task_routes import TaskRoute
 from app.contracts.errors import InvalidParameter, TextEmpty
 from app.doors.bodies import refused
 from app.doors.door import TAG, Door
@@ -75,7 +75,7 @@ class TeiError(BaseModel):
 
 
 def routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG], route_class=direct_route(PredictRequest, _answer))
+    router = APIRouter(tags=[TAG], route_class=TaskRoute)
     router.add_api_route(
         "/predict",
         predict,
@@ -96,10 +96,6 @@ def routes(settings: Settings) -> APIRouter:
 
 async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingDep) -> Response:
     """Classifies a text, or each text of a batch."""
-    return await _answer(body, services, routing)
-
-
-async def _answer(body: PredictRequest, services: Services, routing: Routing) -> Response:
     if body.raw_scores:
         raise refused("raw_scores", "not offered; scores are probabilities")
     if body.truncate and body.truncation_direction.lower() == "left":

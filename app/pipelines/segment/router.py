@@ -15,6 +15,7 @@ from app.api.offload import base64_parts, beside_the_loop
 from app.api.replies import answer_headers
 from app.api.routing import ROUTING, Routing
 from app.api.services import ServicesDep
+from app.api.task_routes import TaskRoute
 from app.api.uploads import read_upload
 from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
@@ -63,7 +64,7 @@ class SegmentReply(BaseModel):
 
 
 def build_router(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=["segment"])
+    router = APIRouter(tags=["segment"], route_class=TaskRoute)
     router.add_api_route(
         "/segment",
         segment_image,

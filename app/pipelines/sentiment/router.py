@@ -10,10 +10,10 @@ from fastapi import APIRouter, Body, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.direct import direct_route
 from app.api.replies import answer_headers
 from app.api.routing import ROUTING, Routing, RoutingDep
 from app.api.services import Services, ServicesDep
+from app.api.task_routes import TaskRoute
 from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
 from app.pipelines.sentiment.pipeline import TextScores
@@ -110,7 +110,7 @@ Reply = list[LabelScore] | list[list[LabelScore]] | TextResult | list[TextResult
 
 
 def build_router(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=["sentiment"], route_class=direct_route(SentimentRequest, _answer))
+    router = APIRouter(tags=["sentiment"], route_class=TaskRoute)
     router.add_api_route(
         "/sentiment",
         classify_sentiment,
@@ -136,10 +136,6 @@ async def classify_sentiment(
     routing: RoutingDep,
 ) -> Response:
     """Classifies `text` or `inputs`. A string gets one list of labels, a list one per input."""
-    return await _answer(body, services, routing)
-
-
-async def _answer(body: SentimentRequest, services: Services, routing: Routing) -> Response:
     asked = body.parameters
     texts, single = _texts(body)
     answer = await classify(services, texts, _in_one_place(routing, asked))
