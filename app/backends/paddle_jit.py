@@ -11,6 +11,7 @@ import paddle
 
 from app.backends.handler import Handler, checked_options, serve
 from app.contracts.tensors import Tensors
+from app.export.program import load_program
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
@@ -18,7 +19,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
     checked_options("paddle_jit", opening["options"], {})
     paddle.disable_signal_handler()
     paddle.base.core.set_num_threads(opening["threads"])
-    layer = paddle.jit.load(str(Path(opening["directory"]) / Path(opening["program"]).stem))
+    layer = load_program(Path(opening["directory"]) / Path(opening["program"]).stem)
     layer.eval()
     names = [spec["name"] for spec in opening["inputs"]]
 

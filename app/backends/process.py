@@ -49,11 +49,15 @@ TUNED_ALLOCATOR = {
         )
     ),
 }
+CURRENT_PROGRAMS = {"FLAGS_enable_pir_api": "1"}
+"""Without it `paddle.jit.load` takes programs of Paddle 2, and unpickles a file beside them."""
+
 BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
     "paddle_inference": TUNED_ALLOCATOR,
-    # Without the flag its executor hands operators to a pool of threads: more than its budget,
-    # and for U²-Netp a third slower and a third more memory.
-    "paddle_jit": TUNED_ALLOCATOR | {"FLAGS_new_executor_serial_run": "1"},
+    # Without the first flag its executor hands operators to a pool of threads: more than its
+    # budget, and for U²-Netp a third slower and a third more memory.
+    "paddle_jit": TUNED_ALLOCATOR | {"FLAGS_new_executor_serial_run": "1"} | CURRENT_PROGRAMS,
+    "paddle_dygraph": CURRENT_PROGRAMS,
 }
 """Part of how static programs are served. The dynamic graph and the other frameworks run as in any
 process of their users, which is what they are compared as: docs/decisions/0006."""

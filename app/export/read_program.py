@@ -91,9 +91,9 @@ class _Current:
         )
 
     def tensors(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        import paddle
+        from app.export.program import load_program
 
-        layer = paddle.jit.load(str(self._path.with_suffix("")))
+        layer = load_program(self._path.with_suffix(""))
         return layer._input_spec(), layer._output_spec()
 
 

@@ -19,7 +19,7 @@ from app.export.trial import Trial, run_trial
 from app.export.weights.release import sha256_of
 from app.repository.config import MODEL_NAME, load_config
 from app.repository.layout import VERSION
-from app.repository.manifest import MANIFEST, ONNX_SUFFIX
+from app.repository.manifest import MANIFEST, ONNX_SUFFIX, PICKLED
 from app.repository.selftest import SELFTEST
 
 PROGRAMS, PARAMS = (".json", ".pdmodel", ONNX_SUFFIX), ".pdiparams"
@@ -161,6 +161,8 @@ def _program_of(directory: Path) -> tuple[str, str | None]:
             f"NAME{ONNX_SUFFIX}; "
             f"found {len(found)}: {', '.join(path.name for path in found) or 'none'}"
         )
+    if pickled := [path.name for path in directory.iterdir() if path.name.endswith(PICKLED)]:
+        raise ExportError(f"{where}: {pickled[0]} is a pickle that no server needs; remove it")
     params = found[0].with_suffix(PARAMS)
     # Paddle saves none for a program without parameters.
     return found[0].name, params.name if params.is_file() else None

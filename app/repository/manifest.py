@@ -21,6 +21,8 @@ MANIFEST = "manifest.json"
 BLOCK_BYTES = 1 << 20
 MAX_MANIFEST_BYTES = 1 << 20
 ONNX_SUFFIX = ".onnx"
+PICKLED = ".info"
+"""Ends the name of a pickle that Paddle 2 wrote beside a program."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 FileName = Annotated[str, Field(pattern=f"^{FILE_NAME.pattern}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -178,6 +180,7 @@ def _contradictions(manifest: Manifest) -> list[str]:
         for role, name in files
         if name is not None and name not in manifest.files
     ]
+    faults += [f"{name} is a pickle" for name in manifest.files if name.endswith(PICKLED)]
     if manifest.format == 1 and (manifest.programs or manifest.program.endswith(ONNX_SUFFIX)):
         faults.append("programs and an ONNX reference need format 2")
     programs = [each.name for each in manifest.programs]

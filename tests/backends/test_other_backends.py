@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,7 @@ from tests.engine.fakes import PATIENCE
 pytestmark = pytest.mark.paddle
 
 MODELS = Path(__file__).parents[2] / "model_repo"
+LEGACY = Path(__file__).parents[1] / "export" / "legacy" / "model"
 FAST_BFLOAT16 = "bf16" in build_info()["cpu_flags"]
 
 
@@ -176,6 +181,35 @@ def test_forbidden_instructions_are_named(
         pytest.raises(BackendError, match=f"{name}=avx2 forbids"),
         opened(tiny, "paddle_inference", bfloat16=True),
     ):
+        pass
+
+
+class Opened:
+    """Pickled: a file that exists once the pickle has been opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("backend", ["paddle_jit", "paddle_dygraph"])
+def test_no_file_beside_a_program_is_unpickled(
+    mnist: ModelFiles, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paddle would, of a program of Paddle 2, where the server's environment asks for those."""
+    monkeypatch.setenv("FLAGS_enable_pir_api", "0")
+    for suffix in (".pdmodel", ".pdiparams"):
+        shutil.copy(LEGACY.with_suffix(suffix), tmp_path / f"inference{suffix}")
+    marker = tmp_path / "opened"
+    (tmp_path / "inference.pdiparams.info").write_bytes(pickle.dumps(Opened(marker)))
+    files = replace(mnist, directory=tmp_path)
+    with pytest.raises(BackendError, match="is a pickle"), opened(files, backend):
+        pass
+    assert not marker.exists()
+    (tmp_path / "inference.pdiparams.info").unlink()
+    with pytest.raises(BackendError), opened(files, backend):
         pass
 
 

@@ -258,6 +258,9 @@ def test_what_cannot_be_sealed_is_named(
     assert "found 2: model.pdmodel, other.pdmodel" in refusal(version, capsys)
     for suffix in (".pdmodel", ".pdiparams"):
         (version / f"other{suffix}").unlink()
+    (version / "model.pdiparams.info").write_bytes(b"")
+    assert "model.pdiparams.info is a pickle" in refusal(version, capsys)
+    (version / "model.pdiparams.info").unlink()
     assert main(["models", "seal", str(version), "--licence", "MIT"]) == 0
     assert json.loads((version / "manifest.json").read_text("utf-8"))["weights"]["licence"] == "MIT"
     capsys.readouterr()

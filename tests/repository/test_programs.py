@@ -72,8 +72,20 @@ def test_format_1_still_loads(version: Path) -> None:
         ),
         ({"format": 2, "programs": [INT8 | {"format": "tflite"}]}, "programs.0.format"),
         ({"format": 3}, "format"),
+        (
+            {"files": {"inference.pdiparams.info": {"bytes": 1, "sha256": "0" * 64}}},
+            "inference.pdiparams.info is a pickle",
+        ),
     ],
-    ids=["format 1", "ONNX in format 1", "twice", "unlisted", "unknown kind", "a later format"],
+    ids=[
+        "format 1",
+        "ONNX in format 1",
+        "twice",
+        "unlisted",
+        "unknown kind",
+        "a later format",
+        "pickle",
+    ],
 )
 def test_contradictions_are_named(version: Path, changes: dict[str, Any], said: str) -> None:
     """Before anything is opened."""
