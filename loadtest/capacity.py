@@ -18,9 +18,10 @@ import math
 import os
 import re
 import shutil
+import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,14 @@ from typing import Any
 import orjson
 from balanced import CONFIGURATION, balancer
 from capacity_page import CHOSEN, FLOAT32, page
-from cases import Case, picture, read_cases
+from cases import TEXT, mask_request, picture, text_request
 from harness import ROOT, Connection, Server, cpu_seconds, request, running_server
-from phases import checked, drive
 from PIL import Image
-from replicas import price
 from tqdm import tqdm
 
 from app.comparison.machine import describe_machine
-from app.repository.layout import ModelRepository
 from app.resources import available_cores
+from clients import HttpWay, checked, one_client
 
 MEGAPIXELS = (0.3, 1.0, 12.0)
 CORES = (1, 2)
@@ -51,26 +50,13 @@ SETTINGS = {
     CHOSEN: PATIENT | {"PADDLEPOOL_PROVE_GROUPS": "started"},
 }
 PROBE = "GET /v2/health/live"
+PRICED, PRICE_PAIRS = ("mask of 1 MP", "1 text"), 120
 
 
-def cases() -> list[Case]:
-    """A mask of each size, one text and 32; each counts as one request."""
-    known = read_cases(ModelRepository(ROOT / "model_repo"), requests=1)
-    segment = next(case for case in known if "segment" in case.name)
-    masks = [
-        replace(
-            segment,
-            name=f"mask of {size:g} MP",
-            request=request("POST", "/segment?output=mask", sized(size), content_type="image/jpeg"),
-        )
-        for size in MEGAPIXELS
-    ]
-    texts = [
-        replace(case, name="1 text" if case.rows == 1 else f"{case.rows} texts", rows=1)
-        for case in known
-        if "sentiment" in case.name
-    ]
-    return [*masks, *texts]
+def requests() -> dict[str, bytes]:
+    """A mask of each size, one text and 32, by name."""
+    masks = {f"mask of {size:g} MP": mask_request(sized(size)) for size in MEGAPIXELS}
+    return masks | {"1 text": text_request(TEXT), "32 texts": text_request([TEXT] * 32)}
 
 
 def sized(megapixels: float) -> bytes:
@@ -119,42 +105,46 @@ def chosen(server: Server) -> bool:
     return all(choice["by"] != "start" for choice in choices)
 
 
-def measured(server: Server, case: Case, *, clients: int, seconds: float) -> dict[str, Any]:
+def measured(
+    server: Server, name: str, asked: bytes, *, clients: int, seconds: float
+) -> dict[str, Any]:
     """Requests a second, and the processor seconds and bytes of one; warm."""
     with contextlib.closing(Connection(server.port)) as connection:
-        reply = checked(connection, case)
-    drive(server, case, clients=clients, seconds=seconds / 4)
+        reply = checked(connection.send(asked))
+    way = HttpWay(server.port, asked)
+    way.rate(clients=clients, seconds=seconds / 4)
     before = cpu_seconds(server.pid), cpu_seconds(server.pid, below=False)
     balancing = cpu_seconds(os.getpid(), command="haproxy")
     began = time.perf_counter()
-    rate = drive(server, case, clients=clients, seconds=seconds)
+    rate = way.rate(clients=clients, seconds=seconds)
     done = rate * (time.perf_counter() - began)
     return {
-        "request": case.name,
+        "request": name,
         "group": reply.headers.get("x-predictor", ""),
         "per_second": rate,
         "cpu_seconds": (cpu_seconds(server.pid) - before[0]) / done,
         "api_cpu_seconds": (cpu_seconds(server.pid, below=False) - before[1]) / done,
         "proxy_cpu_seconds": (cpu_seconds(os.getpid(), command="haproxy") - balancing) / done,
-        "bytes": len(case.request) + len(reply.body),
+        "bytes": len(asked) + len(reply.body),
     }
 
 
-def replica_rows(asked: Sequence[Case], seconds: float) -> Iterator[dict[str, Any]]:
+def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[str, Any]]:
     for cores in (count for count in CORES if count <= int(available_cores())):
         for precision in SETTINGS:
             with replica(cores, precision) as server:
-                for case in tqdm(asked, desc=f"{cores} cores, {precision}", disable=None):
-                    clients = cores * (4 if "text" in case.name else 2)
-                    found = measured(server, case, clients=clients, seconds=seconds)
+                bar = tqdm(asked.items(), desc=f"{cores} cores, {precision}", disable=None)
+                for name, sent in bar:
+                    clients = cores * (4 if "text" in name else 2)
+                    found = measured(server, name, sent, clients=clients, seconds=seconds)
                     memory = server.memory()["pss"]
                     yield {"cores": cores, "precision": precision, "memory": memory} | found
 
 
-def proxy_rows(asked: Sequence[Case], seconds: float, haproxy: Path) -> dict[str, Any]:
+def proxy_rows(asked: Mapping[str, bytes], seconds: float, haproxy: Path) -> dict[str, Any]:
     """What a balancer costs before one replica, and a request that costs the replica next to
     nothing: as fast as the API process answers at all."""
-    probe = replace(asked[0], name=PROBE, request=request("GET", "/v2/health/live"))
+    probe = {PROBE: request("GET", "/v2/health/live")}
     with (
         tempfile.TemporaryDirectory() as directory,
         running_server(environment=SETTINGS[FLOAT32]) as server,
@@ -162,13 +152,31 @@ def proxy_rows(asked: Sequence[Case], seconds: float, haproxy: Path) -> dict[str
     ):
         through = replace(server, port=port)
         return {
-            "api": [measured(server, probe, clients=4, seconds=seconds)],
-            "proxy": [
-                measured(through, case, clients=4, seconds=seconds) for case in (probe, *asked)
+            "api": [
+                measured(server, name, sent, clients=4, seconds=seconds)
+                for name, sent in probe.items()
             ],
-            "price": list(price(server.port, port)),
+            "proxy": [
+                measured(through, name, sent, clients=4, seconds=seconds)
+                for name, sent in (probe | dict(asked)).items()
+            ],
+            "price": [price(server.port, port, name, asked[name]) for name in PRICED],
             "balanced": balanced_replicas(),
         }
+
+
+def price(direct: int, through: int, name: str, asked: bytes) -> str:
+    """p50 of a request on both ways, asked in turns, and the median difference of a pair."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    for pair in range(PRICE_PAIRS):
+        for way in (0, 1) if pair % 2 else (1, 0):
+            taken[way].extend(one_client(HttpWay((direct, through)[way], asked), seconds=0.0))
+    bare, balanced = (1000 * statistics.median(each) for each in taken)
+    difference = 1000 * statistics.median(b - a for a, b in zip(*taken, strict=True))
+    return (
+        f"{name}: p50 {bare:.2f} ms bare, {balanced:.2f} ms through; "
+        f"a pair differs by {difference:+.2f} ms ({difference / bare:+.1%})"
+    )
 
 
 def balanced_replicas() -> int:
@@ -192,7 +200,7 @@ def main() -> None:
     if given.write:
         if given.haproxy is None:
             parser.error("haproxy is not on the path: apt-get install haproxy, or --haproxy PATH")
-        asked = cases()
+        asked = requests()
         report: dict[str, Any] = {
             "machine": describe_machine(cores=available_cores()),
             "replicas": list(replica_rows(asked, given.seconds)),

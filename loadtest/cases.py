@@ -1,20 +1,15 @@
-"""What the benchmark sends: a request to each endpoint, and the same work for the model alone."""
+"""The requests that benchmarks send: a picture, a text and a list of texts."""
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from harness import request
 from PIL import Image
 
-from app.contracts.tensors import Tensors
-from app.pipelines.sentiment.pipeline import open_pipeline
 from app.repository.layout import ModelFiles, ModelRepository
 
 TEXT = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。今天天气真好"
@@ -22,15 +17,13 @@ TEXT = "妈妈说想和我聊天，她一定是有难过的事了。。。我要
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One endpoint: its request, and the same work for a predictor of the model alone."""
+    """A request to a task; it has `rows` pictures or texts. `clients` keep its predictors busy."""
 
     name: str
     model: ModelFiles
     request: bytes
-    inputs: Tensors
     rows: int = 1
-    requests: int
-    clients_per_instance: tuple[int, ...] = (1,)
+    clients: int
 
 
 def picture() -> bytes:
@@ -46,68 +39,37 @@ def picture() -> bytes:
     return buffer.getvalue()
 
 
-def read_cases(repository: ModelRepository, *, requests: int) -> list[Case]:
-    """One case for each task that the repository has a model of."""
+def mask_request(body: bytes, *, model: str = "", predictor: str = "") -> bytes:
+    """A request for the mask of a JPEG."""
+    named = {"model": model, "predictor": predictor}
+    query = "".join(f"&{name}={value}" for name, value in named.items() if value)
+    return request("POST", f"/segment?output=mask{query}", body, content_type="image/jpeg")
+
+
+def text_request(inputs: str | list[str], **parameters: str) -> bytes:
+    """A request for the emotion of one text, or of each text of a list."""
+    body = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+    return request("POST", "/sentiment", body, content_type="application/json")
+
+
+def read_cases(repository: ModelRepository, *, predictor: str = "") -> list[Case]:
+    """A mask of 1 MP, a text and 32 texts, for each task that the repository has a model of.
+
+    `predictor` names an instance group; without it the default group answers.
+    """
+    chosen = {"predictor": predictor} if predictor else {}
     cases = []
     for name in repository.names():
         model = repository.read(name, repository.versions(name)[0])
+        count = model.config.group(model.config.default_group).count
         if model.config.pipeline == "segment":
-            body = picture()
-            cases.append(
-                Case(
-                    name="/segment 1 MP JPEG → mask",
-                    model=model,
-                    request=request(
-                        "POST",
-                        f"/segment?output=mask&model={name}",
-                        body,
-                        content_type="image/jpeg",
-                    ),
-                    inputs=model.selftest().inputs,
-                    requests=requests,
-                )
-            )
+            asked = mask_request(picture(), model=name, predictor=predictor)
+            cases.append(Case(name="mask of 1 MP", model=model, request=asked, clients=count))
         elif model.config.pipeline == "sentiment":
-            job = tokens_of(model, TEXT)
-            full = model.config.dynamic_batching.max_batch_size
+            one = text_request(TEXT, model=name, **chosen)
+            many = text_request([TEXT] * 32, model=name, **chosen)
+            cases.append(Case(name="1 text", model=model, request=one, clients=4 * count))
             cases.append(
-                sentiment_case(
-                    model, job, texts=1, rows=1, requests=requests * 10, clients_per_instance=(1, 4)
-                )
-            )
-            cases.append(
-                sentiment_case(
-                    model, job, texts=32, rows=full, requests=requests, clients_per_instance=(1, 2)
-                )
+                Case(name="32 texts", model=model, request=many, rows=32, clients=2 * count)
             )
     return cases
-
-
-def sentiment_case(
-    model: ModelFiles,
-    job: Tensors,
-    *,
-    texts: int,
-    rows: int,
-    requests: int,
-    clients_per_instance: tuple[int, ...] = (1,),
-) -> Case:
-    inputs = TEXT if texts == 1 else [TEXT] * texts
-    body = json.dumps({"inputs": inputs, "parameters": {"model": model.name}}).encode()
-    return Case(
-        name=f"/sentiment {texts} × {len(TEXT)} characters",
-        model=model,
-        request=request("POST", "/sentiment", body, content_type="application/json"),
-        inputs={name: np.repeat(array, rows, axis=0) for name, array in job.items()},
-        rows=texts,
-        requests=requests,
-        clients_per_instance=clients_per_instance,
-    )
-
-
-def tokens_of(model: ModelFiles, text: str) -> Tensors:
-    with ThreadPoolExecutor(1) as pool:
-        pipeline = open_pipeline(model.info(), executor=pool)
-        prepared = asyncio.run(pipeline.prepare([text], deadline=time.monotonic() + 60))
-    [job] = prepared.jobs
-    return job

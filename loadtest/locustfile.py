@@ -1,9 +1,7 @@
 """Load on /segment and /sentiment: users in steps or a spike, or arrivals at a constant rate.
 
 A 503 is the server shedding load as it should: it is counted in a row of its own and is no
-failure. With `--reload MODEL` a model is loaded anew in every other window of time. The exit code
-is 1 when an endpoint's p95, the share of failures or what a reload adds to its p99 is above its
-limit.
+failure. The exit code is 1 when an endpoint's p95 or its share of failures is above its limit.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from locust.argument_parser import LocustArgumentParser
 from locust.contrib.fasthttp import FastHttpUser, ResponseContextManager
 from locust.env import Environment
 from plans import ARRIVALS, PLANS, users_at
-from reloads import Reloads
 
 PICTURES = draw_pictures()
 SEGMENT, SENTIMENT, SHED = "/segment", "/sentiment", " (shed)"
@@ -45,9 +42,6 @@ def add_options(parser: LocustArgumentParser) -> None:
     option("--max-p95-segment", 3000.0, "milliseconds allowed for /segment")
     option("--max-p95-sentiment", 1000.0, "milliseconds allowed for /sentiment")
     option("--max-failures", 0.01, "share of answers that may be failures")
-    option("--reload", "", "load this model anew in every other window; needs LOAD_ADMIN_KEY")
-    option("--reload-window", 20.0, "seconds of a window")
-    option("--max-reload-ratio", 1.1, "p99 allowed in windows with a reload, by that without")
 
 
 class PoolClient(FastHttpUser):
@@ -147,22 +141,6 @@ class Load(LoadTestShape):
         return None if users is None else (users, options.peak, [SegmentUser, SentimentUser])
 
 
-@events.init.add_listener
-def prepare(environment: Environment, **_: Any) -> None:
-    options = environment.parsed_options
-    if options.reload:
-        reloads = environment.reloads = Reloads(
-            environment.host,
-            model=options.reload,
-            key=os.environ.get("LOAD_ADMIN_KEY", ""),
-            seconds=options.reload_window,
-        )
-        running = gevent.Greenlet(reloads.run)
-        environment.events.request.add_listener(reloads.answered)
-        environment.events.test_start.add_listener(lambda **_: running.start())
-        environment.events.test_stopping.add_listener(lambda **_: running.kill())
-
-
 @events.quitting.add_listener
 def judge(environment: Environment, **_: Any) -> None:
     """Set the exit code, and print what it was judged by."""
@@ -185,7 +163,5 @@ def judge(environment: Environment, **_: Any) -> None:
             faults.append(f"{name} p95 {p95} ms is above {limit:.0f} ms")
         if answered.fail_ratio > options.max_failures:
             faults.append(f"{name} failed {answered.fail_ratio:.1%}")
-    if options.reload:
-        faults += environment.reloads.judge((SEGMENT, SENTIMENT), options.max_reload_ratio)
     print("\n".join(faults) or "within the limits")
     environment.process_exit_code = 1 if faults else 0

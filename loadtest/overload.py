@@ -21,52 +21,51 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from cases import Case, read_cases
+from cases import read_cases
 from harness import ROOT, Server, running_server
 from open_loop import arrivals
-from phases import drive
 
 from app.repository.layout import ModelRepository
+from clients import HttpWay
 
 FACTOR = 3.0
 TARGETS = {"goodput": 0.9, "refusal_p99_ms": 50.0, "memory": 1.1}
 
 
-def crowd(server: Server, case: Case, *, rate: float, seconds: float) -> dict[str, Any]:
-    """Requests of one case at a steady rate; how they ended."""
+def crowd(way: HttpWay, *, rate: float, seconds: float) -> dict[str, Any]:
+    """Requests of one kind at a steady rate; how they ended."""
     begin = time.perf_counter()
-    ended = arrivals(server.port, case.request, rate=rate, seconds=seconds)
+    ended = arrivals(way.port, way.request, rate=rate, seconds=seconds)
     elapsed = time.perf_counter() - begin
     statuses = Counter(str(each.status) for each in ended)
     return {
         "offered_per_second": len(ended) / elapsed,
         "statuses": dict(statuses),
-        "rows_per_second": case.rows * statuses["200"] / elapsed,
+        "units_per_second": way.units * statuses["200"] / elapsed,
         "refusals_ms": sorted(1000 * each.seconds for each in ended if each.status == 503),
     }
 
 
-def overload(server: Server, case: Case, *, seconds: float, rounds: int) -> dict[str, Any]:
-    count = case.model.config.group(case.model.config.default_group).count
-    clients = max(case.clients_per_instance) * count
-    drive(server, case, clients=clients, seconds=1.0)
+def overload(
+    server: Server, way: HttpWay, *, clients: int, seconds: float, rounds: int
+) -> dict[str, Any]:
+    way.rate(clients=clients, seconds=1.0)
     memory = [server.memory()["pss"]]
     calm: list[float] = []
     crowded: list[dict[str, Any]] = []
     for _ in range(rounds):
-        calm.append(drive(server, case, clients=clients, seconds=seconds))
-        rate = FACTOR * calm[-1] / case.rows
-        crowded.append(crowd(server, case, rate=rate, seconds=seconds))
+        calm.append(way.rate(clients=clients, seconds=seconds))
+        crowded.append(crowd(way, rate=FACTOR * calm[-1] / way.units, seconds=seconds))
         memory.append(server.memory()["pss"])
     refusals = sorted(wait for phase in crowded for wait in phase["refusals_ms"])
     statuses: Counter[str] = Counter()
     for phase in crowded:
         statuses.update(phase["statuses"])
-    ratios = [phase["rows_per_second"] / alone for phase, alone in zip(crowded, calm, strict=True)]
+    ratios = [phase["units_per_second"] / alone for phase, alone in zip(crowded, calm, strict=True)]
     return {
-        "calm_rows_per_second": statistics.median(calm),
+        "calm_per_second": statistics.median(calm),
         "offered_per_second": statistics.median(p["offered_per_second"] for p in crowded),
-        "rows_per_second": statistics.median(phase["rows_per_second"] for phase in crowded),
+        "per_second": statistics.median(phase["units_per_second"] for phase in crowded),
         "goodput": statistics.median(ratios),
         "goodput_lowest": min(ratios),
         "goodput_highest": max(ratios),
@@ -101,23 +100,25 @@ def main() -> int:
     arguments = parser.parse_args()
     # Of the texts, requests of many: what one of a single text costs its client would be measured.
     cases = [
-        case
-        for case in read_cases(ModelRepository(arguments.repository), requests=1)
-        if "sentiment" not in case.name or case.rows > 1
+        case for case in read_cases(ModelRepository(arguments.repository)) if case.name != "1 text"
     ]
     report, faults = {}, []
     with running_server(arguments.repository) as server:
         for case in cases:
             found = report[case.name] = overload(
-                server, case, seconds=arguments.seconds, rounds=arguments.rounds
+                server,
+                HttpWay(server.port, case.request, case.rows),
+                clients=case.clients,
+                seconds=arguments.seconds,
+                rounds=arguments.rounds,
             )
             faults += missed(case.name, found)
             memory = " → ".join(f"{size / 1e6:.0f}" for size in found["memory_bytes"])
             waits = [found["refusal_p50_ms"] or 0.0, found["refusal_p99_ms"] or 0.0]
             print(
                 f"{case.name}\n"
-                f"  calm       {found['calm_rows_per_second']:8.2f} rows a second\n"
-                f"  overloaded {found['rows_per_second']:8.2f} rows a second, "
+                f"  calm       {found['calm_per_second']:8.2f} a second\n"
+                f"  overloaded {found['per_second']:8.2f} a second, "
                 f"{100 * found['goodput']:.1f} % ({100 * found['goodput_lowest']:.1f} … "
                 f"{100 * found['goodput_highest']:.1f}); "
                 f"{found['offered_per_second']:.1f} requests a second arrived\n"

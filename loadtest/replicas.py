@@ -1,12 +1,11 @@
-"""Replicas behind the balancer: what is lost while they die and are replaced, and what it costs.
+"""Replicas behind the balancer: what is lost while they die and are replaced.
 
     .venv/bin/python loadtest/replicas.py [--haproxy PATH] [--replicas 3] [--seconds 60]
 
 Two users ask for masks and two for emotions through the balancer, and every answer is compared
 with the calm one. `chaos`: one replica is killed with SIGKILL every ten seconds and started again,
-one is drained and replaced. `rolling`: all are drained and replaced, one after the other. `price`:
-the same requests to one replica and through the balancer, in turns. Exit code 1: a wrong answer,
-fewer than 99.9 % answered in chaos, or one not answered in rolling.
+one is drained and replaced. `rolling`: all are drained and replaced, one after the other. Exit
+code 1: a wrong answer, fewer than 99.9 % answered in chaos, or one not answered in rolling.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import argparse
 import contextlib
 import itertools
 import shutil
-import statistics
 import sys
 import tempfile
 import threading
@@ -24,16 +22,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
 from balanced import Replica, balancer, replicas
-from cases import picture
-from harness import Connection, Reply, request
+from cases import mask_request, picture, text_request
+from harness import Connection
+
+from clients import checked
 
 SHARE = 0.999
 KILL_EVERY_SECONDS = 10.0
 CHECKED_SECONDS = 3.0
 """After these the balancer, which asks every second, sends requests to a replica that is back."""
-PRICE_PAIRS = 120
 ENVIRONMENT = {
     "PADDLEPOOL_CODEC_PROCESSES": "1",
     "PADDLEPOOL_PROVE_GROUPS": "off",
@@ -41,15 +39,8 @@ ENVIRONMENT = {
     "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
 }
 REQUESTS = {
-    "mask of 1 MP": request(
-        "POST", "/segment?output=mask&predictor=onednn", picture(), content_type="image/jpeg"
-    ),
-    "one text": request(
-        "POST",
-        "/sentiment",
-        orjson.dumps({"inputs": "今天天气真好", "parameters": {"predictor": "onednn"}}),
-        content_type="application/json",
-    ),
+    "mask of 1 MP": mask_request(picture(), predictor="onednn"),
+    "one text": text_request("今天天气真好", predictor="onednn"),
 }
 
 
@@ -173,39 +164,12 @@ def rolling(running: list[Replica]) -> None:
         time.sleep(CHECKED_SECONDS)
 
 
-def price(direct: int, through: int) -> Iterator[str]:
-    """p50 of each request on one replica, and what the way through the balancer adds."""
-    for name, asked in REQUESTS.items():
-        yield f"{name}: {added(asked, direct, through, pairs=PRICE_PAIRS)}"
-
-
-def added(asked: bytes, direct: int, through: int, *, pairs: int, status: int = 200) -> str:
-    """p50 of a request on both ways, asked in turns, and the median difference of a pair."""
-    ways = [Connection(direct), Connection(through)]
-    taken: tuple[list[float], list[float]] = ([], [])
-    for pair in range(pairs):
-        for way in (0, 1) if pair % 2 else (1, 0):
-            taken[way].append(checked(ways[way].send(asked), status).seconds)
-    bare, balanced = (statistics.median(each[4:]) * 1000 for each in taken)
-    difference = statistics.median(b - a for a, b in zip(*taken, strict=True)) * 1000
-    return (
-        f"p50 {bare:.2f} ms bare, {balanced:.2f} ms through; "
-        f"a pair differs by {difference:+.2f} ms ({difference / bare:+.1%})"
-    )
-
-
-def checked(reply: Reply, status: int = 200) -> Reply:
-    if reply.status != status:
-        raise RuntimeError(f"status {reply.status}: {reply.body[:300]!r}")
-    return reply
-
-
 def main() -> int:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     arguments.add_argument("--haproxy", type=Path, default=shutil.which("haproxy"))
     arguments.add_argument("--replicas", type=int, default=3)
     arguments.add_argument("--seconds", type=float, default=60.0, help="of chaos")
-    arguments.add_argument("--only", choices=("chaos", "rolling", "price"))
+    arguments.add_argument("--only", choices=("chaos", "rolling"))
     given = arguments.parse_args()
     if given.haproxy is None:
         arguments.error("haproxy is not on the path: apt-get install haproxy, or --haproxy PATH")
@@ -216,14 +180,6 @@ def main() -> int:
         balancer(given.haproxy, [each.port for each in running], Path(directory)) as port,
     ):
         calm = {name: checked(Connection(port).send(r)).body for name, r in REQUESTS.items()}
-        if given.only in (None, "price"):
-            # One replica on both ways: another one's weights are not in the caches, which costs
-            # more than the balancer does.
-            first = running[0].port
-            (alone := Path(directory) / "price").mkdir()
-            with balancer(given.haproxy, [first], alone) as through:
-                for line in price(first, through):
-                    print(line)
         parts: dict[str, tuple[float, Callable[[], list[str] | None]]] = {
             "chaos": (SHARE, lambda: chaos(running, given.seconds)),
             "rolling": (1.0, lambda: rolling(running)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,9 +47,7 @@ def run_locust(locust: str, host: str, report: Path, rest: list[str]) -> int:
 @contextmanager
 def own_server(log_file: Path) -> Iterator[str]:
     """The URL of a server that is ended with the block. Raises RuntimeError as running_server()."""
-    key = os.environ.setdefault("LOAD_ADMIN_KEY", secrets.token_hex())
-    environment = {"PADDLEPOOL_ADMIN_KEY": key}
-    with running_server(environment=environment, log_file=log_file) as server:
+    with running_server(log_file=log_file) as server:
         yield f"http://{HOST}:{server.port}"
 
 

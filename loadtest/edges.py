@@ -1,51 +1,48 @@
-"""How much of the old background is left in the edges of cut-outs, against known colours.
+"""How far the edges of cut-outs are from known colours and known alpha.
 
-    python loadtest/edge_colours.py [--rembg PROGRAM --onnx FILE] [--limit 48]
+    .venv/bin/python loadtest/edges.py [--limit 48]
 
 Foregrounds of the validation pairs of `sod_train` are laid over parts of other pairs' pictures that
 hold no foreground. The new alpha ends two pixels inside the pair's own mask, so that the colour
 below every pixel of it is the foreground's own and known. Edges are sharp, soft or like fur, in
-turns. The served network makes the alpha of each composite. The error is the mean difference of the
-colours where the known alpha is partial, by the weight that the answer's alpha shows them with.
-
-Then, over the pairs themselves: what `guided` and `matting` do to the network's mask.
+turns. The served network makes the mask of each composite. The error of colours is the mean
+difference where the known alpha is partial, by the weight that the answer's alpha shows them with;
+that of alpha is the mean difference in the band in which the network is not sure. Both are of 255.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
 import numpy as np
-from harness import ROOT, Connection
-from peer_rembg import ENVIRONMENT, picture_request, running_rembg
+from harness import ROOT
 
 from app.backends.process import ProcessBackend
 from app.codecs.decode import decode
-from app.codecs.encode import encode
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import Pixels
 from app.commands.repository import add_repository_option, open_repository, read_version
 from app.contracts.ports import Predictor
-from app.pipelines.segment import matte
+from app.pipelines.segment import guided, matte, matting
 from app.pipelines.segment.foreground import foreground_colours
-from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.matte import Floats
-from app.pipelines.segment.matting import matted_alpha
 from app.pipelines.segment.parameters import read_parameters
-from app.quality.masks import measure
 from app.repository.layout import ModelFiles
 
 DATA = ROOT.parent / "shared" / "data" / "sod_train"
-ONNX = ROOT.parent / "shared" / "weights" / "u2netp_reference.onnx"
 SIDE = 960
 EDGES = ("sharp", "soft", "fur")
-KEPT, DROPPED, REGION = 0.3, 0.1, 0.01
 RUN_SECONDS = 60.0
+REFINED: dict[str, Callable[[Pixels, Floats], Pixels]] = {
+    "none": lambda _, mask: matte.plain_alpha(mask, SIDE, SIDE),
+    "guided": guided.guided_alpha,
+    "matting": matting.matted_alpha,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +159,10 @@ def colour_error(composite: Composite, colours: Pixels, alpha: Pixels) -> float:
     return float((off * weight).sum() / max(weight.sum(), 1.0))
 
 
-def lost(plain: Pixels, guided: Pixels) -> int:
-    """Regions of at least 1 % of the picture that the plain mask keeps and the guided drops."""
-    eaten = (plain > KEPT * 255) & (guided < DROPPED * 255)
-    _, _, found, _ = cv2.connectedComponentsWithStats(eaten.astype(np.uint8), connectivity=8)
-    return int((found[1:, cv2.CC_STAT_AREA] >= REGION * eaten.size).sum())
+def alpha_error(composite: Composite, alpha: Pixels, mask: Floats) -> float:
+    """Mean difference, 0 to 255, in the band in which the network is not sure."""
+    band = matting.unsure(cv2.resize(mask, (SIDE, SIDE))) > 0
+    return float(np.abs(alpha[band] / 255.0 - composite.alpha[band]).mean() * 255)
 
 
 def network_of(files: ModelFiles, predictor: Predictor) -> Callable[[Pixels], Floats]:
@@ -181,88 +177,47 @@ def network_of(files: ModelFiles, predictor: Predictor) -> Callable[[Pixels], Fl
     return mask
 
 
-def ask_rembg(port: int, composite: Composite) -> tuple[Pixels, Pixels]:
-    body = encode(composite.picture, format="png").tobytes()
-    connection = Connection(port, timeout=RUN_SECONDS)
-    reply = connection.send(picture_request(body, {"model": "u2netp", "dc": "true"}))
-    connection.close()
-    if reply.status != 200:
-        raise SystemExit(f"rembg answered {reply.status}: {reply.body[:200]!r}")
-    found = decode(reply.body, PictureLimits())
-    return found[..., :3], np.ascontiguousarray(found[..., 3])
-
-
-def report(name: str, errors: Sequence[float], before: Sequence[float]) -> None:
-    mean, first = float(np.mean(errors)), float(np.mean(before))
-    print(f"{name:34}{mean:8.2f}{100 * (1 - mean / first):10.1f} % less")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add_repository_option(parser)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--limit", type=int, default=48, help="composites (default 48)")
-    parser.add_argument("--rembg", type=Path, default=ENVIRONMENT / "bin" / "rembg")
-    parser.add_argument("--onnx", type=Path, default=ONNX, help="weights for rembg")
     given = parser.parse_args(arguments)
-    pairs = pairs_of(given.data)
-    composites = composites_of(pairs, given.limit)
+    cv2.setNumThreads(1)
+    composites = composites_of(pairs_of(given.data), given.limit)
     files = read_version(open_repository(given.repository), "u2netp", None)
     predictor = ProcessBackend()(files.spec(files.config.group(files.config.default_group)))
     try:
         network = network_of(files, predictor)
         masks = [network(each.picture) for each in composites]
-        found = [network(pair.picture) for pair in pairs]
     finally:
         predictor.close()
     print(f"{len(composites)} composites of {SIDE} x {SIDE}, masks by {files.name}@{files.version}")
-    print(f"{'edge colour error, 0 to 255':34}{'mean':>8}")
-    kinds = {
-        "none": [matte.plain_alpha(mask, SIDE, SIDE) for mask in masks],
-        "guided": [
-            guided_alpha(each.picture, mask) for each, mask in zip(composites, masks, strict=True)
-        ],
-        "known alpha": [np.rint(each.alpha * 255).astype(np.uint8) for each in composites],
-    }
-    for kind, alphas in kinds.items():
-        couples = list(zip(composites, alphas, strict=True))
-        before = [colour_error(each, each.picture, alpha) for each, alpha in couples]
-        after = [
-            colour_error(each, foreground_colours(each.picture, alpha), alpha)
-            for each, alpha in couples
-        ]
-        report(f"{kind}, colours=original", before, before)
-        report(f"{kind}, colours=estimated", after, before)
-    if given.rembg.exists() and given.onnx.exists():
-        with (
-            tempfile.TemporaryDirectory() as home,
-            running_rembg(given.rembg, given.onnx, Path(home), threads=1) as server,
-        ):
-            answers = [ask_rembg(server.port, each) for each in composites]
-        before, after = [], []
-        for each, (colours, alpha) in zip(composites, answers, strict=True):
-            before.append(colour_error(each, each.picture, alpha))
-            after.append(colour_error(each, colours, alpha))
-        report("rembg dc", after, before)
-    else:
-        print(f"NOT MEASURED: rembg; {given.rembg} or {given.onnx} is absent")
-    masks_of(pairs, found)
+    print(f"{'refine':10}{'alpha':>8}" + "".join(f"{edge:>8}" for edge in EDGES), end="")
+    print(f"{'ms':>8}{'colours: own':>16}{'estimated':>12}")
+    for name, refine in REFINED.items():
+        started = time.perf_counter()
+        alphas = [refine(each.picture, mask) for each, mask in zip(composites, masks, strict=True)]
+        milliseconds = (time.perf_counter() - started) * 1000 / len(composites)
+        errors = [alpha_error(*three) for three in zip(composites, alphas, masks, strict=True)]
+        parts = [np.mean(errors[number :: len(EDGES)]) for number in range(len(EDGES))]
+        own, estimated = colour_errors(composites, alphas)
+        cells = "".join(f"{value:8.2f}" for value in (np.mean(errors), *parts))
+        print(f"{name:10}{cells}{milliseconds:8.0f}{own:16.2f}{estimated:12.2f}")
+    known = [np.rint(each.alpha * 255).astype(np.uint8) for each in composites]
+    own, estimated = colour_errors(composites, known)
+    print(f"{'known':10}{'':40}{own:16.2f}{estimated:12.2f}")
 
 
-def masks_of(pairs: Sequence[Pair], found: Sequence[Floats]) -> None:
-    """Print IoU of each kind of mask, and how many regions the refined ones lose."""
-    size = pairs[0].mask.shape[1], pairs[0].mask.shape[0]
-    plain = [matte.plain_alpha(mask, *size) for mask in found]
-    guided = [guided_alpha(pair.picture, mask) for pair, mask in zip(pairs, found, strict=True)]
-    matted = [matted_alpha(pair.picture, mask) for pair, mask in zip(pairs, found, strict=True)]
-    truths = [pair.mask for pair in pairs]
-    kinds = (("refine=none", plain), ("refine=guided", guided), ("refine=matting", matted))
-    for name, alphas in kinds:
-        print(
-            f"{name:14} {measure([a.astype(np.float32) / np.float32(255) for a in alphas], truths)}"
-        )
-    print(f"regions that guided loses: {sum(map(lost, plain, guided))}")
-    print(f"regions that matting loses: {sum(map(lost, plain, matted))}")
+def colour_errors(composites: Sequence[Composite], alphas: Sequence[Pixels]) -> tuple[float, float]:
+    """Of the picture's own colours and of the estimated ones, over all composites."""
+    couples = list(zip(composites, alphas, strict=True))
+    own = [colour_error(each, each.picture, alpha) for each, alpha in couples]
+    estimated = [
+        colour_error(each, foreground_colours(each.picture, alpha), alpha)
+        for each, alpha in couples
+    ]
+    return float(np.mean(own)), float(np.mean(estimated))
 
 
 if __name__ == "__main__":

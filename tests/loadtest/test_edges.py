@@ -5,15 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
-from edge_colours import (
-    EDGES,
-    SIDE,
-    Pair,
-    colour_error,
-    composites_of,
-    known_alpha,
-    lost,
-)
+from edges import EDGES, SIDE, Pair, colour_error, composites_of, known_alpha
 
 
 def pair(name: str, *, left: int) -> Pair:
@@ -41,14 +33,3 @@ def test_below_the_known_alpha_is_foreground_alone(edge: str) -> None:
     alpha = known_alpha(one.solid(), edge, seed=1)
     assert own[alpha > 0].min() == 255
     assert ((alpha > 0.02) & (alpha < 0.98)).sum() > 1000
-
-
-def test_a_lost_region_is_counted() -> None:
-    """From one percent of the picture on."""
-    plain = np.zeros((100, 100), np.uint8)
-    plain[:50] = 255
-    guided = plain.copy()
-    guided[:9, :11] = 0
-    assert lost(plain, guided) == 0
-    guided[:10, :11] = 0
-    assert lost(plain, guided) == 1

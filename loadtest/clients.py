@@ -1,0 +1,144 @@
+"""Clients of a benchmark: one at a time, several without a pause, and users who pause."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import selectors
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from harness import Connection, Reply
+
+MOST_PAUSE_SECONDS = 4.0
+"""Well below the time after which the server closes an idle connection."""
+
+Client = Callable[[], float]
+"""Sends the request once and returns the seconds until its reply was read."""
+
+
+class Way(Protocol):
+    """A way to have the same work done; `units` are the pictures or texts of one request."""
+
+    @property
+    def units(self) -> int: ...
+
+    def client(self) -> AbstractContextManager[Client]: ...
+
+    def rate(self, *, clients: int, seconds: float) -> float:
+        """Units a second of clients without a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpWay:
+    """One request over keep-alive connections to a port of this machine."""
+
+    port: int
+    request: bytes
+    units: int = 1
+    status: int = 200
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        """Raises RuntimeError, from a call, when the status is another one."""
+        with contextlib.closing(Connection(self.port)) as connection:
+            yield lambda: checked(connection.send(self.request), self.status).seconds
+
+    def rate(self, *, clients: int, seconds: float) -> float:
+        """One thread for all clients: each thread more would take time from the server."""
+        done, pending = 0, clients
+        with contextlib.ExitStack() as stack:
+            waiting = stack.enter_context(selectors.DefaultSelector())
+            for _ in range(clients):
+                connection = stack.enter_context(contextlib.closing(Connection(self.port)))
+                waiting.register(connection, selectors.EVENT_READ)
+                connection.write(self.request)
+            began = time.perf_counter()
+            while pending:
+                for ready, _ in waiting.select():
+                    connection = cast(Connection, ready.fileobj)
+                    checked(connection.read(), self.status)
+                    done += self.units
+                    if time.perf_counter() - began < seconds:
+                        connection.write(self.request)
+                    else:
+                        pending -= 1
+            return done / (time.perf_counter() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A request that was answered: when it began (time.perf_counter), and its seconds."""
+
+    began: float
+    seconds: float
+
+    def overlaps(self, began: float, ended: float) -> bool:
+        return self.began + self.seconds > began and self.began < ended
+
+
+def checked(reply: Reply, status: int = 200) -> Reply:
+    """The reply. Raises RuntimeError when its status is another one."""
+    if reply.status != status:
+        raise RuntimeError(f"status {reply.status}: {reply.body[:300]!r}")
+    return reply
+
+
+def one_client(way: Way, *, seconds: float) -> list[float]:
+    """Seconds of each request of one client after its first: at least one."""
+    taken: list[float] = []
+    with way.client() as ask:
+        ask()
+        end = time.perf_counter() + seconds
+        while not taken or time.perf_counter() < end:
+            taken.append(ask())
+    return taken
+
+
+def threaded_rate(way: Way, *, clients: int, seconds: float) -> float:
+    """As `Way.rate`, by a thread for each client; each counts requests over its own time."""
+
+    def work(_: int) -> float:
+        with way.client() as ask:
+            begin = now = time.perf_counter()
+            done = 0
+            while now - begin < seconds:
+                ask()
+                done += way.units
+                now = time.perf_counter()
+            return done / (now - begin)
+
+    with ThreadPoolExecutor(clients) as pool:
+        return sum(pool.map(work, range(clients)))
+
+
+@contextlib.contextmanager
+def users(way: Way, *, number: int, pause: float, seed: int) -> Iterator[list[Answered]]:
+    """Users who pause between requests for `pause` seconds on average, while the block runs.
+
+    The list is complete after the block, which raises what failed in a user.
+    """
+    stop = threading.Event()
+    answered: list[Answered] = []
+
+    def work(user: int) -> None:
+        draw = random.Random(1000 * seed + user)
+        with way.client() as ask:
+            while not stop.is_set():
+                began = time.perf_counter()
+                answered.append(Answered(began, ask()))
+                stop.wait(min(draw.expovariate(1 / pause), MOST_PAUSE_SECONDS))
+
+    with ThreadPoolExecutor(number) as threads:
+        working = [threads.submit(work, user) for user in range(number)]
+        try:
+            yield answered
+        finally:
+            stop.set()
+        for each in working:
+            each.result()

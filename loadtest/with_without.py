@@ -1,0 +1,517 @@
+"""Something beside its absence, asked in turns in one run: what it costs, or what it gains.
+
+    .venv/bin/python loadtest/with_without.py checkout ../before
+    .venv/bin/python loadtest/with_without.py setting PADDLEPOOL_SHADOW_FRACTION=1 --measure users
+    .venv/bin/python loadtest/with_without.py group emotion onednn onnxruntime_int8
+    .venv/bin/python loadtest/with_without.py {grpc,haproxy,ray,tracing,page,reload}
+
+`checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
+with these settings and one without; `group` two instance groups of a model. The others put gRPC,
+HAProxy, Ray Serve, tracing, an open /compare page and reloads beside the plain server. Both sides
+take turns in every round. A ratio above 1 says that the second side is the better one; the interval
+is that of rounds drawn again (90 %). Exit code 1 when a ratio is below --least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import http.server
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from balanced import balancer
+from cases import Case, mask_request, picture, read_cases, text_request
+from harness import HOST, ROOT, Connection, Server, free_port, request, running_server
+from overload import FACTOR, crowd
+from tqdm import tqdm
+from under_ray import INGRESSES, ray_up
+
+from app.contracts.tensors import Tensors
+from app.repository.layout import ModelRepository
+from clients import Client, HttpWay, Way, one_client, threaded_rate, users
+
+KEY = "with-and-without"
+PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
+DATATYPES = {"float32": "FP32", "int64": "INT64"}
+PAGE_SECONDS = 2.0
+"""As in app/api/static/comparison/feed.js."""
+RAY_SECONDS = 5.0
+"""Ray starts HAProxy anew when there is a replica, which closes its connections."""
+
+Phases = list[list[float]]
+"""What was measured in each round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """The same work with and without something; `clients` keep the predictors busy."""
+
+    name: str
+    without: Way
+    within: Way
+    clients: int = 1
+    model: str = ""
+    meanwhile: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+    """What goes on while `within` is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How the pairs of a mode are opened, what is measured of them, and its defaults."""
+
+    open: Callable[[argparse.Namespace], AbstractContextManager[list[Pair]]]
+    measures: tuple[str, ...]
+    seconds: float = 4.0
+    rounds: int = 6
+    least: float = 0.0
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def taken(
+    measure: str, pair: Pair, way: Way, given: argparse.Namespace, *, seed: int
+) -> list[float]:
+    """One phase of one side: seconds of its requests, or one figure of units a second."""
+    seconds = given.seconds
+    match measure:
+        case "one client":
+            return one_client(way, seconds=seconds)
+        case "users":
+            with users(way, number=given.users, pause=given.pause, seed=seed) as answered:
+                time.sleep(seconds)
+            return [each.seconds for each in answered]
+        case "busy":
+            return [way.rate(clients=pair.clients, seconds=seconds)]
+        case "overloaded" if isinstance(way, HttpWay):
+            calm = way.rate(clients=pair.clients, seconds=seconds)
+            found = crowd(way, rate=FACTOR * calm / way.units, seconds=seconds)
+            if others := set(found["statuses"]) - {"200", "503"}:
+                raise RuntimeError(f"{pair.name}: statuses {', '.join(sorted(others))}")
+            return [found["units_per_second"]]
+        case "reloaded" if isinstance(way, HttpWay):
+            with reloading(way.port, pair.model, every=0.0):
+                return [way.rate(clients=1, seconds=seconds)]
+    raise ValueError(f"{pair.name}: {measure} needs a server that is asked over HTTP")
+
+
+MEASURES = ("one client", "users", "busy", "overloaded", "reloaded")
+QUANTILES: Mapping[str, tuple[float, ...]] = {"one client": (0.5,), "users": (0.5, 0.95, 0.99)}
+"""Of the measures that give seconds; the others give units a second."""
+
+
+def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str, str], Any]:
+    """Phases of both sides in turns, by name of pair and measure; each side is warmed up first."""
+    found: dict[tuple[str, str], tuple[Phases, Phases]] = defaultdict(lambda: ([], []))
+    for pair in pairs:
+        for way in (pair.without, pair.within):
+            way.rate(clients=pair.clients, seconds=min(1.0, given.seconds))
+    for number in tqdm(range(given.rounds), unit="round", disable=None):
+        for pair in pairs:
+            for measure in given.measure:
+                for side in (0, 1) if number % 2 else (1, 0):
+                    with pair.meanwhile() if side else contextlib.nullcontext():
+                        way = pair.within if side else pair.without
+                        phase = taken(measure, pair, way, given, seed=number)
+                    found[pair.name, measure][side].append(phase)
+                    time.sleep(given.rest)
+    return dict(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Both sides, and how much better the second one is; 90 % of resamples lie within."""
+
+    without: float
+    within: float
+    ratio: float
+    low: float
+    high: float
+
+
+def compared(without: Phases, within: Phases, *, quantile: float, seconds: bool) -> Figure:
+    """A quantile of all phases. Rounds are drawn again with both sides together, so that what else
+    the machine did meets both."""
+
+    def of(phases: Sequence[Sequence[float]]) -> float:
+        return float(np.quantile(np.concatenate(phases), quantile))
+
+    def better(picks: Sequence[int]) -> float:
+        first, second = (of([side[pick] for pick in picks]) for side in (without, within))
+        return first / second if seconds else second / first
+
+    draw = np.random.default_rng(20)
+    rounds = len(without)
+    drawn = [better(draw.integers(0, rounds, rounds).tolist()) for _ in range(400)]
+    low, high = np.quantile(drawn, (0.05, 0.95))
+    return Figure(of(without), of(within), better(range(rounds)), float(low), float(high))
+
+
+def show(found: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
+    """Print a line for each figure; the worst ratio."""
+    worst = float("inf")
+    print(f"{'':38}{'without':>12}{'with':>12}{'ratio':>8}")
+    for (name, measure), phases in found.items():
+        for quantile in QUANTILES.get(measure, (0.5,)):
+            seconds = measure in QUANTILES
+            figure = compared(*phases, quantile=quantile, seconds=seconds)
+            worst = min(worst, figure.ratio)
+            head = f"{name}, {measure}" + (f" p{100 * quantile:.0f}" if seconds else "")
+            factor, unit = (1000, "ms") if seconds else (1, "/s")
+            print(
+                f"{head:38}{factor * figure.without:10.2f}{unit}{factor * figure.within:10.2f}"
+                f"{unit}{figure.ratio:8.3f}  ({figure.low:.3f} to {figure.high:.3f})"
+            )
+    return worst
+
+
+def load(port: int, model: str) -> None:
+    """Load a model anew. Raises RuntimeError when the server refuses."""
+    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=600)) as client:
+        client.request("POST", f"/v2/repository/models/{model}/load", headers={"X-Api-Key": KEY})
+        answer = client.getresponse()
+        if answer.status != 200:
+            raise RuntimeError(f"load of {model}: status {answer.status}: {answer.read()[:300]!r}")
+
+
+@contextlib.contextmanager
+def repeated(work: Callable[[], None], *, every: float) -> Iterator[None]:
+    """Work in a thread every so many seconds while the block runs; its error is raised after it."""
+    stop = threading.Event()
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            while not stop.is_set():
+                due = time.monotonic() + every
+                work()
+                stop.wait(max(0.0, due - time.monotonic()))
+        except Exception as error:  # the block's own thread raises it
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def reloading(port: int, model: str, *, every: float) -> AbstractContextManager[None]:
+    """A load of the model every so many seconds, or without a pause."""
+    return repeated(lambda: load(port, model), every=every)
+
+
+def http_pairs(
+    without: Server, within: Server, cases: Sequence[Case], others: Sequence[Case] = ()
+) -> list[Pair]:
+    """Each case to one server and to the other, which may be asked with a case of its own."""
+    return [
+        Pair(
+            name=case.name,
+            without=HttpWay(without.port, case.request, case.rows),
+            within=HttpWay(within.port, other.request, other.rows),
+            clients=case.clients,
+            model=case.model.name,
+        )
+        for case, other in zip(cases, others or cases, strict=True)
+    ]
+
+
+def cases_of(given: argparse.Namespace, *, predictor: str = "") -> list[Case]:
+    return read_cases(ModelRepository(given.repository), predictor=predictor)
+
+
+@contextlib.contextmanager
+def servers(
+    given: argparse.Namespace, *, before: Path = ROOT, settings: Mapping[str, str] | None = None
+) -> Iterator[list[Pair]]:
+    """One of the other checkout, or without the settings, and one of this, with them."""
+    with (
+        running_server(given.repository, environment=PLAIN, checkout=before) as without,
+        running_server(given.repository, environment=PLAIN | dict(settings or {})) as within,
+    ):
+        yield http_pairs(without, within, cases_of(given))
+        for name, server in (("without", without), ("with", within)):
+            print(f"memory {name}: {server.memory()['pss'] / 1e6:.0f} MB")
+
+
+def checkout(given: argparse.Namespace) -> AbstractContextManager[list[Pair]]:
+    return servers(given, before=given.other)
+
+
+def setting(given: argparse.Namespace) -> AbstractContextManager[list[Pair]]:
+    return servers(given, settings=dict(each.split("=", 1) for each in given.settings))
+
+
+@contextlib.contextmanager
+def tracing(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    """Spans of every request go to a collector that drops them."""
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.HTTPServer((HOST, 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        address = f"http://{HOST}:{collector.server_port}"
+        on = {"PADDLEPOOL_TRACING": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": address}
+        with servers(given, settings=on) as pairs:
+            yield pairs
+        collector.shutdown()
+
+
+@contextlib.contextmanager
+def group(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    sides = [
+        [case for case in cases_of(given, predictor=name) if case.model.name == given.model]
+        for name in given.groups
+    ]
+    with running_server(given.repository, environment=PLAIN) as server:
+        yield http_pairs(server, server, *sides)
+
+
+@dataclass(frozen=True, slots=True)
+class TritonWay:
+    """A model's self-test by Triton's client, over HTTP or gRPC."""
+
+    library: Any
+    address: str
+    model: str
+    inputs: Tensors
+    units: int = 1
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        connected = self.library.InferenceServerClient(self.address)
+        inputs = []
+        for name, array in self.inputs.items():
+            datatype = DATATYPES[array.dtype.name]
+            inputs.append(self.library.InferInput(name, list(array.shape), datatype))
+            inputs[-1].set_data_from_numpy(array)
+
+        def ask() -> float:
+            began = time.perf_counter()
+            connected.infer(self.model, inputs)
+            return time.perf_counter() - began
+
+        with contextlib.closing(connected):
+            yield ask
+
+    def rate(self, *, clients: int, seconds: float) -> float:
+        return threaded_rate(self, clients=clients, seconds=seconds)
+
+
+@contextlib.contextmanager
+def grpc(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    """The same tensors over HTTP and over gRPC."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # gevent and its kin, while they are imported
+        import tritonclient.grpc
+        import tritonclient.http
+    repository, port = ModelRepository(given.repository), free_port()
+    with running_server(given.repository, environment={"PADDLEPOOL_GRPC_PORT": str(port)}) as plain:
+        pairs = []
+        for name in given.models:
+            inputs = repository.read(name, repository.versions(name)[0]).selftest().inputs
+            ways = (
+                TritonWay(tritonclient.http, f"{HOST}:{plain.port}", name, inputs),
+                TritonWay(tritonclient.grpc, f"{HOST}:{port}", name, inputs),
+            )
+            pairs.append(Pair(name=name, without=ways[0], within=ways[1], clients=4))
+        yield pairs
+
+
+def no_picture(size: int) -> bytes:
+    """A body that is read to its end and refused with 415: what differs is the way alone."""
+    return request("POST", "/segment", b"\x00" * size, content_type="image/jpeg")
+
+
+def through(direct: int, port: int) -> list[Pair]:
+    """Requests of several sizes to one port and to the other, of the group `onednn`."""
+    asked = {
+        "1 text": (text_request("今天天气真好", predictor="onednn"), 200),
+        "a body of 1 MB": (no_picture(1_000_000), 415),
+        "a body of 10 MB": (no_picture(10_000_000), 415),
+        "mask of 1 MP": (mask_request(picture(), predictor="onednn"), 200),
+    }
+    return [
+        Pair(
+            name=name,
+            without=HttpWay(direct, sent, status=status),
+            within=HttpWay(port, sent, status=status),
+        )
+        for name, (sent, status) in asked.items()
+    ]
+
+
+@contextlib.contextmanager
+def haproxy(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    if given.program is None:
+        raise SystemExit("haproxy is not on the path: apt-get install haproxy, or --program PATH")
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        running_server(given.repository) as server,
+        balancer(given.program, [server.port], Path(directory)) as port,
+    ):
+        yield through(server.port, port)
+
+
+@contextlib.contextmanager
+def ray(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    settings = {
+        "PADDLEPOOL_MODEL_REPOSITORY": str(given.repository.resolve()),
+        "PADDLEPOOL_PROVE_GROUPS": "off",
+        "PADDLEPOOL_STATE_FILE": "off",
+    }
+    with (
+        running_server(given.repository) as server,
+        ray_up("--cpus", "1", environment=settings | dict(INGRESSES[given.ingress])) as (port, _),
+    ):
+        time.sleep(RAY_SECONDS)
+        yield through(server.port, port)
+
+
+@contextlib.contextmanager
+def page(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    """Somebody looks at /compare: a client asks what the page asks, as often as it does."""
+    with running_server(given.repository, environment=PLAIN) as server:
+        after = -1
+
+        def look() -> None:
+            nonlocal after
+            with contextlib.closing(Connection(server.port)) as connection:
+                asked = request("GET", f"/compare/data?window=10m&after={after}")
+                after = json.loads(connection.send(asked).body)["interval"] - 1
+
+        yield [
+            replace(each, meanwhile=lambda: repeated(look, every=PAGE_SECONDS))
+            for each in http_pairs(server, server, cases_of(given))
+        ]
+
+
+@contextlib.contextmanager
+def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    """A model is loaded anew every so many seconds."""
+    cases = [case for case in cases_of(given) if case.rows == 1 and case.model.name == given.model]
+    with running_server(given.repository, environment=PLAIN) as server:
+        yield [
+            replace(each, meanwhile=lambda: reloading(server.port, given.model, every=given.every))
+            for each in http_pairs(server, server, cases)
+        ]
+
+
+MODES = {
+    "checkout": Mode(
+        checkout,
+        ("one client", "busy", "overloaded", "reloaded"),
+        least=0.97,
+        options={"other": {"type": Path, "help": "the checkout to compare with, with its .venv"}},
+    ),
+    "setting": Mode(
+        setting,
+        ("one client", "busy"),
+        options={"settings": {"nargs": "+", "metavar": "NAME=VALUE"}},
+    ),
+    "group": Mode(
+        group,
+        ("one client", "busy"),
+        options={"model": {}, "groups": {"nargs": 2, "metavar": "GROUP"}},
+    ),
+    "tracing": Mode(tracing, ("one client", "busy"), seconds=3.0, rounds=8),
+    "grpc": Mode(
+        grpc,
+        ("one client", "busy"),
+        seconds=2.0,
+        rounds=10,
+        least=0.9,
+        options={"--models": {"nargs": "+", "default": ["mnist", "emotion", "u2netp"]}},
+    ),
+    # A request at a time: what the way adds is less than what a busy machine adds in a second.
+    "haproxy": Mode(
+        haproxy,
+        ("one client",),
+        seconds=0.0,
+        rounds=60,
+        options={"--program": {"type": Path, "default": shutil.which("haproxy")}},
+    ),
+    "ray": Mode(
+        ray,
+        ("one client",),
+        seconds=0.0,
+        rounds=60,
+        options={"--ingress": {"choices": [*INGRESSES], "default": "HAProxy"}},
+    ),
+    "page": Mode(page, ("users",), seconds=10.0, rounds=12, least=0.95),
+    "reload": Mode(
+        reload,
+        ("users",),
+        seconds=20.0,
+        rounds=8,
+        least=0.9,
+        options={
+            "--model": {"default": "emotion"},
+            "--every": {"type": float, "default": 20.0, "help": "seconds; 0: no pause"},
+        },
+    ),
+}
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    modes = parser.add_subparsers(dest="mode", required=True)
+    for name, mode in MODES.items():
+        each = modes.add_parser(name)
+        for option, more in mode.options.items():
+            each.add_argument(option, **more)
+        each.add_argument("--repository", type=Path, default=ROOT / "model_repo")
+        each.add_argument("--seconds", type=float, default=mode.seconds, help="of a phase")
+        each.add_argument("--rounds", type=int, default=mode.rounds, help="pairs of phases")
+        each.add_argument("--rest", type=float, default=0.0, help="seconds between phases")
+        each.add_argument("--measure", nargs="+", choices=MEASURES, default=mode.measures)
+        each.add_argument("--users", type=int, default=2, help="of the measure `users`")
+        each.add_argument("--pause", type=float, default=0.1, help="seconds, on average")
+        each.add_argument("--least", type=float, default=mode.least, help="ratio, else exit code 1")
+        each.add_argument("--cores", type=int, help="use only so many of the machine's cores")
+        each.add_argument("--json", type=Path, metavar="FILE", help="write what was measured here")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = parsed(arguments)
+    if given.cores:
+        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: given.cores]))
+    with MODES[given.mode].open(given) as pairs:
+        found = measured(pairs, given)
+    worst = show(found)
+    if given.json:
+        report = [
+            {"name": name, "measure": measure, "without": phases[0], "with": phases[1]}
+            for (name, measure), phases in found.items()
+        ]
+        given.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return 0 if worst >= given.least else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
