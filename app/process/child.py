@@ -34,7 +34,7 @@ from app.process.environment import child_environment
 from app.process.proc_status import ProcStatus
 from app.process.shared_arrays import SharedArrays
 from app.process.suspension import HELD_SECONDS
-from app.process.worker import ARGUMENTS, END_WITH_THREAD, HEADER_BYTES, SLOTS
+from app.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
 
 STOPPED_SECONDS = 0.5
 """A child in state T (stopped) for this long counts as dead: nothing in it will ever answer."""
@@ -102,11 +102,11 @@ class Child:
             self._slots = [(shared("requests"), shared("replies")) for _ in range(SLOTS)]
             blocks = [block.descriptor for slot in self._slots for block in slot]
             inherited = (theirs.fileno(), lifeline, *blocks)
-            options = [END_WITH_THREAD] if limits.suspension is not None else []
-            options += [limits.confinement] if limits.confinement is not None else []
             command = [sys.executable, *ARGUMENTS, *map(str, inherited)]
+            if limits.confinement is not None:
+                command.append(limits.confinement)
             self._process = subprocess.Popen(
-                command + options,
+                command,
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -279,7 +279,7 @@ class Child:
         return self._status.resident_bytes()
 
     def settle(self) -> None:
-        """Leave the suspension: like a child that never had one, but for ending with its thread."""
+        """Leave the suspension: from now on like a child that never had one."""
         if self._suspension is not None:
             self._suspension.discard(self._process)
             self._suspension = None

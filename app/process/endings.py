@@ -6,7 +6,7 @@ import signal
 
 from app.contracts.reasons import Restart
 
-FROM_OUTSIDE = tuple(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP))
+FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 """Nothing that a call does ends in one of these; out of memory, systems send TERM first or KILL."""
 
 

@@ -29,9 +29,9 @@ class Limits:
     """What a child may take. `address_space` in bytes is RLIMIT_AS, set after its imports;
     `environment` is added to what `child_environment` passes on.
 
-    With a `suspension` the child stands still while that is held (no timeout runs on then) and
-    ends with the thread that started it. An `idle` one runs only on processors that nobody else
-    wants. `confinement` says what it may do to the rest of the system.
+    With a `suspension` the child stands still while that is held, and no timeout runs on then. An
+    `idle` one runs only on processors that nobody else wants. `confinement` says what it may do to
+    the rest of the system.
     """
 
     address_space: int | None = None

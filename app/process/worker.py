@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import importlib
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys
 import termios
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -38,27 +37,22 @@ MAX_DESCRIPTORS = 8
 SLOTS = 2
 """Calls that may be under way at a time: one runs, and the next lies ready when it ends."""
 
-END_WITH_THREAD = "end-with-thread"
-PR_SET_PDEATHSIG = 1
-
 Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 
 
 def main(arguments: Sequence[str]) -> None:
     wire_fd, lifeline, *blocks = map(int, arguments[: 2 + 2 * SLOTS])
     options = arguments[2 + 2 * SLOTS :]
-    if END_WITH_THREAD in options:
-        _end_with_starting_thread()
-    # The terminal's Ctrl-C and Ctrl-Z reach the whole process group; only the parent decides to
-    # stop, and a stopped child would be taken for a dead one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    _end_with_parent(lifeline)
+    # A terminal signals the whole process group when it closes and at Ctrl-C and Ctrl-Z. Only the
+    # parent decides to stop, and a stopped child would be taken for a dead one.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_IGN)
     _leave_terminal()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # out of memory ends a child, never the API process
     confinement = next((kind for kind in Confinement if kind in options), None)
     held = confine_early(confinement) if confinement else []
-    threading.Thread(target=_exit_with_parent, args=(lifeline,), daemon=True).start()
     wire = socket.socket(fileno=wire_fd)
     slots = [(SharedArrays(blocks[2 * n]), SharedArrays(blocks[2 * n + 1])) for n in range(SLOTS)]
     handler: Handler | None = None
@@ -176,12 +170,14 @@ def _leave_terminal() -> None:
         os.close(terminal)
 
 
-def _end_with_starting_thread() -> None:
-    """For a child that may be stopped: while it is, it could not read the end of its lifeline."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def _end_with_parent(lifeline: int) -> None:
+    """Have the kernel kill this process when the parent's end of the pipe closes.
 
-
-def _exit_with_parent(lifeline: int) -> None:
-    """Block until the parent's end of the pipe closes; a busy native call cannot outlive it."""
-    os.read(lifeline, 1)
-    os._exit(0)
+    That works in the middle of a native call and while this process is stopped. The parent's death
+    signal would not do: it comes when the starting *thread* ends.
+    """
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:  # it has closed before
+        os._exit(0)

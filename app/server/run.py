@@ -50,7 +50,9 @@ class PoolServer(uvicorn.Server):
         """Runs inside a signal handler: sets plain values and takes no lock."""
         del frame
         if self._stop_at is not None:
-            self.force_exit = self.should_exit = True
+            # A terminal that closes sends SIGHUP twice: through its shell, and when that ends.
+            if sig != signal.SIGHUP:
+                self.force_exit = self.should_exit = True
             return
         self._on_drain()
         # Nobody routes traffic to a terminal: Ctrl+C need not wait for balancers to notice.
@@ -74,13 +76,18 @@ class PoolServer(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        signals = (signal.SIGINT, signal.SIGTERM)
-        before = {sig: signal.signal(sig, self.handle_exit) for sig in signals}
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in _drained_by()}
         try:
             yield
         finally:
             for sig, handler in before.items():
                 signal.signal(sig, handler)
+
+
+def _drained_by() -> list[signal.Signals]:
+    """SIGHUP, too: a terminal that closes sends it. Under `nohup` it stays ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
 def listen(host: str, port: int, *, backlog: int) -> socket.socket:

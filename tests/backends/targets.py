@@ -48,7 +48,10 @@ def open_double(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]
 
 
 def open_priorities(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Tells with how much niceness it was opened, and in a run with how much it runs."""
+    """Tells with how much niceness it was opened, and in a run with how much it runs.
+
+    Has a second thread, like a framework."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
     opened = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     def run(_inputs: Tensors) -> list[np.ndarray[Any, Any]]:

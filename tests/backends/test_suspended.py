@@ -89,27 +89,35 @@ def test_nothing_is_opened_after_the_end(suspension: Suspension) -> None:
 
 
 def test_a_stopped_process_ends_with_its_parent() -> None:
-    """It cannot see its lifeline close while it is stopped: the kernel ends it."""
+    """It reads nothing while it is stopped: the kernel ends it. The thread that opened it has gone
+    before, as the threads have that open a successor."""
     program = """
-        import os, signal, sys
+        import os, signal, sys, threading
         from app.backends.process import ProcessBackend
-        from app.process.suspension import Suspension
         from tests.backends.test_process import BACKENDS, spec
 
-        suspension = Suspension()
-        predictor = ProcessBackend(BACKENDS)(spec(), suspension=suspension)
-        suspension.hold()
+        opened = []
+        opening = threading.Thread(target=lambda: opened.append(ProcessBackend(BACKENDS)(spec())))
+        opening.start()
+        opening.join()
+        predictor = opened[0]
+        os.kill(predictor.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, predictor.pid, os.WSTOPPED | os.WNOWAIT)
         print(predictor.pid, flush=True)
+        sys.stdin.readline()
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program)],
         cwd=ROOT,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=PATIENCE,
-    )
-    pid = int(done.stdout)
+    ) as server:
+        assert server.stdout is not None
+        pid = int(server.stdout.readline())
+        assert _alive(pid)
+        server.communicate("\n", timeout=PATIENCE)
     wait_until(lambda: not _alive(pid))
 
 

@@ -35,7 +35,7 @@ from tests.engine.fakes import Sleeper, wait_until
 pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
 
 FAULTS = "tests.codecs.faults"
-FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 @pytest.fixture(autouse=True)

@@ -146,6 +146,19 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert time.monotonic() - started < 25
 
 
+def test_a_terminal_that_closes_drains_it(tmp_path: Path) -> None:
+    """SIGHUP drains like SIGTERM. It comes twice, also to the children."""
+    with slow_server(tmp_path, drain_delay_seconds=1) as server:
+        clients = Clients(server, 4, "/slow?seconds=0.1")
+        wait_until(lambda: len(clients.answers) >= 8)
+        for pid in (server.process.pid, *server.children(), server.process.pid):
+            os.kill(pid, signal.SIGHUP)
+        clients.join()
+        assert server.process.wait(PATIENCE) == 0
+        assert set(clients.answers) == {200}
+        assert clients.dropped == []
+
+
 def test_ctrl_c_does_not_wait_for_balancers(tmp_path: Path) -> None:
     """SIGINT drains without the delay."""
     with slow_server(tmp_path, drain_delay_seconds=50) as server:
