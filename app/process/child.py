@@ -149,7 +149,7 @@ class Child:
     ) -> None:
         """Send one request, without waiting for anything. Raises ChildDied: it then never began."""
         if not self._under_way and self.arrives(0.0):
-            raise self._died() if self._has_ended() else self._not_believed("it spoke unasked")
+            raise self._died() if self._hung_up() else self._not_believed("it spoke unasked")
         slot = next(n for n in range(SLOTS) if all(n != used for used, *_ in self._under_way))
         layout = self._slots[slot][0].write(arrays or {})
         header = json.dumps({"meta": meta, "arrays": layout, "slot": slot}).encode()
@@ -236,7 +236,7 @@ class Child:
                     self.kill()
                     raise ChildDied(Restart.STOPPED, self._process.returncode) from None
                 continue
-            if not received:
+            if not received and self._hung_up():
                 raise EOFError
             return received
 
@@ -251,11 +251,9 @@ class Child:
             code = self._process.returncode
         return ChildDied(ended(code), code)
 
-    def _has_ended(self) -> bool:
-        try:
-            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except OSError:
-            return True
+    def _hung_up(self) -> bool:
+        """Whether its end of the socket is closed; a message of no bytes looks the same to recv."""
+        return any(events & select.POLLHUP for _, events in self._arrival.poll(0))
 
     def _not_believed(self, fault: str) -> ChildDied:
         """A child that answers what it never could is not ours any more, whatever it is."""

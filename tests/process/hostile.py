@@ -43,6 +43,7 @@ MESSAGES: dict[str, Sequence[bytes]] = {
     "values of numbers": [reply([], meta=3)],
     "endless seconds": [reply([], seconds=float("inf"))],
     "no seconds": [reply([], seconds=float("nan"))],
+    "nothing": [b""],
     "half a message": [reply([])[:9]],
     "garbage": [bytes(range(256)) * 8],
     "not JSON": [b"}"],
@@ -52,6 +53,7 @@ MESSAGES: dict[str, Sequence[bytes]] = {
     "error of nothing": [b'{"error": 3}'],
     "error without words": [b'{"error": {"kind": "InputError"}}'],
     "flood": [reply([])] * 300,
+    "nothing unasked": [reply([]), b""],
     "flood of garbage": [b"\xff" * 60_000] * 300,
 }
 """What such a child sends. Arrays are asked from a block that has a page."""

@@ -20,6 +20,7 @@ from tests.process.hostile import MESSAGES
 
 pytestmark = pytest.mark.slow  # real processes
 
+UNASKED = ("flood", "nothing unasked")
 TARGET = "tests.process.hostile:open_hostile"
 
 
@@ -27,7 +28,7 @@ def hostile(attack: str) -> Child:
     return Child(TARGET, {"attack": attack})
 
 
-@pytest.mark.parametrize("attack", [name for name in MESSAGES if name != "flood"])
+@pytest.mark.parametrize("attack", [name for name in MESSAGES if name not in UNASKED])
 def test_an_answer_that_is_none_ends_the_child(attack: str) -> None:
     """Offsets, dtypes, shapes, JSON: nothing is read by them, and the process is gone at once."""
     child = hostile(attack)
@@ -41,9 +42,10 @@ def test_an_answer_that_is_none_ends_the_child(attack: str) -> None:
         child.close()
 
 
-def test_answers_that_nobody_asked_for_are_answers_to_nobody() -> None:
+@pytest.mark.parametrize("attack", UNASKED)
+def test_answers_that_nobody_asked_for_are_answers_to_nobody(attack: str) -> None:
     """The next request would be given them: a stranger's reply."""
-    child = hostile("flood")
+    child = hostile(attack)
     try:
         child.call({}, timeout=20.0)
         assert child.arrives(20.0)
