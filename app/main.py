@@ -276,6 +276,7 @@ def build_workers(settings: Settings, metrics: Metrics) -> Workers:
                 side=settings.image_max_side,
                 scans=settings.jpeg_max_scans,
                 png_pixels=settings.png_max_pixels,
+                seconds=settings.codec_timeout_seconds,
             ),
         ),
         text=ThreadPoolExecutor(settings.text_threads, thread_name_prefix="text"),

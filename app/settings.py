@@ -122,7 +122,9 @@ class Settings(BaseSettings, DoorSettings):
         1_536 * MIB, ge=256 * MIB, description="Address space of one codec process, in bytes."
     )
     codec_timeout_seconds: Seconds = Field(
-        5.0, description="Longest time to decode one picture; encoding has the request's deadline."
+        5.0,
+        description="Longest time to decode a picture of the most pixels; a smaller one has less,"
+        " at least two fifths. Encoding has the request's deadline.",
     )
     codec_queue_size: int = Field(
         32, ge=1, le=10_000, description="Pictures that may wait to be opened, else 503."

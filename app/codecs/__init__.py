@@ -4,8 +4,10 @@
     picture   a decoded picture in shared memory, within a budget            (parent and child)
     sandbox   what runs inside a codec process                               (child)
     sniff     which format the bytes are                                     (child)
-    headers   size, chunk lengths and costs, before any decoder runs         (child)
-    jpeg_header   the same of a JPEG, and its scans                          (child)
+    limits    what a picture may ask for                                      (child)
+    jpeg_header   the scans of a JPEG and what they cost                     (child)
+    tiff      the kinds of TIFF that are read                                (child)
+    time_limit    the processor time of one picture, by its declared size    (child)
     decode    bytes to upright 8-bit RGB or RGBA                             (child)
     encode    arrays to PNG, WebP or JPEG                                    (child)
 

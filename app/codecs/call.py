@@ -129,6 +129,8 @@ class CodecProcess:
                     raise Interrupted from None
                 message = "the system ended two processes working on the picture"
                 raise Overloaded(message, retry_after=KILLED_RETRY_SECONDS) from None
+            if died.reason is Restart.TIMEOUT:
+                raise call.blame("the picture took longer than one of its size may") from None
             blame = WorkerCrashed if died.reason is Restart.CORRUPT else call.blame
             raise blame("the process working on the picture died") from None
         except WorkerCrashed:  # so the sandbox says that memory ran out

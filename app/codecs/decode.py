@@ -26,13 +26,12 @@ from PIL import (  # the plugins are imported by name: Image.open() must not loo
 )
 
 from app.codecs.bands import bands
-from app.codecs.boxes import still_picture
-from app.codecs.headers import check_header, check_size
-from app.codecs.jpeg_header import check_decoding_twice
-from app.codecs.limits import EXIF_BYTES, PictureLimits
+from app.codecs.jpeg_header import check_scans
+from app.codecs.limits import EXIF_BYTES, PictureLimits, check_size
 from app.codecs.picture import Pixels
 from app.codecs.sniff import sniff
-from app.codecs.tiff import first_page
+from app.codecs.tiff import check_kind
+from app.codecs.time_limit import allow_pixels, time_limit
 from app.contracts.errors import FileMissing, ImageUnreadable, InputError, ResolutionTooHigh
 
 _PLUGINS = (
@@ -61,19 +60,19 @@ _TURNS: dict[int, Callable[[Pixels], Pixels]] = {
 def decode(body: bytes, limits: PictureLimits) -> Pixels:
     """The first frame or page, turned upright as it says itself; RGBA if it has transparency.
 
-    Raises FileMissing, UnsupportedMediaType, ResolutionTooHigh, TooManyScans, ImageUnreadable.
+    Raises FileMissing, UnsupportedMediaType, ResolutionTooHigh, TooManyScans, ImageUnreadable. Ends
+    the process when the picture takes longer than `limits.seconds` allow for its size.
     """
     if not body:
         raise FileMissing("the picture has 0 bytes")
-    kind = sniff(body)
-    check_header(body, kind, limits)
+    kind = sniff(body, limits.formats)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), time_limit(limits):
             warnings.simplefilter("ignore")
             return _decode(body, kind, limits)
     except (InputError, MemoryError):
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+    except Image.DecompressionBombError:  # more than twice the limit
         raise ResolutionTooHigh(
             f"the picture holds more than the limit of {limits.pixels:,} pixels",
             limit=limits.pixels,
@@ -85,33 +84,44 @@ def decode(body: bytes, limits: PictureLimits) -> Pixels:
 
 
 def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
+    # Pillow rejects sizes of more than twice this before it allocates anything for them.
     Image.MAX_IMAGE_PIXELS = limits.pixels
-    warnings.simplefilter("error", Image.DecompressionBombWarning)
     # A picture is the work of one core: the others have their own.
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     quiet: AbstractContextManager[None] = nullcontext()
     if kind == "TIFF":
-        body, quiet = first_page(body), _unheard()
+        check_kind(body)
+        quiet = _unheard()
     elif kind == "AVIF":
         body = still_picture(body)
     elif kind == "HEIC":
         _register_heic()
     name = "HEIF" if kind == "HEIC" else kind.upper()
     with quiet, Image.open(io.BytesIO(body), formats=(name,)) as image:
-        check_size(*image.size, limits)
+        width, height = image.size
+        check_size(width, height, limits)
+        allow_pixels(width * height, limits)
+        if kind == "JPEG":
+            check_scans(body, width, height, limits)
         image.load()
         pixels = _to_eight_bits(image)
-        if kind == "JPEG" and image.mode == "RGB" and _is_cut_short(body, pixels, limits):
+        if kind == "JPEG" and image.mode == "RGB" and _is_cut_short(body, pixels):
             raise ImageUnreadable("the JPEG data ends before the picture does")
         turn = _TURNS.get(_orientation(image))
     return np.ascontiguousarray(turn(pixels)) if turn else pixels
 
 
+def still_picture(body: bytes) -> bytes:
+    """The AVIF with the brand of a still picture: by the brand of a sequence, the decoder would
+    take the first frame of a track."""
+    return body[:8] + b"avif" + body[12:]
+
+
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Nothing is written to standard error: libtiff has a line there for every damaged row, and
-    whoever sends pictures must not fill the server's log. Lines go to a pipe that nobody reads: a
-    codec process may open no file for writing, not even the null device."""
+    """Discard what is written to standard error: libtiff writes a line for every damaged row, and
+    clients must not fill the server's log. A pipe without a reader takes the lines, because a codec
+    process may open no file for writing, not even the null device."""
     kept = os.dup(2)
     unread, nowhere = os.pipe()
     os.close(unread)
@@ -125,7 +135,7 @@ def _unheard() -> Iterator[None]:
 
 
 def _register_heic() -> None:
-    """Of an extra: without it, no picture is told to be a HEIC."""
+    """The decoder comes with an extra: `sniff` never returns HEIC without it."""
     import pi_heif
 
     pi_heif.register_heif_opener(
@@ -133,26 +143,23 @@ def _register_heic() -> None:
     )
 
 
-def _is_cut_short(body: bytes, pixels: Pixels, limits: PictureLimits) -> bool:
+def _is_cut_short(body: bytes, pixels: Pixels) -> bool:
     """Whether libjpeg made up the end of the picture.
 
     Where data ends early but an end marker follows, libjpeg fills up with mid-grey and says
     nothing. So if the last corner is mid-grey, decode again with a few bytes added before the end
     marker: a complete picture ignores them, an incomplete one takes them for the missing data.
-    Raises TooManyScans where the budget has no room for that.
     """
     end = body.rfind(b"\xff\xd9")
     if end == -1 or not (pixels[-8:, -8:] == 128).all():
         return False
-    check_decoding_twice(body, limits)
     longer = body[:end] + bytes(range(1, 128)) + body[end:]
     with Image.open(io.BytesIO(longer), formats=("JPEG",)) as image:
         return not np.array_equal(_to_eight_bits(image), pixels)
 
 
 def _orientation(image: Image.Image) -> int:
-    """1 to 8; broken metadata does not make a picture unreadable, and what is larger than metadata
-    are is not looked at."""
+    """1 to 8. Broken metadata does not make a picture unreadable; oversized metadata is ignored."""
     if any(len(image.info.get(name) or b"") > EXIF_BYTES for name in _METADATA):
         return 1
     try:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.contracts.errors import ImageUnreadable
+from app.contracts.errors import ImageUnreadable, ResolutionTooHigh
 
 WEBP_SIDE = 16_383
 """A property of the format."""
 WEBP_PIXELS = 36_000_000
 """Encoding WebP with alpha takes about 26 bytes a pixel: this is what a codec process can hold."""
 EXIF_BYTES = 256 * 1024
-"""Cameras write a tenth. Pillow makes an object of every fraction in it, four millionths of a
-second for each eight bytes, to tell how a picture is turned."""
+"""Cameras write a tenth of it. Pillow makes an object of every fraction in it, to find out how the
+picture is turned: four microseconds for each eight bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,18 +20,32 @@ class PictureLimits:
     """`pixels` in all and `side` of an upload, `scans` of a JPEG, `png_pixels` of a colour PNG.
 
     A colour PNG of more than 25 MP is a file of up to 100 MB; WebP and JPEG are for those.
+    `seconds` is the processor time to decode a picture of `pixels`; None sets no limit. `formats`
+    names the accepted formats; without any, all that can be decoded.
     """
 
     pixels: int = 50_000_000
     side: int = 16_384
     scans: int = 100
     png_pixels: int = 25_000_000
+    seconds: float | None = None
+    formats: tuple[str, ...] = ()
 
 
-def too_many(whose: str, parts: str, limit: int) -> ImageUnreadable:
-    """What is raised where something of a picture is counted only up to `limit`."""
-    return ImageUnreadable(
-        f"the {whose} has more than {limit:,} {parts}, which is the limit",
-        limit=limit,
-        received=f"more than {limit}",
-    )
+def check_size(width: int, height: int, limits: PictureLimits) -> None:
+    """Raises ResolutionTooHigh with both numbers, or ImageUnreadable for an empty picture."""
+    if width < 1 or height < 1:
+        raise ImageUnreadable(f"the picture's header gives its size as {width} x {height} pixels")
+    if width * height > limits.pixels:
+        raise ResolutionTooHigh(
+            f"the picture is {width} x {height} = {width * height:,} pixels; "
+            f"the limit is {limits.pixels:,}",
+            limit=limits.pixels,
+            received=width * height,
+        )
+    if max(width, height) > limits.side:
+        raise ResolutionTooHigh(
+            f"the picture is {width} x {height} pixels; the limit is {limits.side:,} a side",
+            limit=limits.side,
+            received=max(width, height),
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 
@@ -39,12 +40,15 @@ def accepted_formats() -> tuple[str, ...]:
     return (*ACCEPTED, "HEIC") if find_spec(HEIC_DECODER) else ACCEPTED
 
 
-def sniff(body: bytes) -> str:
-    """The format's name, one of those accepted; raises UnsupportedMediaType naming what it is."""
-    name = _name(body)
-    if name in accepted_formats():
+def sniff(body: bytes, only: Sequence[str] = ()) -> str:
+    """The format's name: one of `only`, by default of all accepted formats.
+
+    Raises UnsupportedMediaType, which names what the file is and what is accepted.
+    """
+    name, formats = _name(body), only or accepted_formats()
+    if name in formats:
         return name
-    accepted = ", ".join(accepted_formats())
+    accepted = ", ".join(formats)
     what = name or "in no picture format this server knows"
     raise UnsupportedMediaType(
         f"the file is {what}; accepted are {accepted} (told by content, not by name)",

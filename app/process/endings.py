@@ -10,6 +10,10 @@ FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 """Nothing that a call does ends in one of these; out of memory, systems send TERM first or KILL."""
 
 
+OUT_OF_TIME = -signal.SIGPROF
+"""A call exceeded the limit of processor time that the process had set for itself."""
+
+
 class ChildDied(Exception):
     """The process ended, or was ended, while it was being called."""
 
@@ -32,4 +36,6 @@ class ChildTimeout(ChildDied):
 
 def ended(code: int | None) -> Restart:
     """Why a process ended that we have not killed, by its exit code."""
+    if code == OUT_OF_TIME:
+        return Restart.TIMEOUT
     return Restart.KILLED if code in FROM_OUTSIDE else Restart.CRASHED

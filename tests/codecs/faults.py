@@ -79,4 +79,5 @@ def limits(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
 
 def decoded(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """A picture's pixels, by the decoder of the service."""
-    return {}, {"pixels": decode(arrays["body"].tobytes(), PictureLimits())}
+    limits = PictureLimits(**meta.get("limits", {}))
+    return {}, {"pixels": decode(arrays["body"].tobytes(), limits)}

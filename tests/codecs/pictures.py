@@ -128,23 +128,10 @@ def jpeg_of_empty_scans(
     return b"\xff\xd8" + tables + segment(0xC2, frame) + first + later * (scans - 1) + b"\xff\xd9"
 
 
-def padded_jpeg(padding: bytes) -> bytes:
-    """A small JPEG with these bytes behind its first marker."""
-    plain = encoded(corners(), "JPEG", quality=95)
-    return plain[:2] + padding + plain[2:]
-
-
 def padded_png(padding: bytes) -> bytes:
     """A small PNG with these bytes behind its header."""
     plain = encoded(corners(), "PNG")
     return plain[:33] + padding + plain[33:]
-
-
-def padded_gif(padding: bytes) -> bytes:
-    """A small GIF with these bytes before its picture."""
-    plain = encoded(corners(), "GIF")
-    start = 13 + (3 << (plain[10] & 7) + 1)
-    return plain[:start] + padding + plain[start:]
 
 
 def tiff(entries: dict[int, list[int]], data: bytes) -> bytes:
@@ -159,78 +146,3 @@ def tiff(entries: dict[int, list[int]], data: bytes) -> bytes:
         directory += struct.pack("<HHL", tag, 4, len(values)) + packed
     head = b"II*\0" + struct.pack("<L", start) + data
     return head + struct.pack("<H", len(entries)) + directory + bytes(4) + beyond
-
-
-def box(name: bytes, *parts: bytes) -> bytes:
-    """A box of an ISO base media file; begin with four zeros where it has a version."""
-    return struct.pack(">L", 8 + sum(map(len, parts))) + name + b"".join(parts)
-
-
-def put_together(
-    sample: bytes,
-    kind: bytes,
-    count: int,
-    *,
-    tile: tuple[int, int] = (64, 64),
-    size: tuple[int, int] = (64, 64),
-    columns: int = 1,
-    by: bytes = b"",
-) -> bytes:
-    """An AVIF or HEIC of that size, its picture being a `grid` or an `iovl` (overlay) of so many:
-    each is the sample's 64 x 64, said to be as large as `tile`, or made of one such by `by`."""
-    code, config = (b"hvc1", b"hvcC") if b"hvcC" in sample else (b"av01", b"av1C")
-    data = sample[sample.index(b"mdat") + 4 :]
-
-    def taken(name: bytes) -> bytes:
-        at = sample.index(name) - 4
-        return sample[at : at + struct.unpack_from(">L", sample, at)[0]]
-
-    def described(item: int, what: bytes) -> bytes:
-        return box(b"infe", b"\2\0\0\0", struct.pack(">HH", item, 0), what, b"\0")
-
-    def references(item: int, items: range) -> bytes:
-        return box(b"dimg", struct.pack(f">HH{len(items)}H", item, len(items), *items))
-
-    items = range(3, 3 + count)
-    sizes = [box(b"ispe", bytes(4), struct.pack(">LL", *each)) for each in (tile, size)]
-    owned = sorted([(2, b"\3\4"), *((item, b"\x81\2\4") for item in (1, *items))])
-    properties = b"".join(struct.pack(">HB", item, len(own)) + own for item, own in owned)
-    kinds = [(1, code), (2, kind), *((item, by or code) for item in items)]
-    if kind == b"iovl":
-        how = bytes(10) + struct.pack(">HH", *size) + bytes(4 * count)
-    else:
-        how = struct.pack(">BBBBHH", 0, 0, count // columns - 1, columns - 1, *size)
-    made = references(2, items) + b"".join(references(item, range(1, 2)) for item in items if by)
-    coded = [1] if by else [1, *items]
-
-    def head(start: int) -> bytes:
-        places = struct.pack(">HHHHLL", 2, 1, 0, 1, 0, len(how))
-        for item in coded:
-            places += struct.pack(">HHHHLL", item, 0, 0, 1, start, len(data))
-            start += len(data)
-        meta = (
-            box(b"hdlr", bytes(8), b"pict", bytes(13)),
-            box(b"pitm", bytes(4), struct.pack(">H", 2)),
-            box(b"iloc", b"\1\0\0\0\x44\0", struct.pack(">H", 1 + len(coded)), places),
-            box(b"iinf", bytes(4), struct.pack(">H", len(kinds)), *(described(*i) for i in kinds)),
-            box(b"iref", bytes(4), made),
-            box(
-                b"iprp",
-                box(b"ipco", taken(config), *sizes, taken(b"pixi")),
-                box(b"ipma", bytes(4), struct.pack(">L", len(owned)), properties),
-            ),
-            box(b"idat", how),
-        )
-        brand = b"avif" if code == b"av01" else b"heic"
-        return box(b"ftyp", brand, bytes(4), b"mif1miaf", brand) + box(b"meta", bytes(4), *meta)
-
-    return head(len(head(0)) + 8) + box(b"mdat", data * len(coded))
-
-
-def run_length_bmp(width: int, height: int, data: bytes) -> bytes:
-    """A BMP of 256 grey values, run-length coded."""
-    offset = 14 + 40 + 1024
-    palette = b"".join(bytes([value, value, value, 0]) for value in range(256))
-    file = struct.pack("<IHHI", offset + len(data), 0, 0, offset)
-    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(data), 0, 0, 256, 0)
-    return b"BM" + file + header + palette + data

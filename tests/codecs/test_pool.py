@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 import weakref
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,7 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.codecs.limits import PictureLimits
 from app.codecs.pool import MEMORY_LIMIT, CodecPool
+from app.codecs.time_limit import allow_pixels, time_limit
 from app.contracts.errors import (
     BackendError,
     DeadlineExceeded,
@@ -29,7 +32,7 @@ from app.contracts.errors import (
 from app.contracts.reasons import Restart
 from app.process.child import Child, Reply
 from tests.codecs.heic_samples import PLAIN
-from tests.codecs.pictures import encoded, photo
+from tests.codecs.pictures import chunk, encoded, padded_png, photo
 from tests.engine.fakes import Sleeper, wait_until
 
 pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
@@ -88,6 +91,27 @@ def test_a_heic_decodes_in_a_confined_process(one: Pool) -> None:
     pytest.importorskip("pi_heif", reason="NOT TESTED: the extra `heic` is not installed")
     body = np.frombuffer(PLAIN, np.uint8)
     assert one.call("decoded", arrays={"body": body}).result(timeout=60).arrays["pixels"].ndim == 3
+
+
+def test_a_picture_may_take_as_long_as_its_size_allows(one: Pool) -> None:
+    """4,000 colour profiles of a small PNG take seconds; their process is ended."""
+    profile = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1_000_000), 9))
+    body = np.frombuffer(padded_png(profile * 4_000), np.uint8)
+    late = one.call("decoded", {"limits": {"seconds": 1.0}}, arrays={"body": body})
+    with pytest.raises(ImageUnreadable, match="longer than one of its size"):
+        late.result(timeout=60)
+    one.echo()
+    assert one.reasons == ["timeout"]
+
+
+def test_a_large_picture_has_more_time() -> None:
+    """In proportion to the pixels, with two fifths for the smallest."""
+    limits = PictureLimits(pixels=1_000, seconds=100.0)
+    for pixels, seconds in ((1, 40.0), (400, 40.0), (700, 70.0), (1_000, 100.0)):
+        with time_limit(limits):
+            allow_pixels(pixels, limits)
+            assert signal.getitimer(signal.ITIMER_PROF)[0] == pytest.approx(seconds, abs=1.0)
+        assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
 class Gate:

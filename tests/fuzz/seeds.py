@@ -128,8 +128,6 @@ def pictures() -> list[bytes]:
         heic_samples.ALPHA,
         drawn.jpeg_with_scans(9),
         drawn.jpeg_of_empty_scans(64, 64, scans=5, components=3, factors=0x22),
-        drawn.run_length_bmp(4, 2, b"\x04\x01\0\0\x04\x02\0\1"),
-        drawn.padded_gif(b"!\xfe\3abc\0!\xff\x0bNETSCAPE2.0\3\1\0\0\0"),
         drawn.padded_png(drawn.chunk(b"iCCP", b"a\0\0") + drawn.chunk(b"tEXt", b"a\0b")),
         b"RIFF" + struct.pack("<I", 30) + b"WEBPVP8X" + bytes(18),
     ]

@@ -22,7 +22,7 @@ from starlette.types import Message
 from app.api.uploads import read_upload
 from app.api.v2.bodies import parse_request, write_reply
 from app.api.v2.documents import Expected, ReplyForm
-from app.codecs.headers import check_header
+from app.codecs.jpeg_header import check_scans
 from app.codecs.limits import PictureLimits
 from app.codecs.sniff import sniff
 from app.contracts.errors import ConfigError, InputError, ManifestError
@@ -129,9 +129,10 @@ def _directory() -> Path:
 
 
 def picture_header(data: bytes) -> None:
-    """Either a size within the limits or an error of the client's."""
+    """What is read of a picture without its decoder: its format, and the scans of a JPEG."""
     with contextlib.suppress(InputError):
-        check_header(data, sniff(data), LIMITS)
+        if sniff(data) == "JPEG":
+            check_scans(data, 640, 480, LIMITS)
 
 
 def child_answer(data: bytes) -> None:
