@@ -28,6 +28,7 @@ from app.contracts.ports import Clock
 from app.contracts.reasons import UNOPENED, Restart
 from app.contracts.tensors import Tensors
 from app.engine.pool.instance import Instance, Run, close_all
+from app.engine.pool.restart_backoff import RestartBackoff
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch
 from app.engine.queue.shape_queues import NORMAL, URGENT
@@ -38,7 +39,6 @@ from app.process.confinement import MEASURES, Confinement
 TARGET = "app.codecs.sandbox:open_sandbox"
 MEMORY_LIMIT = 1536 << 20
 START_SECONDS = 60.0
-RETRY_SECONDS = 1.0
 
 ENVIRONMENT = {
     # By default glibc gives a picture's memory back after each step and takes it anew, zeroed page
@@ -77,6 +77,7 @@ class CodecPool:
         self._on_restart = on_restart
         self._clock = clock
         self._held: tuple[str, ...] | None = None
+        self._backoff = RestartBackoff(clock)
         self._changed = threading.Condition()
         self._warm_ups: list[str] = []
         self._checks: dict[str, Check] = {}
@@ -235,9 +236,10 @@ class CodecPool:
             self._changed.notify_all()
 
     def _lost(self, reason: Restart) -> float:
-        """Replaced at once: whoever sends pictures that kill must not keep the others waiting."""
+        """Replace a process at once: pictures that kill must not keep the others waiting. One that
+        dies at its start is tried again ever more slowly."""
         if reason in UNOPENED:
-            return RETRY_SECONDS
+            return self._backoff.delay_after_loss()
         self._on_restart(reason)
         return 0.0
 

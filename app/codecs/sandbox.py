@@ -9,6 +9,7 @@ from typing import Any
 
 from app.contracts.errors import WorkerCrashed
 from app.contracts.tensors import Tensors
+from app.process.environment import lower_limit
 
 Function = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 
@@ -21,8 +22,8 @@ def open_sandbox(init: Mapping[str, Any]) -> tuple[Mapping[str, Any], Function]:
     """Target of a codec Child; its calls carry {"function": "app.…:name", "meta": {…}}."""
     del init
     # A core file would hold a client's picture.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
+    lower_limit(resource.RLIMIT_CORE, 0)
+    lower_limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
     import cv2
 
     import app.codecs.decode

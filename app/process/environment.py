@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -53,3 +54,11 @@ def child_environment(added: Mapping[str, str]) -> dict[str, str]:
         if name in NAMES or name.startswith(PREFIXES)
     }
     return passed | ONE_THREAD | dict(added)
+
+
+def lower_limit(kind: int, most: int) -> None:
+    """Set a limit of this process for good, or keep the system's hard limit where that is lower."""
+    hard = resource.getrlimit(kind)[1]
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(kind, (most, most))

@@ -24,6 +24,7 @@ from typing import Any
 from app.contracts.errors import PaddlepoolError
 from app.contracts.tensors import Tensors
 from app.process.confinement import Confinement, confine, confine_early
+from app.process.environment import lower_limit
 from app.process.shared_arrays import SharedArrays
 
 _NAME = "app.process.worker"
@@ -108,7 +109,7 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     if not opening["gentle"]:
         _give_way(int(opening["nice"]))
     if space := opening["address_space"]:
-        resource.setrlimit(resource.RLIMIT_AS, (space, space))
+        lower_limit(resource.RLIMIT_AS, space)
     return ready, handler
 
 

@@ -6,6 +6,8 @@ import errno
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -416,6 +418,42 @@ def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Mon
         assert (len(attempts), pool.reasons) == (2, [])
     finally:
         pool.pool.close()
+
+
+def test_processes_that_die_at_their_start_are_tried_ever_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that dies over a picture is replaced at once."""
+    given: list[dict[str, Any]] = []
+
+    def instance(_name: str, **options: Any) -> None:
+        given.append(options)
+
+    monkeypatch.setattr("app.codecs.pool.Instance", instance)
+    CodecPool(count=1, clock=lambda: 0.0)
+    [lost] = [each["lost"] for each in given]
+    delays = [lost(Restart.FAILED) for _ in range(9)]
+    assert delays == sorted(delays)
+    assert delays[-1] >= 10.0
+    assert lost(Restart.CRASHED) == 0.0
+
+
+LIMITED = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (1400 << 20, 1400 << 20))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 20, 100 << 20))
+from tests.codecs.test_pool import Pool
+pool = Pool()
+print(pool.echo().meta)
+pool.pool.close()
+"""
+
+
+def test_a_lower_limit_of_the_system_is_kept() -> None:
+    """`ulimit -v` or `-f` below a codec's own limit: no process may raise it."""
+    command = [sys.executable, "-c", LIMITED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "pid" in done.stdout
 
 
 def test_a_process_stopped_under_a_call_costs_it_nothing(tmp_path: Path) -> None:
