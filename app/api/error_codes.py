@@ -19,8 +19,7 @@ WHEN: Mapping[str, str] = {
     ),
     "file_missing": "No multipart field `file` or `image_file`, and no body with an image type.",
     "file_too_large": (
-        "The body is larger than the endpoint's limit, which is counted while it arrives,"
-        " or its chunks are, framing included, by more than an eighth and 16 KiB."
+        "The body is larger than the endpoint's limit, which is counted while it arrives."
     ),
     "forbidden": "Model control was asked of a server that has no admin key.",
     "group_not_running": (

@@ -1,8 +1,8 @@
 """HTTP/1.1 as uvicorn's httptools protocol speaks it, with the limits that it lacks.
 
-A client has a deadline for its headers and one for the whole request, may not send more than so
-many bytes of headers, and must name its host. Whatever breaks the syntax of HTTP gets 400; requests
-that came whole before it are answered first.
+A client has a deadline for its headers, one for the whole request and one for taking the reply. It
+may not send more than so many bytes of headers, and must name its host. Whatever breaks the syntax
+of HTTP gets 400, after the replies to complete requests before it.
 """
 
 from __future__ import annotations
@@ -10,26 +10,45 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
-from app.api.errors import http_fault
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
 from app.api.problems import Fault
-from app.server.crowded import TOLD_CONNECTIONS, refuse_crowded
-from app.server.ending import LINGER_BYTES, LINGER_SECONDS, HalfClosed, Lingering, ReplyTransport
-from app.server.framing import Misframed, read_framing
-from app.server.incoming import Incoming, body_limit, body_too_large
-from app.server.intake import Intake
-from app.server.pipelined import PipelinedProtocol
-from app.server.protocol_limits import ProtocolLimits
-from app.server.refusals import headers_too_large, last_reply, too_slow
+from app.server.ending import LINGER_BYTES, Lingering, ReplyTransport
+from app.server.framing import Refused, read_framing
+from app.server.refusals import (
+    REFUSED_CONNECTIONS,
+    fault_of_parser,
+    headers_too_large,
+    last_reply,
+    refuse_crowded,
+    too_many_pipelined,
+    too_slow,
+)
 from app.server.sending import UnreadReplies
 
-HEAD_SLICE = 2 * 1024
-"""Bytes of headers that are parsed in one go: what most requests have, or a hundred small ones."""
+PIPELINED = 16
+"""Complete requests that may wait behind the one in progress."""
 
 log = logging.getLogger("paddlepool.protocol")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolLimits:
+    """Seconds, bytes, and open connections of the whole server."""
+
+    header_seconds: float
+    header_bytes: int
+    receive_seconds: float
+    send_stall_seconds: float
+    connections: int
+    reply_bytes: int
+    """Maximum bytes of all unread replies."""
 
 
 def protocol_class(limits: ProtocolLimits) -> type[LimitedProtocol]:
@@ -42,180 +61,129 @@ def protocol_class(limits: ProtocolLimits) -> type[LimitedProtocol]:
     return Protocol
 
 
-class LimitedProtocol(PipelinedProtocol):
-    """One connection."""
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection.
 
+    `_deadline` is armed while the client is in the middle of a request.
+    """
+
+    connection_limits: ProtocolLimits
     unread_replies: UnreadReplies
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._intake = Intake(transport, self.loop, parsing=self, pipeline=self.pipeline)
-        self.flow = self._intake
         self._application = self.app
-        self._refusal = http_fault(400, "The request is not valid HTTP/1.1.")
         self._header_bytes = self._unparsed = 0
-        self._body = Incoming(0)
+        self._in_body = self._ended = self._keeps_alive = False
         self._began = self.loop.time()
-        self._ending = self._last = self._keeps_alive = False
+        self._running: RequestResponseCycle | None = None
+        self._held: tuple[RequestResponseCycle, ASGI3Application] | None = None
+        self._last_words: Callable[[], None] | None = None
         self._lingering = Lingering(transport, self.loop)
-        self._deferred: Callable[[], None] | None = None
         self._sending = self.unread_replies.watch(transport, self.loop)
-        self._owe(self.connection_limits.header_seconds)
-        if len(self.connections) > self.connection_limits.connections + TOLD_CONNECTIONS:
+        self._deadline: asyncio.TimerHandle | None = None
+        self._arm_deadline(self.connection_limits.header_seconds)
+        if len(self.connections) > self.connection_limits.connections + REFUSED_CONNECTIONS:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._settle()
+        self._disarm_deadline()
         self._sending.stop()
-        self._intake.close()
+        self._held = self._last_words = None
         super().connection_lost(exc)
+        self.pipeline.clear()
+        for cycle in (self._running, self.cycle):
+            if cycle is None:
+                continue
+            cycle.transport = self.transport  # ReplyTransport would make a reference cycle
+            if not cycle.response_complete:  # uvicorn informs the newest request alone
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
-        if not self.transport.is_closing():
-            self._unset_keepalive_if_required()
-            self._intake.received(data)
-
-    def slice_bytes(self) -> int:
-        if self._ending:
-            return sys.maxsize
-        return self._body.slice_bytes() if self._in_body else HEAD_SLICE
-
-    def parse(self, data: bytes | memoryview) -> None:
         if self.transport.is_closing():
             return
-        if self._ending:
+        if self._ended:
             self._lingering.received(len(data))
             return
-        # A header that has not ended is in no callback yet, only in the parser's memory; a chunk's
-        # extension is in none at all.
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+            self._arm_deadline(self.connection_limits.header_seconds)
+        # No callback gets an unfinished header, or the extensions of a chunk.
         self._unparsed += len(data)
-        super().data_received(data)  # type: ignore[arg-type]  # the parser takes it as it is
-        if self._ending:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return  # ignored, and on_headers_complete has ended the reading
+        except httptools.HttpParserError as error:
+            self._refuse(fault_of_parser(error))
             return
-        if self._is_idle():  # what came was an empty line: a request must follow it
-            self._owe(self.connection_limits.header_seconds)
         if self._unparsed > self.connection_limits.header_bytes:
             self._refuse(self._headers_too_large())
-        elif self._in_body and self._body.exceeds(limit := body_limit(self.scope), len(data)):
-            self._refuse(body_too_large(limit))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._header_bytes = 0
         self._began = self.loop.time()
-        self._owe(self.connection_limits.header_seconds)
+        self._arm_deadline(self.connection_limits.header_seconds)
 
     def on_url(self, url: bytes) -> None:
-        self._count(len(url))
+        self._count_header(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value) + len(": \r\n"))
-        if not self._in_body:  # a trailer would turn up among headers that have been read
+        self._count_header(len(name) + len(value) + len(": \r\n"))
+        if not self._in_body:  # a trailer would appear among the headers that were read
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._unparsed = 0
+        if len(self.pipeline) >= PIPELINED:
+            raise Refused(too_many_pipelined(PIPELINED))
         version, upgrade = self.parser.get_http_version(), self.parser.should_upgrade()
-        try:
-            framing = read_framing(self.headers, version=version, upgrade=upgrade)
-        except Misframed as misframed:  # ends the parsing; send_400_response follows
-            self._refusal = misframed.fault
-            raise
-        elapsed = self.loop.time() - self._began
-        self._owe(self.connection_limits.receive_seconds - elapsed)
+        length = read_framing(self.headers, version=version, upgrade=upgrade)
         crowded = len(self.connections) > self.connection_limits.connections
         self.app = refuse_crowded if crowded else self._application
-        before = self._awaited()
-        super().on_headers_complete()  # which may refuse the address
-        self._before, self._in_body = before, True
-        self._body = Incoming(framing.length)
-        # A client that is refused before `100 Continue` may send the body or not send it; behind
-        # an upgrade nothing is ours to read.
-        keeps = self.cycle.keep_alive and not (self._last or self.expect_100_continue or upgrade)
+        super().on_headers_complete()  # raises on an invalid target
+        self._in_body = True
+        # Refused before `100 Continue`, a client may or may not send the body.
+        keeps = self.cycle.keep_alive and not (self.expect_100_continue or upgrade)
         self._keeps_alive = self.cycle.keep_alive = keeps
-        self._ending = upgrade
-        if framing.length != 0:
-            self.cycle.transport = ReplyTransport(  # type: ignore[assignment]  # what it uses of it
-                self.transport, self._close_after_reply
-            )
-            if framing.length is None or framing.length > LINGER_BYTES:
-                # Until the body is here: a reply before that is a refusal, and we read no further.
-                self.cycle.keep_alive = False
+        self._ended = upgrade
+        if length == 0:
+            return
+        elapsed = self.loop.time() - self._began
+        self._arm_deadline(max(0.0, self.connection_limits.receive_seconds - elapsed))
+        self.cycle.transport = ReplyTransport(  # type: ignore[assignment]  # what it uses of it
+            self.transport, self._close_after_reply
+        )
+        if length is None or length > LINGER_BYTES:
+            # A reply before the body is complete is a refusal, and the rest is not read.
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
-        self._body.add(len(body))
-        if not self.cycle.response_complete:
-            self.cycle.body += body
-
-    def deliver(self) -> None:
-        if self._body.take():
-            super().on_body(b"")  # wakes whoever reads, and pauses when that is slow
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self.deliver()
         self._unparsed = 0
         self._in_body = False
-        self._settle()
+        self._disarm_deadline()
         super().on_message_complete()
-        cycle = self.cycle
-        if not cycle.response_started:
-            cycle.keep_alive = self._keeps_alive
-        elif cycle.response_complete and not (self.pipeline or self._taking()):
-            # Answered before its body had arrived, as a 413 is: only now is the connection idle.
+        if not self.cycle.response_started:
+            self.cycle.keep_alive = self._keeps_alive
+        elif self.cycle.response_complete:  # refused before its body was complete
             self._await_next()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.transport.is_closing() or self._lingering.begun or self._awaited() is not None:
+        if self.transport.is_closing():
             return
-        if self._deferred is not None:
-            self._deferred()
-        elif self._in_body and self.cycle.response_complete:  # the rest of what was refused
-            self._owe(LINGER_SECONDS)
-
-    def eof_received(self) -> bool:  # type: ignore[override]  # uvloop keeps it open for a true
-        """Whoever sends no more still gets the answers to what came whole."""
-        whole = self._awaited()
-        if whole is None or self._lingering.begun:
-            return False
-        self._drop_unfinished()
-        whole.keep_alive = False
-        ask = not (self.pipeline or whole.response_started) and whole.scope["http_version"] == "1.1"
-        HalfClosed(self.transport, self.loop).watch(ask=ask)
-        return True
-
-    def _drop_unfinished(self) -> None:
-        """Read no further; what has not come whole is not begun."""
-        self._settle()
-        self._ending = True
-        if self._in_body and self.pipeline and self.pipeline[0][0] is self.cycle:
-            self.pipeline.popleft()
-        if self._in_body and self._next is not None and self._next[0] is self.cycle:
-            self._next = None
-
-    def _close_after_reply(self) -> None:
-        if self._in_body and self.cycle.response_complete:
-            self._drop_unfinished()
-            self._lingering.begin()
-        else:
-            self.transport.close()
-
-    def shutdown(self) -> None:
-        """The server stops. A request may be on its way on an idle connection: wait for it."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._keeps_alive = False
-            super().shutdown()
-            return
-        self._last = True
-        self.loop.call_later(LINGER_SECONDS, self._close_when_idle)
-
-    def _close_when_idle(self) -> None:
-        # Half a request is left to its deadline, one in progress to its reply.
-        busy = self.cycle is not None and not self.cycle.response_complete
-        if not (busy or self._unparsed or self._intake.holds):
-            self.transport.close()
+        if self._deadline is not None or self.flow.write_paused:
+            # The next request has its own deadline, or its time begins with the last byte taken.
+            self._unset_keepalive_if_required()
+        if self._last_words is not None and not self._is_answering():
+            self._last_words()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -224,56 +192,102 @@ class LimitedProtocol(PipelinedProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._sending.stop()
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._start_asgi_task(*held)
+        elif not (self._is_answering() or self._deadline or self.transport.is_closing()):
+            self._await_next()
 
-    def send_400_response(self, msg: str) -> None:
-        """uvicorn calls this for whatever the parser or a callback of ours refuses."""
-        del msg
-        self._refuse(self._refusal)
+    def shutdown(self) -> None:
+        self._keeps_alive = False
+        super().shutdown()
 
-    def _count(self, size: int) -> None:
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if self.flow.write_paused:
+            # Its reply would be made while the client has not taken the last one.
+            self._held = cycle, app
+            return
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _is_answering(self) -> bool:
+        """Whether a request waits for its reply, other than one that is being refused."""
+        running = self._running
+        if self._held is not None:
+            return True
+        if running is None or running.response_complete:
+            return False
+        return not (self._ended and self._in_body and running is self.cycle)
+
+    def _await_next(self) -> None:
+        """Close the connection unless the next request begins in time."""
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
+    def _arm_deadline(self, seconds: float) -> None:
+        self._disarm_deadline()
+        self._deadline = self.loop.call_later(seconds, self._expire)
+
+    def _disarm_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _expire(self) -> None:
+        limits = self.connection_limits
+        if self.flow.read_paused:  # the server did not read, so the client's time begins anew
+            self._arm_deadline(limits.receive_seconds)
+        elif self._in_body:
+            self._refuse(too_slow("whole request", limit=limits.receive_seconds))
+        else:
+            self._refuse(too_slow("headers", limit=limits.header_seconds))
+
+    def _count_header(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > self.connection_limits.header_bytes:
-            self._refusal = self._headers_too_large()
-            raise ValueError("headers")
+            raise Refused(self._headers_too_large())
 
     def _headers_too_large(self) -> Fault:
         received = max(self._header_bytes, self._unparsed)
         what = "trailers or the extensions of a chunk" if self._in_body else "headers"
         return headers_too_large(what, limit=self.connection_limits.header_bytes, received=received)
 
-    def _expired(self) -> None:
-        if self.flow.read_paused:  # it is us who do not read
-            self._owe(1.0)
-            return
-        limits = self.connection_limits
-        what, limit = (
-            ("whole request", limits.receive_seconds)
-            if self._in_body
-            else ("headers", limits.header_seconds)
-        )
-        self._refuse(too_slow(what, limit=limit))
+    def _close_after_reply(self) -> None:
+        if self._in_body and self.cycle.response_complete:
+            self._disarm_deadline()
+            self._ended = True
+            self._lingering.begin()
+        else:
+            self.transport.close()
 
     def _refuse(self, fault: Fault) -> None:
-        """Answer and end the connection; whatever still arrives is thrown away."""
-        self._settle()
+        """Answer when it is this request's turn, and end the connection."""
+        self._disarm_deadline()
         self._unset_keepalive_if_required()
-        self._ending = True
+        self._ended = True
         request_id = secrets.token_hex(8)
         log.info(
             "connection refused",
             extra={"request_id": request_id, "status": fault.status, "code": fault.code},
         )
-        if self._awaited() is not None:  # its reply goes first
-            self._drop_unfinished()
-            self._deferred = partial(self._end_with, fault, request_id)
+        if self._in_body and self.cycle is not self._running:  # its turn has not come
+            if self._held is not None and self._held[0] is self.cycle:
+                self._held = None
+            else:
+                self.pipeline.popleft()
+        last_words = partial(self._end_with, fault, request_id)
+        if self._is_answering():
+            self._last_words = last_words
         else:
-            self._end_with(fault, request_id)
+            last_words()
 
     def _end_with(self, fault: Fault, request_id: str) -> None:
-        if self._in_body:
+        if self._in_body and self.cycle is self._running:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-            if self.cycle.response_started:  # it must not get a second one
+            if self.cycle.response_started:  # it must not get a second reply
                 self.transport.close()
                 return
         self.transport.write(last_reply(fault, request_id))

@@ -1,14 +1,30 @@
-"""What a connection answers by itself, to a request that does not get to the application whole."""
+"""What a connection answers by itself, to a request that does not reach the application whole."""
 
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import replace
 
+import httptools
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from app.api.errors import http_fault
-from app.api.problems import MEDIA_TYPE, Fault, members
+from app.api.problems import MEDIA_TYPE, Fault, members, reply
+from app.contracts.errors import Overloaded
+from app.server.framing import Refused
+
+REFUSED_CONNECTIONS = 16
+"""Connections beyond the limit that get a 503; further ones are closed at once. Their descriptors
+are among the server's own (app.server.descriptors)."""
+
+
+def fault_of_parser(error: httptools.HttpParserError) -> Fault:
+    """Why the parser, or a callback of ours, gave a request up."""
+    if isinstance(error.__context__, Refused):
+        return error.__context__.fault
+    return http_fault(400, "The request is not valid HTTP/1.1.")
 
 
 def headers_too_large(what: str, *, limit: int, received: int) -> Fault:
@@ -23,6 +39,18 @@ def too_slow(what: str, *, limit: float) -> Fault:
     return replace(http_fault(408, detail), limit=limit)
 
 
+def too_many_pipelined(limit: int) -> Fault:
+    detail = f"More than {limit} requests wait on this connection."
+    return replace(_overloaded(detail), limit=limit)
+
+
+async def refuse_crowded(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application in the place of ours where too many connections are open."""
+    scope["state"]["request_id"] = secrets.token_hex(8)
+    fault = _overloaded("Too many connections are open.")
+    await reply(fault, scope)(scope, receive, send)
+
+
 def last_reply(fault: Fault, request_id: str) -> bytes:
     """The bytes that end a connection."""
     body = json.dumps(members(fault, request_id=request_id, instance="")).encode()
@@ -31,6 +59,18 @@ def last_reply(fault: Fault, request_id: str) -> bytes:
         + b"content-type: %b\r\n" % MEDIA_TYPE.encode()
         + b"content-length: %d\r\n" % len(body)
         + b"x-request-id: %b\r\nx-content-type-options: nosniff\r\n" % request_id.encode()
-        + b"connection: close\r\n\r\n"
+        + b"".join(b"%b: %b\r\n" % (k.encode(), v.encode()) for k, v in fault.headers.items())
+        + (b"" if "Connection" in fault.headers else b"connection: close\r\n")
+        + b"\r\n"
         + body
+    )
+
+
+def _overloaded(detail: str) -> Fault:
+    return Fault(
+        status=503,
+        code=Overloaded.code,
+        title=Overloaded.title,
+        detail=detail,
+        headers={"Retry-After": "1", "Connection": "close"},
     )

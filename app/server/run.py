@@ -18,8 +18,7 @@ from typing import NoReturn
 import uvicorn
 from starlette.types import ASGIApp
 
-from app.server.connection_limits import protocol_class
-from app.server.protocol_limits import ProtocolLimits
+from app.server.connection_limits import ProtocolLimits, protocol_class
 from app.settings import Settings
 
 EXIT_FORCED = 1

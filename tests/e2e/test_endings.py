@@ -1,4 +1,4 @@
-"""How connections end: early refusals, half-closed clients, garbage behind what came whole."""
+"""How connections end: early refusals, clients that leave, garbage behind a complete request."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from app.server.crowded import TOLD_CONNECTIONS
 from app.server.descriptors import OWN_DESCRIPTORS
 from app.server.ending import LINGER_SECONDS
+from app.server.refusals import REFUSED_CONNECTIONS
 from tests.e2e.process import ROOT, Server, read_all, read_reply, running, status_of, wait_until
 
 pytestmark = pytest.mark.e2e
@@ -58,16 +58,6 @@ def test_who_sends_everything_before_reading_hears_why_it_was_refused(server: Se
         assert status_of(read_all(connection)) == 413
 
 
-def test_a_small_refused_body_that_does_not_come_ends_the_connection(server: Server) -> None:
-    """Within a second, and nothing is said twice."""
-    with server.connect() as connection:
-        connection.sendall(b"POST /nothing HTTP/1.1\r\n" + HOST + b"Content-Length: 10\r\n\r\n")
-        assert status_of(read_reply(connection)) == 404
-        started = time.monotonic()
-        assert read_all(connection) == b""
-        assert time.monotonic() - started < BUSY
-
-
 def test_a_whole_body_in_chunks_keeps_the_connection(strict_server: Server) -> None:
     """Only a refusal before its end closes it."""
     request = b"POST /slow?seconds=0 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + HOST + b"\r\n"
@@ -80,29 +70,8 @@ def test_a_whole_body_in_chunks_keeps_the_connection(strict_server: Server) -> N
             assert b"connection: close" not in reply.lower()
 
 
-@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_a_client_that_sends_no_more_gets_its_answer(strict_server: Server, version: bytes) -> None:
-    """It has closed one direction of the connection, not both."""
-    with strict_server.connect() as connection:
-        connection.sendall((SLOW % b"0.3").replace(b"HTTP/1.1", b"HTTP/" + version))
-        connection.shutdown(socket.SHUT_WR)
-        reply = read_all(connection)
-    interim = b"HTTP/1.1 100 Continue\r\n\r\n"
-    assert reply.startswith(interim) == (version == b"1.1")
-    assert status_of(reply.removeprefix(interim)) == 200
-    assert reply.endswith(b'{"bytes":1}')
-
-
-def test_pipelined_requests_before_the_end_are_answered(strict_server: Server) -> None:
-    """All that came whole; half a request behind them is dropped."""
-    with strict_server.connect() as connection:
-        connection.sendall(2 * (SLOW % b"0.1") + b"GET /info HTT")
-        connection.shutdown(socket.SHUT_WR)
-        assert read_all(connection).count(b'{"bytes":1}') == 2
-
-
 def test_a_client_that_has_left_is_still_noticed(strict_server: Server) -> None:
-    """The bytes are those of one that sends no more; the reset that follows is not."""
+    """Its work is cancelled."""
     with strict_server.client() as client:
         before = client.get("/slow/counts").json()["cancelled"]
         with strict_server.connect() as connection:
@@ -137,15 +106,6 @@ def test_garbage_behind_a_request_does_not_drop_its_reply(
     assert status_of(replies) == 200
     assert replies.count(b"HTTP/1.1 ") == 2
     assert replies.index(b'{"bytes":1}') < replies.index(b"HTTP/1.1 400")
-
-
-def test_what_came_whole_before_garbage_and_the_end_is_answered(strict_server: Server) -> None:
-    """Two requests, a broken third, and nothing more to come."""
-    broken = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\nzz"
-    with strict_server.connect() as connection:
-        connection.sendall(2 * (SLOW % b"0.2") + broken + b"\r\n\r\n")
-        connection.shutdown(socket.SHUT_WR)
-        assert read_all(connection).count(b'{"bytes":1}') == 2
 
 
 def start(tmp_path: Path, files: int) -> subprocess.CompletedProcess[str]:
@@ -239,7 +199,7 @@ def test_no_number_of_connections_takes_all_open_files(tmp_path: Path) -> None:
                 connection = stack.enter_context(server.connect())
                 with contextlib.suppress(ConnectionResetError, BrokenPipeError):
                     connection.sendall(b"G")
-            most = before + 20 + TOLD_CONNECTIONS
+            most = before + 20 + REFUSED_CONNECTIONS
             wait_until(lambda: len(list(files.iterdir())) <= most)
             assert len(list(files.iterdir())) > before + 20
         wait_until(lambda: len(list(files.iterdir())) <= before + 1)

@@ -12,8 +12,7 @@ from fastapi import APIRouter, Request
 from uvicorn.server import ServerState
 
 from app.api.uploads import read_upload
-from app.server.connection_limits import protocol_class
-from app.server.protocol_limits import ProtocolLimits
+from app.server.connection_limits import ProtocolLimits, protocol_class
 from tests.api.fakes import FakeRegistry, make_app
 
 PIECE_BYTES = 7

@@ -1,9 +1,6 @@
-"""A connection to an application in this process, and what stands for its loop."""
+"""A connection to an application in this process."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -28,20 +25,6 @@ class Line(Transport):
 
     def resume_reading(self) -> None:
         self.paused = False
-
-
-class Timers:
-    """Stands for a loop: runs nothing, and keeps what was to be called after how many seconds."""
-
-    def __init__(self) -> None:
-        self.set: list[tuple[float, Callable[[], None]]] = []
-        self.soon: list[Callable[[], None]] = []
-
-    def call_later(self, seconds: float, call: Callable[..., None], *given: object) -> None:
-        self.set.append((seconds, partial(call, *given)))
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self.soon.append(call)
 
 
 def opened(app: ASGIApp, line: Line, state: ServerState) -> LimitedProtocol:

@@ -1,4 +1,4 @@
-"""Which of the clients that leave their replies is cut off."""
+"""Clients that do not take their replies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.server.sending import FRESH_SECONDS, STALLED_BYTES, StallWatch, UnreadReplies
+from app.server.sending import STALLED_BYTES, StallWatch, UnreadReplies
 
 STALL_SECONDS = 30.0
 
@@ -53,24 +53,19 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
     return Loop()
 
 
-def test_who_takes_nothing_goes_before_who_is_slow_or_new(loop: Loop) -> None:
-    """Also just after the slow one was looked at; a reply counts whole until it is taken."""
+def test_the_connection_with_the_largest_unread_reply_is_closed(loop: Loop) -> None:
+    """A reply counts whole until it is taken; once one is gone there is room again."""
     unread = UnreadReplies(100_000_000, stall_seconds=STALL_SECONDS)
-    reading, idle = (Client(unread, loop, 40_000_000) for _ in range(2))
-    loop.now = STALL_SECONDS
-    reading.left -= 30_000_000
-    idle.left -= STALLED_BYTES
-    for check in loop.later[:2]:
-        check()
-    loop.now += FRESH_SECONDS / 2
-    fresh = [Client(unread, loop, 15_000_000)]
-    assert not any(each.cut for each in (reading, idle, *fresh))
-    fresh.append(Client(unread, loop, 15_000_000))
-    assert [each.cut for each in (reading, idle, *fresh)] == [False, True, False, False]
+    clients = [Client(unread, loop, size) for size in (40_000_000, 45_000_000)]
+    clients[1].left -= 20_000_000
+    clients.append(Client(unread, loop, 15_000_001))
+    assert [each.cut for each in clients] == [False, True, False]
+    clients.append(Client(unread, loop, 44_999_999))
+    assert [each.cut for each in clients] == [False, True, False, False]
 
 
 def test_a_connection_that_is_just_closed_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its descriptor is closed before anybody is told of it."""
+    """Its descriptor is closed before connection_lost is called."""
 
     def closed(*_: Any) -> bytes:
         raise OSError(errno.EBADF, "closed")
@@ -81,8 +76,8 @@ def test_a_connection_that_is_just_closed_harms_no_other(monkeypatch: pytest.Mon
     assert [first.cut, second.cut].count(True) == 1
 
 
-def test_who_takes_less_than_it_must_is_cut_off(loop: Loop) -> None:
-    """And who takes as much is not."""
+def test_a_client_that_takes_less_than_it_must_is_cut_off(loop: Loop) -> None:
+    """One that takes just as much is not."""
     unread = UnreadReplies(100_000_000, stall_seconds=STALL_SECONDS)
     slow, stalled = (Client(unread, loop, 1_000_000) for _ in range(2))
     loop.now = STALL_SECONDS

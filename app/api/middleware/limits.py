@@ -32,7 +32,6 @@ class BodyLimits:
             return
         headers = Headers(scope=scope)
         cap = min(self._routes.body_cap(route), self._budget.limit)
-        scope["state"]["body_limit"] = cap  # the server counts what the framing of chunks takes
         # The server's parser has checked that it is a number.
         length = int(headers.get("content-length", "0"))
         refusal = _encoding_fault(headers) or _length_fault(length, cap)
