@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from app.api.error_codes import ErrorCode, error_codes
-from app.api.openapi import for_people
 from app.api.pages import PACKED, STATIC, add_files, read_asset
 
 # Swagger UI styles its elements, draws icons from data: addresses and shows a reply that is a
@@ -30,7 +29,6 @@ def router() -> APIRouter:
     routes.add_api_route("/openapi.json", openapi)
     routes.add_api_route("/docs", page)
     routes.add_api_route("/docs/errors", errors_page)
-    routes.add_api_route("/docs/openapi.json", openapi_for_people)
     add_files(
         routes, "docs", {name.removesuffix(PACKED): read_asset(STATIC / name) for name in FILES}
     )
@@ -39,11 +37,6 @@ def router() -> APIRouter:
 
 async def openapi(request: Request) -> Response:
     return JSONResponse(request.app.openapi())
-
-
-async def openapi_for_people(request: Request) -> Response:
-    """What the page shows; programs read /openapi.json."""
-    return JSONResponse(for_people(request.app.openapi()))
 
 
 async def page() -> Response:

@@ -1,10 +1,15 @@
-"""Every `code` that a client can receive: its status, its title, and when it comes."""
+"""Every `code` that a client can receive: its status, its title, and when it comes.
+
+`python -m app.api.error_codes` writes the table of docs/errors.md.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 
 from app.api.errors import HTTP_CODES, STATUS
 from app.contracts.errors import OperatorError, PaddlepoolError
@@ -88,7 +93,9 @@ WHEN: Mapping[str, str] = {
         "The process that worked on this request died. Others are not affected; try again."
     ),
 }
-"""By code, in Markdown's `code` and plain words; docs/errors.md says the same."""
+"""By code, in Markdown."""
+
+HEAD = "| code | status | title | when |\n|---|---|---|---|"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -113,3 +120,15 @@ def error_codes() -> list[ErrorCode]:
         ErrorCode(code, status, title, WHEN[code])
         for code, status, title in sorted(domain | of_http)
     ]
+
+
+def with_table(page: str) -> str:
+    """The text of docs/errors.md with its table made anew."""
+    rows = [f"| `{row.code}` | {row.status} | {row.title} | {row.when} |" for row in error_codes()]
+    table = "\n".join([HEAD, *rows])
+    return re.sub(rf"{re.escape(HEAD)}(\n\|.*)*", lambda _: table, page)
+
+
+if __name__ == "__main__":
+    PAGE = Path("docs/errors.md")
+    PAGE.write_text(with_table(PAGE.read_text("utf-8")), "utf-8")

@@ -1,8 +1,8 @@
-"""The OpenAPI document: one for programs, and the same with its errors folded for the page."""
+"""The OpenAPI document, which programs read and /docs shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -10,7 +10,6 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from app.api.error_codes import error_codes
 from app.api.problems import Problem, ProtocolError
 
 REFERENCE = "#/components/schemas/{model}"
@@ -46,41 +45,6 @@ def title(router: APIRouter) -> None:
         if isinstance(route, APIRoute) and not route.summary:
             first = " ".join(route.description.partition("\n\n")[0].split())
             route.summary = first.partition(". ")[0].partition("; ")[0].rstrip(".") or None
-
-
-def for_people(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with one row for all errors of an operation, and the table of codes behind it.
-
-    Thirteen statuses with one schema and one example each would hide the reply that is looked for.
-    """
-    paths = {
-        path: {
-            method: {**operation, "responses": _folded(operation["responses"])}
-            for method, operation in methods.items()
-        }
-        for path, methods in schema["paths"].items()
-    }
-    schemas = schema["components"]["schemas"]
-    problem = schemas[Problem.__name__]
-    told = {**problem, "description": f"{problem['description']}\n\n{_table()}"}
-    components = {**schema["components"], "schemas": {**schemas, Problem.__name__: told}}
-    return {**schema, "paths": paths, "components": components}
-
-
-def _folded(responses: Mapping[str, Any]) -> dict[str, Any]:
-    errors = {status: reply for status, reply in responses.items() if status[0] in "45"}
-    kept = {status: reply for status, reply in responses.items() if status not in errors}
-    folded = {
-        "description": f"An error: {', '.join(sorted(errors))}. Its `code` says which one; "
-        "[all codes, and when each comes](/docs/errors).",
-        "content": next(iter(errors.values()))["content"],
-    }
-    return {**kept, "default": folded}
-
-
-def _table() -> str:
-    rows = [f"| `{row.code}` | {row.status} | {row.when} |" for row in error_codes()]
-    return "\n".join(["| code | status | when |", "|---|---|---|", *rows])
 
 
 def _drop_undeclared(paths: dict[str, Any]) -> None:

@@ -24,7 +24,8 @@ class FieldFault(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 defines it. `code` is stable; `detail` is for people."""
+    """An error, as RFC 9457 defines it. `code` is stable, and /docs/errors says when each comes;
+    `detail` is for people."""
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -138,22 +138,6 @@ def test_the_page_of_errors_says_when(product: Client) -> None:
     assert product.get("/docs/errors").headers["content-security-policy"].startswith("default-src")
 
 
-def test_the_pages_document_has_one_row_for_all_errors(
-    product: Client, schema: dict[str, Any]
-) -> None:
-    """With the statuses in words and the table of codes at the schema; the rest is the same."""
-    folded = product.get("/docs/openapi.json").json()
-    for (_, path, whole), (_, _, shown) in zip(operations(schema), operations(folded), strict=True):
-        [error] = [reply for status, reply in shown["responses"].items() if status == "default"]
-        statuses = [status for status in whole["responses"] if status[0] in "45"]
-        assert ", ".join(sorted(statuses)) in error["description"], path
-        assert shown["responses"].keys() == whole["responses"].keys() - set(statuses) | {"default"}
-        assert {**shown, "responses": 0} == {**whole, "responses": 0}
-    problem = folded["components"]["schemas"]["Problem"]["description"]
-    assert "| `text_too_long` | 422 | More characters than the limit. |" in problem
-    assert "text_too_long" not in schema["components"]["schemas"]["Problem"]["description"]
-
-
 def test_no_parameter_is_offered_twice(schema: dict[str, Any]) -> None:
     """In the query and in the body."""
 
