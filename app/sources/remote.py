@@ -16,6 +16,7 @@ from app.repository.manifest import FILE_NAME, MANIFEST
 
 EXTRAS = "pip install 'paddlepool[sources]'"
 BLOCK_BYTES = 1 << 20
+MOST_FILES = 100_000
 MODEL_FILES = ("config.toml", "MODEL_CARD.md")
 STAMPS = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "LastModified", "updated")
 """What tells one content from another of the same size, by the names that file systems use."""
@@ -59,11 +60,17 @@ class Source:
     def models(self) -> Mapping[str, RemoteModel]:
         """Everything that is there now, in one listing.
 
-        Raises DownloadError when the source does not answer or holds no version at all: an empty
-        answer is more often a mistaken address than a wish to serve nothing.
+        Raises DownloadError when the source does not answer, lists too much, or holds no version at
+        all: an empty answer is more often a mistaken address than a wish to serve nothing.
         """
         with self._translated("cannot be listed"):
             found = self._files.find(self._root, detail=True)
+        if len(found) > MOST_FILES:
+            raise DownloadError(
+                f"{self.address} lists more than {MOST_FILES} files",
+                limit=MOST_FILES,
+                received=len(found),
+            )
         models: dict[str, RemoteModel] = {}
         for path, details in found.items():
             parts = PurePosixPath(str(path)[len(self._root) :].lstrip("/")).parts
@@ -86,13 +93,18 @@ class Source:
         return b"".join(self.blocks(file))
 
     def blocks(self, file: RemoteFile) -> Iterator[bytes]:
-        """The file's bytes, at most as many as the listing said. Raises DownloadError."""
+        """The file's bytes, as many as the listing said.
+
+        Raises DownloadError where there are fewer, or where more come than were asked for.
+        """
         left = file.bytes
         with (
             self._translated(f"cannot be read: {file.path}"),
             self._files.open(file.path) as opened,
         ):
             while left and (block := opened.read(min(BLOCK_BYTES, left))):
+                if len(block) > left:
+                    raise DownloadError(f"{file.path}: the source gave more than it listed")
                 left -= len(block)
                 yield block
         if left:
@@ -122,7 +134,9 @@ class Source:
 
 
 def _remote_file(path: str, details: Mapping[str, Any]) -> RemoteFile:
-    size = int(details.get("size") or 0)
+    size = details.get("size") or 0
+    if type(size) is not int or size < 0:
+        raise DownloadError(f"{path} has the size {str(size)[:40]!r}")
     stamps = [str(details[name]) for name in STAMPS if details.get(name)]
     return RemoteFile(path, size, "|".join((str(size), *stamps)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -61,7 +62,6 @@ def _sync_model(
     changes: Changes,
 ) -> None:
     name = directory.name
-    directory.mkdir(exist_ok=True)
     config = _sync_config(source, directory, model, changes)
     for label, found in model.files.items():
         if label != CONFIG:
@@ -91,6 +91,8 @@ def _sync_model(
                 changes.refused[label] = error.message
                 if isinstance(error, ManifestError):  # else the way may be at fault: tried again
                     refused[label] = looks
+                with contextlib.suppress(OSError):  # it holds something else
+                    directory.rmdir()
                 continue
             changes.taken.append(label)
             refused.pop(label, None)
@@ -145,9 +147,10 @@ def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteF
     What stands under that number already stays until the new content is complete.
     """
     place = model / str(version)
+    text = source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES)
     with staging_name(model) as staging:
-        staging.mkdir()
-        _write(staging / MANIFEST, [source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES)])
+        staging.mkdir(parents=True)
+        _write(staging / MANIFEST, [text])
         label = f"{model.name}/{version}"
         with _labelled(label, staging):
             manifest = read_manifest(staging)
@@ -199,6 +202,7 @@ def _write(path: Path, blocks: Iterable[bytes]) -> None:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
     with staging_name(path.parent) as temporary:
         _write(temporary, [content])
         temporary.rename(path)

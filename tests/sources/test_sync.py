@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -9,8 +10,10 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from fsspec import AbstractFileSystem, register_implementation
 
 from app.contracts.errors import ConfigError, DownloadError
 from app.repository.layout import ModelRepository
@@ -195,6 +198,69 @@ def test_an_empty_source_is_an_error_and_changes_nothing(origin: Path, local: Pa
     with pytest.raises(DownloadError, match="holds no MODEL/VERSION"):
         synced(origin, local)
     assert served(local) == {"double": (1,)}
+
+
+class Hostile(AbstractFileSystem):  # type: ignore[misc]
+    """Lists `sizes` by path, and gives more than it is asked for."""
+
+    protocol = "hostile"
+    cachable = False
+    sizes: ClassVar[dict[str, object]] = {}
+
+    def find(self, path: str, **_options: object) -> dict[str, dict[str, object]]:
+        return {f"{path}/{name}": {"size": size} for name, size in self.sizes.items()}
+
+    def open(self, *_arguments: object, **_options: object) -> Hostile:
+        return self
+
+    def __enter__(self) -> Hostile:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def read(self, size: int) -> bytes:
+        return b"#" * (size + 1)
+
+
+def hostile(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, object]) -> Source:
+    register_implementation("hostile", Hostile, clobber=True)
+    monkeypatch.setattr(Hostile, "sizes", sizes)
+    return Source("hostile://bucket")
+
+
+def test_a_source_that_gives_more_than_it_listed_is_refused(
+    local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be read for ever."""
+    names = {f"model{number}/1/manifest.json": 9 for number in range(3)}
+    changes = sync(hostile(monkeypatch, dict(names)), local)
+    assert sorted(changes.refused) == ["model0/1", "model1/1", "model2/1"]
+    assert "gave more than it listed" in changes.refused["model0/1"]
+    assert [path.name for path in local.iterdir()] == [".refused.json"]
+
+
+def test_a_refused_model_leaves_no_directory(origin: Path, local: Path) -> None:
+    write_version(origin / "other" / "1")
+    (origin / "other" / "1" / "manifest.json").write_text("{", "utf-8")
+    assert list(synced(origin, local).refused) == ["other/1"]
+    assert not (local / "other").exists()
+
+
+@pytest.mark.parametrize("size", ["abc", math.inf, math.nan, -1, [1]], ids=str)
+def test_a_listed_size_that_is_none_is_named(
+    local: Path, monkeypatch: pytest.MonkeyPatch, size: object
+) -> None:
+    source = hostile(monkeypatch, {"double/1/manifest.json": size})
+    with pytest.raises(DownloadError, match=r"double/1/manifest\.json has the size"):
+        sync(source, local)
+
+
+def test_a_listing_without_end_is_refused(local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.sources.remote.MOST_FILES", 10)
+    source = hostile(monkeypatch, {f"double/{n}/manifest.json": 1 for n in range(1, 12)})
+    with pytest.raises(DownloadError, match="more than 10 files"):
+        sync(source, local)
 
 
 @pytest.mark.parametrize("address", ["nothing://bucket", "gs://bucket"], ids=["scheme", "extra"])
