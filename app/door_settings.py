@@ -6,7 +6,7 @@ import ipaddress
 import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator
 from pydantic_settings import NoDecode
 
 KIB = 1024
@@ -16,8 +16,20 @@ HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|[0-9a-f:.]+")
 DoorName = Literal["rembg", "removebg", "tei", "huggingface", "paddlex"]
 DOOR_NAMES: tuple[DoorName, ...] = get_args(DoorName)
 
+
+def split_words(value: Any) -> Any:
+    """A list as the environment has it: words with commas between them. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    items = tuple(item.strip() for item in value.split(",") if item.strip())
+    if value.strip() and not items:
+        raise ValueError("expected words separated by commas")
+    return items
+
+
 Bytes = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_words)]
 
 
 class DoorSettings(BaseModel):
@@ -68,19 +80,19 @@ class DoorSettings(BaseModel):
         " that their clients do not take, in bytes; 0 takes a quarter of the machine's or the"
         " container's.",
     )
-    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+    allowed_hosts: Words = Field(
         (),
         description="Names that a request's Host may have, else 400, as `api.example` or"
         " `*.example`; `*`: every name; left out, those of this machine's loopback where the"
         " server listens there, and every name elsewhere.",
     )
 
-    doors: Annotated[tuple[DoorName, ...], NoDecode] = Field(
+    doors: Annotated[tuple[DoorName, ...], NoDecode, BeforeValidator(split_words)] = Field(
         DOOR_NAMES,
         description="Formats of other servers that this one answers as well, of `rembg`,"
         " `removebg`, `tei`, `huggingface` and `paddlex`; empty: none.",
     )
-    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
+    trusted_proxies: Words = Field(
         (),
         description="Addresses or networks, as `10.0.0.0/8`, of proxies whose X-Forwarded-For tells"
         " the client's address.",
@@ -97,11 +109,6 @@ class DoorSettings(BaseModel):
     quota_concurrent_requests: int = Field(
         0, ge=0, description="Requests at one time of one key or address; 0: any number."
     )
-
-    @field_validator("allowed_hosts", "doors", "trusted_proxies", mode="before")
-    @classmethod
-    def _split_words(cls, value: Any) -> Any:
-        return split_words(value)
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -127,16 +134,6 @@ class DoorSettings(BaseModel):
         if not all(HOST.fullmatch(name) for name in names):
             raise ValueError("each is a host name, *.name, an address or *, without a port")
         return names
-
-
-def split_words(value: Any) -> Any:
-    """A list as the environment has it: words with commas between them. Raises ValueError."""
-    if not isinstance(value, str):
-        return value
-    items = tuple(item.strip() for item in value.split(",") if item.strip())
-    if value.strip() and not items:
-        raise ValueError("expected words separated by commas")
-    return items
 
 
 def is_loopback(host: str) -> bool:

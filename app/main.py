@@ -22,6 +22,7 @@ from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
 from app.codecs.pool import CodecPool
 from app.codecs.service import Codecs
+from app.codecs.sniff import formats_named
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.dataplane import DataPlane
 from app.doors.opened import open_doors
@@ -259,6 +260,14 @@ def model_source(settings: Settings) -> Callable[[threading.Event], bool] | None
 
 def build_workers(settings: Settings, metrics: Metrics) -> Workers:
     """The executors that pipelines share; /metrics counts the codec processes among them."""
+    limits = PictureLimits(
+        pixels=settings.image_max_pixels,
+        side=settings.image_max_side,
+        scans=settings.jpeg_max_scans,
+        png_pixels=settings.png_max_pixels,
+        seconds=settings.codec_timeout_seconds,
+        formats=formats_named(settings.picture_formats),
+    )
     pool = CodecPool(
         count=settings.codec_processes,
         queue_size=settings.codec_queue_size,
@@ -269,15 +278,7 @@ def build_workers(settings: Settings, metrics: Metrics) -> Workers:
     metrics.watch_codecs(lambda: pool.live)
     return Workers(
         codec=Codecs(
-            pool=pool,
-            pictures=PictureStore(budget=settings.picture_memory_bytes),
-            limits=PictureLimits(
-                pixels=settings.image_max_pixels,
-                side=settings.image_max_side,
-                scans=settings.jpeg_max_scans,
-                png_pixels=settings.png_max_pixels,
-                seconds=settings.codec_timeout_seconds,
-            ),
+            pool=pool, pictures=PictureStore(budget=settings.picture_memory_bytes), limits=limits
         ),
         text=ThreadPoolExecutor(settings.text_threads, thread_name_prefix="text"),
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     Field,
     SecretStr,
     ValidationError,
@@ -18,12 +19,14 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.contracts.errors import ConfigError
-from app.door_settings import LOOPBACK, DoorSettings, Seconds, is_loopback, split_words
+from app.door_settings import LOOPBACK, DoorSettings, Seconds, Words, is_loopback, split_words
 from app.door_settings import Bytes as Bytes  # tasks use it for their own
 
 PREFIX = "PADDLEPOOL_"
 KEYS_FILE = PREFIX + "API_KEYS_FILE"
 KIB, MIB = 1024, 1024 * 1024
+
+Keys = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split_words)]
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -89,6 +92,10 @@ class Settings(BaseSettings, DoorSettings):
     image_max_side: int = Field(
         16_384, ge=1, le=65_535, description="Longest side of an uploaded picture, in pixels."
     )
+    picture_formats: Words = Field(
+        (),
+        description="Formats of pictures that are accepted, as `jpeg,png,heic`; without any, all.",
+    )
     jpeg_max_scans: int = Field(
         100, ge=1, description="Most scans of a JPEG; more are a decompression bomb."
     )
@@ -122,9 +129,7 @@ class Settings(BaseSettings, DoorSettings):
         1_536 * MIB, ge=256 * MIB, description="Address space of one codec process, in bytes."
     )
     codec_timeout_seconds: Seconds = Field(
-        5.0,
-        description="Longest time to decode a picture of the most pixels; a smaller one has less,"
-        " at least two fifths. Encoding has the request's deadline.",
+        5.0, description="Time to decode the largest picture; smaller ones have two fifths or more."
     )
     codec_queue_size: int = Field(
         32, ge=1, le=10_000, description="Pictures that may wait to be opened, else 503."
@@ -160,7 +165,7 @@ class Settings(BaseSettings, DoorSettings):
         description="Share of the answered requests that is run again, in idle moments, on the"
         " model's other instance groups, to compare their times and outputs.",
     )
-    shadow_groups: Annotated[tuple[str, ...], NoDecode] = Field(
+    shadow_groups: Words = Field(
         (),
         description="Instance groups to run them on, in every model that has them; without any,"
         " all that are started.",
@@ -182,14 +187,14 @@ class Settings(BaseSettings, DoorSettings):
         None, description="File that keeps chosen default groups for the next start; or `off`."
     )
 
-    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+    api_keys: Keys = Field(
         (), description="Keys of which a request must carry one; none means open to all."
     )
     api_keys_file: Path | None = Field(
         None,
         description="File with further keys, one on each line and at least one; read at start.",
     )
-    start_group_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+    start_group_keys: Keys = Field(
         (),
         description="Keys that alone may start an instance group by naming it; they open what other"
         " keys open. Without any, every client may.",
@@ -201,14 +206,9 @@ class Settings(BaseSettings, DoorSettings):
         False, description="Whether health and readiness endpoints ask for a key, too."
     )
     metrics_needs_key: bool = Field(False, description="Whether /metrics asks for a key, too.")
-    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+    cors_origins: Words = Field(
         (), description="Web origins that may call the server from a browser; none by default."
     )
-
-    @field_validator("api_keys", "cors_origins", "shadow_groups", "start_group_keys", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        return split_words(value)
 
     @field_validator("default_models", mode="before")
     @classmethod

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.util import find_spec
 
-from app.contracts.errors import UnsupportedMediaType
+from app.contracts.errors import ConfigError, UnsupportedMediaType
 
 ACCEPTED = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF")
 HEIC_DECODER = "pi_heif"
@@ -38,6 +38,17 @@ _PREFIXES = (
 def accepted_formats() -> tuple[str, ...]:
     """ACCEPTED, and HEIC where its decoder, an extra, is installed."""
     return (*ACCEPTED, "HEIC") if find_spec(HEIC_DECODER) else ACCEPTED
+
+
+def formats_named(names: Iterable[str]) -> tuple[str, ...]:
+    """The accepted formats with these names, in any case. Raises ConfigError for another name."""
+    known = {name.lower(): name for name in accepted_formats()}
+    if unknown := [name for name in names if name.lower() not in known]:
+        raise ConfigError(
+            f"PADDLEPOOL_PICTURE_FORMATS: {', '.join(unknown)} cannot be read here; "
+            f"formats are {', '.join(known)}"
+        )
+    return tuple(known[name.lower()] for name in names)
 
 
 def sniff(body: bytes, only: Sequence[str] = ()) -> str:

@@ -13,7 +13,9 @@ from PIL import Image
 from app.codecs.decode import decode
 from app.codecs.jpeg_header import check_scans
 from app.codecs.limits import PictureLimits
+from app.codecs.sniff import formats_named
 from app.contracts.errors import (
+    ConfigError,
     FileMissing,
     ImageUnreadable,
     ResolutionTooHigh,
@@ -172,6 +174,17 @@ def test_other_formats_are_refused_by_name(body: bytes, name: str | None) -> Non
         decode(body, LIMITS)
     assert caught.value.received == name
     assert "JPEG, PNG, WebP, GIF, BMP" in caught.value.message
+
+
+def test_an_operator_may_accept_fewer_formats() -> None:
+    """415 with the list for the others; a name that is not known ends the start."""
+    limits = PictureLimits(formats=formats_named(["png", "JPEG"]))
+    assert decode(pictures.encoded(pictures.corners(), "PNG"), limits).shape == UPRIGHT.shape
+    with pytest.raises(UnsupportedMediaType) as caught:
+        decode(pictures.encoded(pictures.corners(), "GIF"), limits)
+    assert (caught.value.limit, caught.value.received) == ("PNG, JPEG", "GIF")
+    with pytest.raises(ConfigError, match="PADDLEPOOL_PICTURE_FORMATS: jxl"):
+        formats_named(["png", "jxl"])
 
 
 def test_no_bytes_are_a_missing_file() -> None:
