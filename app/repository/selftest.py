@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +20,13 @@ from app.repository.config import Budget, InstanceGroup
 from app.repository.plain_files import open_plain_file
 
 SELFTEST = "selftest.npz"
+MOST_BYTES = 256 << 20
+"""Of all its arrays together: the server's own process unpacks them."""
+
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+UNREADABLE = (
+    OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,22 +137,43 @@ def read_selftest(
     An output may be empty along a free axis (nothing found): its dtype and shape are tested then.
     """
     label = f"{directory.parent.name}/{directory.name}/{SELFTEST}"
+    tensors = [
+        f"{kind}.{each.name}"
+        for kind, specs in (("input", inputs), ("output", outputs))
+        for each in specs
+    ]
     try:
-        with (
-            open_plain_file(directory / SELFTEST) as file,
-            np.load(file, allow_pickle=False) as archive,
-        ):
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        with open_plain_file(directory / SELFTEST) as file, zipfile.ZipFile(file) as archive:
+            arrays = _unpacked(archive, {"tolerance", *tensors}, label)
+    except UNREADABLE as error:
         raise ManifestError(f"{label} cannot be read as arrays") from error
     tolerance = arrays.get("tolerance")
-    if tolerance is None or tolerance.ndim != 0 or not 0 < float(tolerance) < np.inf:
+    one = tolerance is not None and tolerance.ndim == 0 and tolerance.dtype.kind in "fiu"
+    if tolerance is None or not one or not 0 < float(tolerance) < np.inf:
         raise ManifestError(f"{label}: tolerance must be one positive number")
     return SelfTest(
         inputs=_fitting(arrays, "input", inputs, label),
         outputs=_fitting(arrays, "output", outputs, label),
         tolerance=float(tolerance),
     )
+
+
+def _unpacked(archive: zipfile.ZipFile, names: Collection[str], label: str) -> dict[str, Array]:
+    """The arrays of these names, where all together unpack to MOST_BYTES at most."""
+    members = {name: each for each in archive.infolist() if (name := each.filename[:-4]) in names}
+    size = sum(each.file_size for each in members.values())  # no member gives more than it says
+    if size > MOST_BYTES:
+        raise ManifestError(
+            f"{label} unpacks to {size} bytes, the limit is {MOST_BYTES}",
+            limit=MOST_BYTES,
+            received=size,
+        )
+    if any(each.compress_type not in PACKED for each in members.values()):
+        raise ValueError("a compression that numpy does not use")
+    return {
+        name: np.lib.format.read_array(io.BytesIO(archive.read(each)), allow_pickle=False)
+        for name, each in members.items()
+    }
 
 
 def _fitting(

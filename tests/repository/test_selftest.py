@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +36,9 @@ class Answering:
         return self.outputs
 
 
-def written(directory: Path, *, x: Array = X, boxes: Array = NONE) -> Path:
+def written(directory: Path, *, x: Array = X, boxes: Array = NONE, tolerance: object = 0.1) -> Path:
     arrays: dict[str, Any] = {"input.x": x, "output.boxes": boxes}
-    np.savez(directory / "selftest.npz", tolerance=np.float64(0.1), **arrays)
+    np.savez(directory / "selftest.npz", tolerance=np.array(tolerance), **arrays)
     return directory
 
 
@@ -58,15 +60,60 @@ def test_an_output_may_be_empty_along_a_free_axis(tmp_path: Path) -> None:
         ({}, TensorSpec("boxes", "int64", (1, 4)), r"output.boxes should be int64 \[1, 4\]"),
         ({"x": X[:0]}, BOXES, r"input.x should be float32 \[-1, 2\], received float32 \[0, 2\]"),
         ({"boxes": NONE.astype(np.int32)}, BOXES, r"received int32 \[0, 4\]"),
+        ({"tolerance": "abc"}, BOXES, "tolerance must be one positive number"),
+        ({"tolerance": -1.0}, BOXES, "tolerance must be one positive number"),
     ],
-    ids=["a fixed axis", "an empty input", "another dtype"],
+    ids=["a fixed axis", "an empty input", "another dtype", "a word", "a negative tolerance"],
 )
 def test_what_proves_nothing_is_refused(
-    arrays: Mapping[str, Array], outputs: TensorSpec, named: str, tmp_path: Path
+    arrays: Mapping[str, Any], outputs: TensorSpec, named: str, tmp_path: Path
 ) -> None:
     """An empty output where the size is fixed, and an empty input anywhere."""
     with pytest.raises(ManifestError, match=named):
         read_selftest(written(tmp_path, **arrays), INPUTS, (outputs,))
+
+
+def archived(directory: Path, name: str, content: bytes, kind: int) -> Path:
+    """A self-test with one member of this content."""
+    with zipfile.ZipFile(directory / "selftest.npz", "w", kind) as archive:
+        archive.writestr(name, content)
+    return directory
+
+
+def npy(shape: str, values: bytes) -> bytes:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + values
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "named"),
+    [
+        (bytes(300 << 20), zipfile.ZIP_DEFLATED, "unpacks to 314572800 bytes, the limit is"),
+        (npy("(4398046511104,)", b""), zipfile.ZIP_STORED, "cannot be read as arrays"),
+        (npy("(4, 2)", bytes(8)), zipfile.ZIP_STORED, "cannot be read as arrays"),
+        (bytes(1 << 20), zipfile.ZIP_BZIP2, "cannot be read as arrays"),
+    ],
+    ids=["a bomb", "a claim of 16 TiB", "too short", "another compression"],
+)
+def test_an_archive_is_measured_before_it_is_unpacked(
+    content: bytes, kind: int, named: str, tmp_path: Path
+) -> None:
+    """It is read by the server's own process."""
+    tracemalloc.start()
+    with pytest.raises(ManifestError, match=named):
+        read_selftest(archived(tmp_path, "input.x.npy", content, kind), INPUTS, (BOXES,))
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    with pytest.raises(ManifestError, match=named):
+        read_selftest(tmp_path, INPUTS, (BOXES,))
+    assert tracemalloc.get_traced_memory()[1] - before < 4 << 20
+    tracemalloc.stop()
+
+
+def test_what_no_tensor_is_called_is_not_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(written(tmp_path) / "selftest.npz", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("other.npy", bytes(300 << 20))
+    assert set(read_selftest(tmp_path, INPUTS, (BOXES,)).inputs) == {"x"}
 
 
 def test_an_output_of_another_dtype_is_found() -> None:
