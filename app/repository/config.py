@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import re
 import tomllib
 from collections.abc import Sequence
@@ -222,13 +223,17 @@ class ModelConfig(_Table):
 
 
 def load_config(path: Path) -> ModelConfig:
-    """Read config.toml; a missing file means the defaults.
+    """Read MODEL/config.toml; a missing file means the defaults. It may be a link within the
+    repository, as clusters mount configuration.
 
     Raises ConfigError naming each fault, and OSError where the system does not let us read it.
     """
     label = f"{path.parent.name}/{path.name}"
+    found = Path(os.path.realpath(path))
+    if not found.is_relative_to(os.path.realpath(path.parent.parent)):
+        raise ConfigError(f"{label} is a link out of the model repository")
     try:
-        with open_plain_file(path, follow=True) as file:
+        with open_plain_file(found) as file:
             text = file.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError as error:
         if path.is_symlink():  # somebody meant something else than the defaults

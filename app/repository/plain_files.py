@@ -9,14 +9,13 @@ from io import BufferedReader
 from pathlib import Path
 
 
-def open_plain_file(path: Path, *, follow: bool = False) -> BufferedReader:
-    """Open without waiting on a pipe, and, unless told to `follow`, without following a link.
+def open_plain_file(path: Path) -> BufferedReader:
+    """Open without waiting on a pipe and without following a link.
 
     Raises OSError, also for anything but a regular file.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, flags)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENODEV):  # a socket, or a device that is not there
             raise _irregular() from error

@@ -61,11 +61,19 @@ def test_only_regular_files_are_read(
 
 
 def test_a_config_may_be_a_link_and_has_an_end(tmp_path: Path) -> None:
-    """Clusters mount configuration as links. A megabyte of it is enough."""
-    (tmp_path / "real").write_text("default_group = 'onednn'")
-    (tmp_path / "config.toml").symlink_to("real")
-    assert load_config(tmp_path / "config.toml") == ModelConfig()
-    (tmp_path / "real").write_bytes(b"#" * (MAX_CONFIG_BYTES + 1))
+    """Clusters mount configuration as links within the repository. A megabyte of it is enough."""
+    config = tmp_path / "repository" / "model" / "config.toml"
+    real = config.parent / "..data" / "real"
+    real.parent.mkdir(parents=True)
+    real.write_text("default_group = 'onednn'")
+    config.symlink_to("..data/real")
+    assert load_config(config) == ModelConfig()
+    real.write_bytes(b"#" * (MAX_CONFIG_BYTES + 1))
     with pytest.raises(ConfigError, match="larger than"):
-        load_config(tmp_path / "config.toml")
-    assert load_config(tmp_path / "nothing.toml") == ModelConfig()
+        load_config(config)
+    assert load_config(config.parent / "nothing.toml") == ModelConfig()
+    (tmp_path / "outside").write_text("default_group = 'onednn'")
+    config.unlink()
+    config.symlink_to(tmp_path / "outside")
+    with pytest.raises(ConfigError, match="a link out of the model repository"):
+        load_config(config)
