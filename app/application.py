@@ -18,7 +18,7 @@ from app.api import docs, errors, info, metrics, openapi, pages
 from app.api.compare import data
 from app.api.middleware.access import Access
 from app.api.middleware.agents import Agents
-from app.api.middleware.body_budget import BodyBudget
+from app.api.middleware.budget import Budget
 from app.api.middleware.disconnect import Disconnect
 from app.api.middleware.gates import Gates
 from app.api.middleware.keys import KeyRules, Keys
@@ -250,7 +250,7 @@ def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
             metrics_needs_key=settings.metrics_needs_key,
         ),
         purses=Purses(quotas) if quotas else None,
-        bodies=BodyBudget(body_memory(settings)),
+        bodies=Budget(body_memory(settings), what="bytes of request bodies"),
     )
 
 

@@ -20,6 +20,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.api.errors import INTERNAL, fault_of, http_fault, log_failure
 from app.api.middleware.access import CLIENT_GONE, record, request_id_of
+from app.api.middleware.budget import too_large
 from app.api.middleware.gates import Gates
 from app.api.middleware.quotas import Purses, is_free
 from app.api.problems import Fault
@@ -197,13 +198,10 @@ class Calls:
     async def _reply(self, method: Method, messages: AsyncIterator[bytes], call: Call) -> bytes:
         message = await self._arrivals.next(messages)
         bodies = self._gates.bodies
-        arrival = bodies.begin(len(message))
-        try:
-            bodies.take(arrival, len(message))
-            bodies.finish(arrival)
+        if len(message) > bodies.limit:
+            raise too_large(bodies.limit, len(message))
+        with bodies.held(len(message)):
             return await method.answer(message, call)
-        finally:
-            bodies.end(arrival)
 
     async def _address(self, context: Any, headers: Headers) -> str:
         """The client's, which a trusted proxy tells."""

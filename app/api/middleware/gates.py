@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.api.middleware.body_budget import BodyBudget
+from app.api.middleware.budget import Budget
 from app.api.middleware.keys import KeyRules
 from app.api.middleware.quotas import Purses
 
@@ -15,4 +15,4 @@ class Gates:
 
     keys: KeyRules
     purses: Purses | None
-    bodies: BodyBudget
+    bodies: Budget

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import fault_of
-from app.api.middleware.body_budget import Arrival, BodyBudget, too_large
+from app.api.middleware.budget import Budget, too_large
 from app.api.problems import reply
 from app.api.routes import RouteTable
 from app.contracts.errors import InputError, UnsupportedEncoding
@@ -17,11 +15,11 @@ from app.contracts.errors import InputError, UnsupportedEncoding
 class BodyLimits:
     """Refuses by Content-Length at once and raises FileTooLarge at the first byte too many.
 
-    A body that finds no room in the budget, or loses it to a faster one, gets 503. A path without a
-    route is answered by the router and its body never read.
+    A body counts in the budget as it arrives and until its request is answered; one that finds no
+    room there gets 503. The router answers a path without a route, and never reads the body.
     """
 
-    def __init__(self, app: ASGIApp, *, routes: RouteTable, budget: BodyBudget) -> None:
+    def __init__(self, app: ASGIApp, *, routes: RouteTable, budget: Budget) -> None:
         self._app = app
         self._routes = routes
         self._budget = budget
@@ -38,35 +36,22 @@ class BodyLimits:
         if refusal is not None:
             await reply(fault_of(refusal), scope)(scope, receive, send)
             return
-        budget, received = self._budget, 0
-        arrival: Arrival | None = None
+        received = 0
 
         async def receive_counted() -> Message:
-            nonlocal received, arrival
+            nonlocal received
             message = await receive()
-            if message["type"] != "http.request":
-                return message
-            if size := len(message.get("body", b"")):
-                received += size
-                if received > cap:
+            if message["type"] == "http.request" and (size := len(message.get("body", b""))):
+                if received + size > cap:
                     raise too_large(cap, f"more than {cap}")
-                arrival = arrival or budget.begin(length)
-                budget.take(arrival, size)
-            if arrival is not None and not message.get("more_body", False):
-                budget.finish(arrival)
+                self._budget.take(size)
+                received += size
             return message
 
         try:
             await self._app(scope, receive_counted, send)
-        except asyncio.CancelledError:
-            if arrival is None or arrival.lost is None or arrival.task is None:
-                raise
-            if arrival.task.uncancel():
-                raise  # its client has gone, too
-            await reply(fault_of(arrival.lost), scope)(scope, receive, send)
         finally:
-            if arrival is not None:
-                budget.end(arrival)
+            self._budget.give_back(received)
 
 
 def _encoding_fault(headers: Headers) -> InputError | None:

@@ -1,0 +1,87 @@
+"""The memory that all request bodies together may hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI, Request
+
+from app.api.middleware.budget import Budget
+from app.application import build_gates
+from app.contracts.errors import Overloaded
+from app.resources import memory_limit
+from tests.api.fakes import Client, assert_problem, make_app, make_settings
+
+
+def test_nothing_is_held_beyond_the_limit() -> None:
+    """What is refused takes nothing, and all is given back, also after an error."""
+    budget = Budget(100, what="bytes of request bodies")
+    with suppress(ZeroDivisionError), budget.held(60):
+        with pytest.raises(Overloaded, match="60 bytes of request bodies") as refused:
+            budget.take(41)
+        assert (refused.value.limit, refused.value.received) == (100, 101)
+        budget.take(40)
+        budget.give_back(40)
+        raise ZeroDivisionError
+    assert budget.used == 0
+
+
+def sized() -> FastAPI:
+    """`/size` takes 2,000 bytes, all bodies together 1,000."""
+    router = APIRouter()
+
+    async def size(request: Request) -> int:
+        return len(await request.body())
+
+    router.add_api_route("/size", size, methods=["POST"], max_body_size=2_000)
+    return make_app(router, settings=make_settings(body_memory_bytes=1_000))
+
+
+def test_a_body_that_finds_no_room_gets_503() -> None:
+    """It frees what it held, and the one that was there first is answered."""
+    app = sized()
+
+    async def scenario() -> tuple[httpx.Response, ...]:
+        held, rest = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield b"x" * 600
+            held.set()
+            await rest.wait()
+            yield b"x" * 400
+
+        async def in_parts() -> AsyncIterator[bytes]:
+            for _ in range(5):
+                yield b"x" * 100
+
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            waiting = asyncio.create_task(client.post("/size", content=slow()))
+            await held.wait()
+            refused = await client.post("/size", content=in_parts())
+            fits = await client.post("/size", content=b"x" * 400)
+            rest.set()
+            return refused, fits, await asyncio.wait_for(waiting, 20)
+
+    refused, *answered = asyncio.run(scenario())
+    assert [reply.json() for reply in answered] == [400, 1_000]
+    assert_problem(refused, 503, "overloaded")
+    assert refused.headers["retry-after"] == "1"
+
+
+def test_a_quarter_of_the_memory_unless_set() -> None:
+    """The machine's, or the container's."""
+    assert build_gates(make_settings(), ()).bodies.limit == memory_limit() // 4
+    assert build_gates(make_settings(body_memory_bytes=1_000), ()).bodies.limit == 1_000
+
+
+def test_a_body_larger_than_the_budget_is_413() -> None:
+    """It could never be taken; 503 would have it sent again and again."""
+    problem = assert_problem(
+        Client(sized()).post("/size", content=b"x" * 1_001), 413, "file_too_large"
+    )
+    assert problem["limit"] == 1_000
