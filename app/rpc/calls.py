@@ -10,7 +10,7 @@ import asyncio
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,18 +20,17 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.api.errors import INTERNAL, fault_of, http_fault, log_failure
 from app.api.middleware.access import CLIENT_GONE, record, request_id_of
-from app.api.middleware.budget import too_large
+from app.api.middleware.budget import Budget, too_large
 from app.api.middleware.gates import Gates
 from app.api.middleware.quotas import Purses, is_free
 from app.api.problems import Fault
 from app.api.services import Services
 from app.contracts.caller import CALLER
 from app.contracts.errors import Overloaded, PaddlepoolError
-from app.rpc.arrivals import Arrivals, KeptOpen, Streams
 from app.rpc.messages import SERVICE
+from app.rpc.places import TOO_LATE, Arrivals, end_call, hold_reply, received
 from app.rpc.spans import begin_span, end_span
 from app.rpc.status import CODES, metadata_of
-from app.rpc.unread import ReplyBudget
 
 METHOD = "POST"
 """What gRPC is in HTTP/2."""
@@ -40,7 +39,6 @@ NOTHING_ASKED = 0
 """Neither logged nor measured."""
 
 DEADLINE = 504
-TOO_LATE = "The client did not send its message in time."
 
 
 @dataclass(slots=True)
@@ -84,12 +82,16 @@ class Calls:
             ProxyHeadersMiddleware(_nothing, trusted_hosts=proxies) if proxies else None
         )
         # Whole messages are assembled before they are seen: no more of them at one time than fit.
-        self._at_once = max(1, gates.bodies.limit // settings.infer_max_bytes)
-        self._arrivals = Arrivals(self._at_once, seconds=settings.receive_timeout_seconds)
-        self._streams = Streams(self._at_once)
-        self._reflections = Streams(max(1, self._at_once // 4))
-        self._unread = ReplyBudget(gates.bodies.limit)
-        self._kept = KeptOpen(max(1, connections // 2))
+        at_once = max(1, gates.bodies.limit // settings.infer_max_bytes)
+        few = max(1, at_once // 4)
+        self._arrivals = Arrivals(at_once, seconds=settings.receive_timeout_seconds)
+        # Calls that ask for no key take no places of those that ask for work.
+        self._free_arrivals = Arrivals(few, seconds=settings.header_timeout_seconds)
+        self._streams = Budget(at_once, what="streams")
+        self._reflections = Budget(few, what="streams of reflection")
+        self._unread = Budget(gates.bodies.limit, what="bytes of unread replies")
+        self._kept = Budget(max(1, connections // 2), what="calls that stay open")
+        self._stream_seconds = settings.receive_timeout_seconds
 
     async def answer(self, method: Method, messages: AsyncIterator[bytes], context: Any) -> bytes:
         """The reply to a call of one message. Ends the call with the error's code and words."""
@@ -98,7 +100,7 @@ class Calls:
         with self._recorded(method, context, call) as state:
             fault, reply = await self._answer(method, messages, context, call)
             try:
-                self._unread.hold(len(reply), context)
+                hold_reply(self._unread, len(reply), context)
             except PaddlepoolError as error:
                 fault = fault_of(error)
                 call.metadata |= metadata_of(fault)
@@ -119,8 +121,10 @@ class Calls:
             await context.abort(
                 CODES[refusal.status], refusal.detail, tuple(first.metadata.items())
             )
-        async with aclosing(self._received(messages, context, self._streams)) as received:
-            async for message in received:
+        seconds = self._stream_seconds
+        messages = received(messages, context, self._streams, seconds=seconds)
+        async with aclosing(messages) as arriving:
+            async for message in arriving:
                 call = Call(context.time_remaining())
                 with self._recorded(method, context, call) as state:
                     fault, reply = await self._answer(method, _only(message), context, call)
@@ -131,18 +135,7 @@ class Calls:
         self, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncGenerator[bytes, None]:
         """The messages of a stream that asks for no key: it takes no place of those that do."""
-        return self._received(messages, context, self._reflections)
-
-    async def _received(
-        self, messages: AsyncIterator[bytes], context: Any, streams: Streams
-    ) -> AsyncGenerator[bytes, None]:
-        """A stream's messages. Ends the call where there is no place for it, or it is lost."""
-        try:
-            with streams.place() as stream, suppress(StopAsyncIteration):
-                while True:
-                    yield await stream.next(messages)
-        except Overloaded as error:
-            await _end(context, error)
+        return received(messages, context, self._reflections, seconds=self._stream_seconds)
 
     @asynccontextmanager
     async def kept_open(self, context: Any) -> AsyncIterator[None]:
@@ -150,9 +143,9 @@ class Calls:
         for those that ask for work. Ends the call where there are too many."""
         with ExitStack() as places:
             try:
-                places.enter_context(self._kept.place())
+                places.enter_context(self._kept.held())
             except Overloaded as error:
-                await _end(context, error)
+                await end_call(context, fault_of(error))
             yield
 
     async def _refusal(self, method: Method, context: Any, call: Call) -> Fault | None:
@@ -160,7 +153,8 @@ class Calls:
         with self._recorded(method, context, call) as state:
             try:
                 await self._admit(method, context)
-                self._streams.make_room()
+                with self._streams.held():
+                    pass  # there is a place
             except PaddlepoolError as error:
                 fault = fault_of(error)
                 state["status"] = fault.status
@@ -196,7 +190,8 @@ class Calls:
         CALLER.set(self._gates.keys.caller(method.path, headers, address))
 
     async def _reply(self, method: Method, messages: AsyncIterator[bytes], call: Call) -> bytes:
-        message = await self._arrivals.next(messages)
+        arrivals = self._free_arrivals if is_free(method.path) else self._arrivals
+        message = await arrivals.next(messages)
         bodies = self._gates.bodies
         if len(message) > bodies.limit:
             raise too_large(bodies.limit, len(message))
@@ -249,12 +244,6 @@ class Calls:
                 )
                 if span is not None:
                     end_span(span, method, state["status"])
-
-
-async def _end(context: Any, error: PaddlepoolError) -> None:
-    """End the call with the error's code, words and metadata."""
-    fault = fault_of(error)
-    await context.abort(CODES[fault.status], fault.detail, tuple(metadata_of(fault).items()))
 
 
 async def _only(message: bytes) -> AsyncIterator[bytes]:
