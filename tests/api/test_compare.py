@@ -12,7 +12,6 @@ from app.contracts.reasons import ShadowOutcome
 from app.contracts.status import Candidate, Effect, GroupStatus, ModelStatus
 from app.observability.metrics import SECONDS, Metrics
 from app.repository.config import InstanceGroup, ModelConfig
-from app.settings import Settings
 from tests.api.fakes import (
     CHOICE,
     GROUP,
@@ -186,10 +185,3 @@ def test_a_wrong_question_is_answered_with_what_it_may_be(
 ) -> None:
     """As everywhere: 422 with the limit."""
     assert_problem(client.get("/compare/data", params=query), 422, "invalid_parameter")
-
-
-def test_the_data_asks_for_a_key() -> None:
-    """As /info does: it names models, options and reasons."""
-    client = Client(make_app(settings=Settings(api_keys=("k",))))  # type: ignore[arg-type]
-    assert_problem(client.get("/compare/data"), 401, "unauthorized")
-    assert client.get("/compare/data", headers={"X-Api-Key": "k"}).status_code == 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import re
 from pathlib import Path
@@ -192,22 +191,6 @@ def test_a_wrong_field_is_named_with_its_limit(client: Client) -> None:
     assert [fault["field"] for fault in problem["errors"]] == ["body.top_k", "body.weight"]
     assert "less than or equal to 6" in problem["detail"]
     assert (problem["limit"], problem["received"]) == (6, 7)
-
-
-def test_a_wrong_query_parameter_is_named(client: Client) -> None:
-    """Numbers are told back; words might be a client's text and are not."""
-    response = client.post("/sentiment?number=many", json={"text": "x"})
-    problem = assert_problem(response, 422, "invalid_parameter")
-    assert problem["errors"][0]["field"] == "query.number"
-    assert "many" not in response.text
-
-
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
-def test_json_under_another_content_type_is_415(client: Client, kind: str | None) -> None:
-    """A form in a browser can send it from any page; that must not work."""
-    headers = {} if kind is None else {"Content-Type": kind}
-    response = client.post("/sentiment", content=json.dumps({"text": "x"}), headers=headers)
-    assert_problem(response, 415, "unsupported_media_type")
 
 
 def test_a_path_that_no_encoding_knows_is_answered(client: Client) -> None:

@@ -84,15 +84,6 @@ def test_a_csv_gets_labels_and_a_bad_row_costs_only_itself(served: Server, tmp_p
     assert all(answer["label"] for answer in answers if not answer["error"])
 
 
-def test_a_missing_column_is_named(served: Server, tmp_path: Path) -> None:
-    """With the columns there are, in one line."""
-    table = tmp_path / "texts.csv"
-    table.write_text("id,words\n1,好\n", "utf-8")
-    done = command("sentiment", table, "--url", served.url)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith("has no column 'text', it has ['id', 'words']")
-
-
 def test_a_picture_and_a_sentence_as_they_are_typed(served: Server, tmp_path: Path) -> None:
     """One file in, one file beside it; one sentence, the best label first."""
     photo = tmp_path / "photo.jpg"

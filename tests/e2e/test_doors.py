@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -206,18 +205,6 @@ def test_the_documented_client_of_paddlex(server: Server, client: httpx.Client) 
     assert np.array_equal(opened(base64.b64decode(result["image"])), expected)
 
 
-def given_to(door: str, picture: bytes) -> dict[str, Any]:
-    """A picture as this door takes it."""
-    encoded = base64.b64encode(picture).decode()
-    forms: dict[str, dict[str, Any]] = {
-        "rembg": {"files": {"file": picture}},
-        "removebg": {"json": {"image_file_b64": encoded, "size": "full"}},
-        "huggingface": {"content": picture},
-        "paddlex": {"json": {"image": encoded}},
-    }
-    return forms[door]
-
-
 PATHS = {
     "rembg": "/api/remove",
     "removebg": "/v1.0/removebg",
@@ -225,43 +212,6 @@ PATHS = {
     "paddlex": "/semantic-segmentation",
 }
 TOLD = {"rembg": "detail", "removebg": "errors", "huggingface": "error", "paddlex": "errorMsg"}
-
-
-@pytest.mark.parametrize("door", PATHS)
-def test_errors_of_a_door_to_pictures(server: Server, client: httpx.Client, door: str) -> None:
-    """Unreadable, too large, no key, late, and too many at a time: in the door's form and code."""
-    path, good = PATHS[door], given_to(door, PHOTO.read_bytes())
-    bad = given_to(door, b"no picture")
-    statuses = {
-        "rembg": (422, 413, 401, 504, 503),
-        "removebg": (400, 400, 403, 504, 429),
-    }.get(door, (415, 413, 401, 504, 503))
-
-    def told(response: httpx.Response, status: int) -> None:
-        assert (response.status_code, response.headers["content-type"]) == (status, JSON)
-        assert response.json()[TOLD[door]], response.text
-
-    told(client.post(path, **bad), statuses[0])
-    told(client.post(path, content=bytes(1_000_001)), statuses[1])
-    with server.client() as stranger:
-        told(stranger.post(path, **good), statuses[2])
-    told(client.post(f"{path}?timeout_ms=1", **good), statuses[3])
-    with ThreadPoolExecutor(16) as threads:
-        replies = list(threads.map(lambda _: client.post(path, **good), range(16)))
-    full = [reply for reply in replies if reply.status_code != 200]
-    assert 0 < len(full) < len(replies)
-    for reply in full:
-        told(reply, statuses[4])
-        assert int(reply.headers["retry-after"]) >= 1
-    assert client.post(path, **good).status_code == 200
-
-
-def test_a_late_text(client: httpx.Client) -> None:
-    """text-embeddings-inference has one status for whatever went wrong behind it."""
-    body = {"inputs": [["好" * 400]] * 32, "truncate": True}
-    response = client.post(f"{PREDICT}?timeout_ms=1", json=body)
-    assert (response.status_code, response.json()["error_type"]) == (424, "Backend")
-    assert client.post(PREDICT, json={"inputs": "好"}).status_code == 200
 
 
 def test_the_lines_of_the_page_run_as_they_stand(server: Server) -> None:

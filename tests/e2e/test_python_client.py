@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
 
 import pytest
 from PIL import Image
 
 from paddlepool_client import (
-    AsyncClient,
     Client,
     InvalidRequest,
-    SegmentOptions,
-    SentimentOptions,
     TimedOut,
     Unauthorized,
 )
@@ -63,38 +58,6 @@ def test_a_cutout_and_an_emotion_blocking(served: Server) -> None:
     assert sum(each.score for each in (emotion, *others)) == pytest.approx(1, abs=1e-5)
 
 
-def test_the_same_awaited(served: Server) -> None:
-    """At once, with options."""
-
-    async def scenario() -> tuple[Any, Any]:
-        async with AsyncClient(served.url, api_key=KEY) as client:
-            assert await client.ready("emotion")
-            return await asyncio.gather(
-                client.segment(PHOTO.read_bytes(), output="mask", size="preview", format="webp"),
-                client.sentiment(["今天真开心！", "好难过，想哭"], top_k=1),
-            )
-
-    mask, emotions = asyncio.run(scenario())
-    assert mask.content_type == "image/webp"
-    assert mask.size[0] * mask.size[1] <= 250_000
-    assert [[each.label for each in one] for one in emotions] == [["happy"], ["sad"]]
-
-
-def test_a_background_is_a_second_picture(served: Server) -> None:
-    """A path or bytes, like the first; the composite is opaque and has its colour."""
-    red = io.BytesIO()
-    Image.new("RGB", (64, 64), (255, 0, 0)).save(red, "png")
-    with Client(served.url, api_key=KEY) as client:
-        composite = client.segment(
-            PHOTO, output="composite", bg_image=red.getvalue(), bg_fit="cover", size="preview"
-        )
-        with pytest.raises(InvalidRequest, match="bg_image needs output=composite"):
-            client.segment(PHOTO.read_bytes(), bg_image=PHOTO)
-    with Image.open(io.BytesIO(composite.content)) as picture:
-        assert picture.mode == "RGB"
-        assert picture.getpixel((2, 2)) == (255, 0, 0)
-
-
 def test_what_the_server_serves(served: Server) -> None:
     """Every model as a value, and its predictors are those that an option may name."""
     with Client(served.url, api_key=KEY) as client:
@@ -123,25 +86,6 @@ def test_refusals_are_typed_and_carry_the_limit(served: Server) -> None:
     assert late.value.code == "deadline_exceeded"
     with Client(served.url) as stranger, pytest.raises(Unauthorized, match="401 unauthorized"):
         stranger.info()
-
-
-def test_the_options_are_those_of_the_server(served: Server) -> None:
-    """Type checkers know each parameter that the server has, and each word that it takes."""
-    with served.client() as client:
-        document = client.get("/openapi.json", headers={"X-Api-Key": KEY}).json()
-    segment = document["paths"]["/segment"]["post"]["parameters"]
-    hints = get_type_hints(SegmentOptions)
-    assert {each["name"] for each in segment} == set(hints) - {"bg_image"}  # that is a file
-    for each in segment:
-        words = each["schema"].get("enum")
-        if words and hints[each["name"]] is not bool:
-            assert set(words) == set(get_args(hints[each["name"]])), each["name"]
-    sentiment = {
-        *document["components"]["schemas"]["SentimentParameters"]["properties"],
-        *(each["name"] for each in document["paths"]["/sentiment"]["post"]["parameters"]),
-    }
-    # These two change the form of the reply.
-    assert sentiment - {"tokens", "truncated"} == set(get_type_hints(SentimentOptions))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[f"{n}" for n in range(len(EXAMPLES))])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from app.contracts.errors import (
     TextTooLong,
 )
 from app.contracts.ports import Prepared, ServedModelInfo
-from app.contracts.tensors import Array, Tensors, TensorSpec, shape_key
+from app.contracts.tensors import Array, Tensors, TensorSpec
 from app.pipelines.sentiment.parameters import Parameters
 from app.pipelines.sentiment.pipeline import (
     SHORT_CHARACTERS,
@@ -54,7 +53,6 @@ T = TypeVar("T")
 FAR = math.inf
 LONG = ["我" * SHORT_CHARACTERS + "很"]
 """Enough characters for the tokenizer's own thread."""
-BLNS = Path(__file__).parents[2] / ".." / "shared" / "data" / "blns.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,18 +112,6 @@ def fake_model(job: Tensors) -> Tensors:
 
 def run_alone(jobs: Sequence[Tensors]) -> list[Tensors]:
     return [fake_model(job) for job in jobs]
-
-
-def run_batched(jobs: Sequence[Tensors]) -> list[Tensors]:
-    """What a dynamic batcher does: jobs of equal key in one run, results split by row."""
-    results: dict[int, Tensors] = {}
-    for key in {shape_key(job) for job in jobs}:
-        members = [i for i, job in enumerate(jobs) if shape_key(job) == key]
-        batch = {name: np.concatenate([jobs[i][name] for i in members]) for name in jobs[0]}
-        sizes = [len(jobs[i]["input_ids"]) for i in members]
-        parts = np.split(fake_model(batch)["logits"], np.cumsum(sizes)[:-1])
-        results |= {i: {"logits": part} for i, part in zip(members, parts, strict=True)}
-    return [results[i] for i in range(len(jobs))]
 
 
 def classify(
@@ -264,24 +250,6 @@ def test_a_text_of_which_the_tokenizer_keeps_nothing_is_empty(
         asyncio.run(pipeline.prepare(["我", "~~~"], deadline=FAR))
 
 
-def test_tokenising_gives_up_the_interpreter_lock(info: ModelInfo) -> None:
-    """While one thread tokenises, others run: two huge texts do not freeze the event loop."""
-    tokenizer = open_tokenizer(info.directory / "tokenizer.json", max_tokens=128)
-    done = threading.Event()
-    ticks = 0
-
-    def work() -> None:
-        tokenise(["我很高兴" * 100_000], tokenizer, lengths=(16, 128))
-        done.set()
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    while not done.wait(0.001):
-        ticks += 1
-    worker.join()
-    assert ticks > 20
-
-
 # --- scores ---------------------------------------------------------------------------------
 
 
@@ -315,44 +283,7 @@ def test_labels_come_best_first_with_their_chinese_names() -> None:
     assert [s.score for s in ranked[:2]] == [0.4, 0.2]
 
 
-def test_a_model_without_chinese_names_has_none() -> None:
-    """labels_zh is optional: another language's model needs only its directory."""
-    [ranked] = rank(np.array([[0.3, 0.7]]), labels=["no", "yes"], labels_zh=None)
-    assert [(s.label, s.label_zh) for s in ranked] == [("yes", None), ("no", None)]
-
-
 # --- whole pipeline -------------------------------------------------------------------------
-
-
-def test_a_text_scores_the_same_alone_and_in_any_batch(pipeline: SentimentPipeline) -> None:
-    """T6, the pipeline's half: what a text becomes does not depend on its company."""
-    texts = ["我" * n + "abc难过高兴"[: n % 7 + 1] for n in (1, 3, 5, 13, 14, 20, 29, 40, 130)]
-    together = classify(pipeline, texts, run=run_batched)
-    for text, expected in zip(texts, together, strict=True):
-        [alone] = classify(pipeline, [text])
-        assert alone.tokens == expected.tokens
-        for label, score in by_label(alone).items():
-            assert abs(score - by_label(expected)[label]) <= 1e-4
-
-
-@pytest.mark.slow
-def test_naughty_strings_are_answered_or_refused(pipeline: SentimentPipeline) -> None:
-    """T4: each of the Big List of Naughty Strings has six finite scores of sum 1, or is empty."""
-    if not BLNS.exists():
-        pytest.skip("../shared/data/blns.json is not beside the project")
-    answered = 0
-    for text in json.loads(BLNS.read_text("utf-8")):
-        try:
-            check_texts([text], limits=TextLimits())
-            [result] = classify(pipeline, [text])
-        except TextEmpty:
-            continue
-        answered += 1
-        scores = [score.score for score in result.scores]
-        assert len(scores) == 6
-        assert all(math.isfinite(score) for score in scores)
-        assert abs(sum(scores) - 1) <= 1e-5
-    assert answered >= 500
 
 
 @pytest.mark.parametrize("invisible", ["\u200b", "\u200e", "\ufeff", "\x00", "\u202e"])
@@ -430,13 +361,6 @@ def test_a_request_past_its_deadline_is_not_tokenised(info: ModelInfo, texts: li
         )
         with pytest.raises(DeadlineExceeded):
             asyncio.run(pipeline.prepare(texts, deadline=99.0))
-
-
-def test_finish_needs_no_thread(pipeline: SentimentPipeline) -> None:
-    """finish() gives nothing to the event loop to wait for: a change of threads costs more."""
-    prepared = asyncio.run(pipeline.prepare(["我"], deadline=FAR))
-    finished = at_once(pipeline.finish(prepared, run_alone(prepared.jobs), deadline=FAR))
-    assert list(finished.stages) == ["postprocess"]
 
 
 # --- configuration --------------------------------------------------------------------------

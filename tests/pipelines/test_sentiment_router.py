@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +12,6 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from app.api.errors import install
-from app.contracts.errors import Overloaded
 from app.dataplane import Answer
 from app.observability.metrics import Metrics
 from app.pipelines.sentiment.pipeline import TextScores
@@ -22,7 +19,6 @@ from app.pipelines.sentiment.router import build_router
 from app.pipelines.sentiment.scores import Score
 from tests.api.fakes import make_settings
 
-BLNS = Path(__file__).parents[2] / ".." / "shared" / "data" / "blns.json"
 SECRET = "独一无二的秘密"
 
 
@@ -202,26 +198,19 @@ def test_the_default_deadline_is_ten_seconds(server: Server) -> None:
         pytest.param({}, "", id="neither"),
         pytest.param({"text": SECRET, "inputs": SECRET}, "", id="both"),
         pytest.param({"text": [SECRET]}, "", id="text is a list"),
-        pytest.param({"text": 7}, "", id="text is a number"),
-        pytest.param({"inputs": {"a": SECRET}}, "", id="inputs is an object"),
         pytest.param({"inputs": [SECRET, 1]}, "", id="inputs holds a number"),
-        pytest.param({"inputs": [[SECRET]]}, "", id="inputs nested"),
         pytest.param({"text": SECRET, SECRET: 1}, "", id="unknown field"),
         pytest.param(
             {"text": SECRET, "parameters": {"temperature": 1}}, "", id="unknown parameter"
         ),
         pytest.param({"text": SECRET, "parameters": {"top_k": 0}}, "", id="top_k 0"),
         pytest.param({"text": SECRET, "parameters": {"top_k": "6"}}, "", id="top_k text"),
-        pytest.param({"text": SECRET, "parameters": {"top_k": True}}, "", id="top_k bool"),
         pytest.param('{"text":"' + SECRET + '","parameters":{"top_k":NaN}}', "", id="top_k NaN"),
         pytest.param(
             '{"text":"' + SECRET + '","parameters":{"top_k":1e400}}', "", id="top_k 1e400"
         ),
-        pytest.param({"text": SECRET, "parameters": {"tokens": 1}}, "", id="tokens is a number"),
         pytest.param({"text": SECRET, "parameters": {"timeout_ms": 30_001}}, "", id="timeout body"),
         pytest.param({"text": SECRET}, "?timeout_ms=30001", id="timeout query"),
-        pytest.param({"text": SECRET}, "?timeout_ms=0", id="timeout zero"),
-        pytest.param({"text": SECRET}, "?timeout_ms=soon", id="timeout word"),
         pytest.param({"text": SECRET}, "?model=emotion@x", id="version word"),
         pytest.param(
             {"text": SECRET, "parameters": {"model": "emotion"}}, "?model=emotion", id="twice"
@@ -229,8 +218,6 @@ def test_the_default_deadline_is_ten_seconds(server: Server) -> None:
         pytest.param('{"text": "\\ud800"}', "", id="lone surrogate"),
         pytest.param('{"inputs":["' + SECRET + '","a\\udfff"]}', "", id="lone surrogate in a list"),
         pytest.param([SECRET], "", id="a bare list"),
-        pytest.param(f'"{SECRET}"', "", id="a bare string"),
-        pytest.param("null", "", id="null"),
     ],
 )
 def test_what_is_wrong_is_422_and_never_repeated(server: Server, body: Any, query: str) -> None:
@@ -266,54 +253,11 @@ def test_limits_come_from_the_settings(server: Server) -> None:
     assert_problem(server.post({"inputs": ["1", "2"]}), 422, "too_many_inputs", limit=1)
 
 
-@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded"])
-def test_a_body_that_does_not_say_what_it_is_is_json(server: Server, kind: str | None) -> None:
-    """As `curl -d` sends it, and with no type at all; what is no JSON is told so."""
-    headers = {} if kind is None else {"Content-Type": kind}
-    for content in ('{"text":"好"}', '{"inputs":["好"],"parameters":{"top_k":1}}'):
-        reply = server.client.post("/sentiment", content=content.encode(), headers=headers)
-        assert reply.status_code == 200, reply.text
-    form = server.client.post("/sentiment", content=b"text=x", headers=headers)
-    assert_problem(form, 422, "invalid_json", detail="The body is not JSON from character 0.")
-
-
-def test_broken_json_is_422_and_another_type_415(server: Server) -> None:
-    """A body that says it is something else is not read (H6)."""
-    assert_problem(server.post('{"text": '), 422, "invalid_json")
-    text = server.client.post(
-        "/sentiment", content='{"text":"好"}', headers={"Content-Type": "text/plain"}
-    )
-    assert_problem(text, 415, "unsupported_media_type")
-
-
-def test_a_domain_error_goes_through_the_table(server: Server) -> None:
-    """Overloaded is 503 with Retry-After in whole seconds."""
-    server.plane.error = Overloaded("full", retry_after=0.2, limit=16, received=16)
-    response = server.post({"text": "好"})
-    assert_problem(response, 503, "overloaded", limit=16)
-    assert response.headers["retry-after"] == "1"
-
-
 def test_eighty_thousand_wrong_items_cost_one_message(server: Server) -> None:
     """The reply to a list of numbers stays small."""
     response = server.post({"inputs": [1] * 80_000})
     assert_problem(response, 422, "invalid_parameter")
     assert len(response.content) < 2_000
-
-
-@pytest.mark.slow
-def test_naughty_strings_are_200_or_422(server: Server) -> None:
-    """The whole Big List of Naughty Strings, one at a time and 32 together."""
-    if not BLNS.exists():
-        pytest.skip("../shared/data/blns.json is not beside the project")
-    strings = json.loads(BLNS.read_text("utf-8"))
-    statuses = [server.post({"text": text}).status_code for text in strings]
-    assert set(statuses) == {200, 422}
-    visible = [text for text, status in zip(strings, statuses, strict=True) if status == 200]
-    for begin in range(0, len(visible), 32):
-        response = server.post({"inputs": visible[begin : begin + 32]})
-        assert response.status_code == 200
-        assert all(math.isfinite(row["score"]) for rows in response.json() for row in rows)
 
 
 def test_the_operation_is_described(server: Server) -> None:

@@ -119,12 +119,6 @@ def test_sentiment_returns_typed_emotions(asking: Asking) -> None:
     assert json.loads(request.content) == {"inputs": ["难过"], "parameters": {"top_k": 1}}
 
 
-def test_a_model_without_chinese_names_has_none(asking: Asking) -> None:
-    """They are optional in its config.toml."""
-    server = asking(httpx.Response(200, json=[[{"label": "negative", "score": 0.75}]]))
-    assert server.sentiment(["难过"]) == [[Emotion("negative", None, 0.75)]]
-
-
 def test_one_text_instead_of_a_list_is_a_type_error(asking: Asking) -> None:
     """A string is a sequence of characters and would be classified one by one."""
     with pytest.raises(TypeError, match="a list of texts"):
@@ -222,13 +216,6 @@ def test_a_key_goes_as_the_server_reads_it(asking: Asking) -> None:
     assert raw[b"authorization"].decode() == "Bearer schlüssel-钥匙"
 
 
-def test_without_a_key_none_is_sent(asking: Asking) -> None:
-    """Not an empty one either."""
-    server = asking(cutout())
-    server.segment(b"")
-    assert "authorization" not in server.requests[0].headers
-
-
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize("key", ["geheim\n", "schl\udcc3ssel"])
 def test_a_key_that_no_header_carries_is_refused_without_being_repeated(
@@ -258,45 +245,6 @@ def test_the_timeout_is_in_seconds_and_has_a_default(client: type) -> None:
                 asked.info()
     steps = ("connect", "read", "write", "pool")
     assert seen == [dict.fromkeys(steps, 60.0), dict.fromkeys(steps, 2.5)]
-
-
-def test_a_closed_client_asks_nothing() -> None:
-    """Leaving the `with` block closes it, and its connections."""
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        pytest.fail("it asked")
-
-    async def scenario() -> None:
-        async with AsyncClient(transport=httpx.MockTransport(handle)) as client:
-            pass
-        with pytest.raises(RuntimeError, match="closed"):
-            await client.info()
-
-    asyncio.run(scenario())
-    with Client(transport=httpx.MockTransport(handle)) as blocking:
-        pass
-    with pytest.raises(RuntimeError, match="closed"):
-        blocking.info()
-
-
-def test_tasks_of_one_client_wait_at_the_same_time() -> None:
-    """The first request is answered only when the second has come."""
-
-    async def scenario() -> tuple[Any, Any]:
-        second = asyncio.Event()
-
-        async def handle(request: httpx.Request) -> httpx.Response:
-            if request.url.path == "/sentiment":
-                second.set()
-                return httpx.Response(200, json=EMOTIONS)
-            await second.wait()
-            return cutout()
-
-        async with AsyncClient(transport=httpx.MockTransport(handle)) as client:
-            return await asyncio.gather(client.segment(b""), client.sentiment(["x"]))
-
-    result, emotions = asyncio.run(scenario())
-    assert (result.content, emotions[0][0].label) == (b"a picture", "sad")
 
 
 def test_a_file_does_not_hold_up_the_event_loop(

@@ -110,13 +110,6 @@ def test_results_are_not_pictures(
     assert capsys.readouterr().out.splitlines()[0] == "4 of 4 pictures in cutouts"
 
 
-def test_results_may_lie_above_the_pictures(tmp_path: Path) -> None:
-    """Nothing is passed over then."""
-    photos(tmp_path / "new", "a.jpg")
-    assert Server().segment(tmp_path / "new", "-o", tmp_path) == 0
-    assert found(tmp_path) == {"new/a.jpg", "a.jpg.png"}
-
-
 def test_results_among_the_pictures_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,18 +170,21 @@ def test_every_parameter_goes_as_it_is_given(tmp_path: Path) -> None:
         "--bg-fit": "contain",
         "--shadow": "drop",
         "--shadow-opacity": "40",
+        "--crop-margin": "10%",
+        "--scale": "80%",
+        "--position": "50% 100%",
         "--model": "u2netp@1",
         "--predictor": "native",
         "--timeout-ms": "9000",
     }
     server = Server()
     arguments = [part for pair in given.items() for part in pair]
-    background = ["--bg-image", tmp_path / "beach.jpg"]
+    background = ["--crop", "--bg-image", tmp_path / "beach.jpg"]
     assert server.segment(tmp_path / "photo.jpg", *arguments, *background) == 0
     [request] = server.requests
     wanted = {name[2:].replace("-", "_"): value for name, value in given.items()}
     asked = dict(request.url.params)
-    assert asked == wanted | {"output": "composite", "format": "png", "crop": "false"}
+    assert asked == wanted | {"output": "composite", "format": "png", "crop": "true"}
     assert b'name="bg_image"; filename="bg_image"' in request.content
 
 
@@ -354,36 +350,6 @@ def test_a_refused_picture_does_not_stop_the_others(
     said = capsys.readouterr()
     assert "a.jpg: 422 x" in said.err
     assert said.out.strip() == f"1 of 2 pictures in {tmp_path / 'out'}"
-
-
-def test_frame_and_background_are_asked_for_as_given(tmp_path: Path) -> None:
-    """Each option goes to the server under its own name; one that is left out does not."""
-    asked: list[dict[str, str]] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.method == "GET":
-            return httpx.Response(200)
-        asked.append(dict(request.url.params))
-        return httpx.Response(200, headers=HEADERS, content=b"a cut-out")
-
-    parser = argparse.ArgumentParser()
-    segment.configure(parser)
-    pictures = photos(tmp_path / "photos", "a.tif")
-    given = {
-        "--output": "composite",
-        "--bg-blur": "2%",
-        "--crop-margin": "10%",
-        "--scale": "80%",
-        "--position": "50% 100%",
-        "--shadow": "drop",
-    }
-    arguments = [str(pictures), "-o", str(tmp_path / "out"), "--crop"]
-    for name, value in given.items():
-        arguments += [name, value]
-    connect = partial(Client, transport=httpx.MockTransport(answer))
-    assert segment.run(parser.parse_args(arguments), connect=connect) == 0
-    wanted = {name[2:].replace("-", "_"): value for name, value in given.items()}
-    assert asked == [wanted | {"format": "png", "crop": "true"}]
 
 
 def test_results_of_other_options_are_not_taken_for_these(tmp_path: Path) -> None:

