@@ -6,7 +6,7 @@ import ipaddress
 import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 KIB = 1024
@@ -30,6 +30,7 @@ def split_words(value: Any) -> Any:
 Bytes = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_words)]
+Keys = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split_words)]
 
 
 class DoorSettings(BaseModel):

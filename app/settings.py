@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     Field,
     SecretStr,
     ValidationError,
@@ -19,14 +18,12 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.contracts.errors import ConfigError
-from app.door_settings import LOOPBACK, DoorSettings, Seconds, Words, is_loopback, split_words
+from app.door_settings import LOOPBACK, DoorSettings, Keys, Seconds, Words, is_loopback
 from app.door_settings import Bytes as Bytes  # tasks use it for their own
 
 PREFIX = "PADDLEPOOL_"
 KEYS_FILE = PREFIX + "API_KEYS_FILE"
 KIB, MIB = 1024, 1024 * 1024
-
-Keys = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split_words)]
 
 T = TypeVar("T", bound=BaseModel)
 
