@@ -28,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 from cases import TEXT, text_request
+from closed_loop import HttpWay, one_client
 from harness import (
     HOST,
     ROOT,
@@ -44,7 +45,6 @@ from tqdm import tqdm
 from app.backends.process import NICE
 from app.process.child import Child, Limits
 from app.resources import available_cores
-from clients import HttpWay, one_client
 
 HERE = Path(__file__).resolve().parent
 MODEL, GROUP = "emotion", "onnxruntime_int8"

@@ -30,13 +30,13 @@ import orjson
 from balanced import CONFIGURATION, balancer
 from capacity_page import CHOSEN, FLOAT32, page
 from cases import TEXT, mask_request, picture, text_request
+from closed_loop import HttpWay, checked, one_client
 from harness import ROOT, Connection, Server, cpu_seconds, request, running_server
 from PIL import Image
 from tqdm import tqdm
 
 from app.comparison.machine import describe_machine
 from app.resources import available_cores
-from clients import HttpWay, checked, one_client
 
 MEGAPIXELS = (0.3, 1.0, 12.0)
 CORES = (1, 2)

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from cases import read_cases
+from closed_loop import HttpWay
 from harness import ROOT, Server, running_server
 from open_loop import arrivals
 
 from app.repository.layout import ModelRepository
-from clients import HttpWay
 
 FACTOR = 3.0
 TARGETS = {"goodput": 0.9, "refusal_p99_ms": 50.0, "memory": 1.1}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -25,17 +26,18 @@ MEAN, STD, SIDE = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 320
 
 
 def open_loop(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
-    """Target of a child: `framework`, `task`, `model` (a file), `threads`, `tokenizer` (a file).
+    """Target of a child: `framework`, `task`, and the file `model` beside its `tokenizer.json`.
 
     Its handler takes {"seconds": float} or {"times": int}, and the payload as the array `body`;
     it answers how long each piece of work took, and the last result.
     """
-    run, names = FRAMEWORKS[opening["framework"]](opening["model"], opening["threads"])
+    run, names = FRAMEWORKS[opening["framework"]](opening["model"])
     cv2.setNumThreads(1)
     if opening["task"] == "picture":
         work: Work = _masks(run, names[0])
     else:
-        work = _labels(run, names, Tokenizer.from_file(opening["tokenizer"]))
+        tokenizer = Path(opening["model"]).with_name("tokenizer.json")
+        work = _labels(run, names, Tokenizer.from_file(str(tokenizer)))
 
     def loop(
         meta: Mapping[str, Any], arrays: Tensors, _descriptors: Sequence[int]
@@ -54,23 +56,23 @@ def open_loop(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     return {}, loop
 
 
-def _onnxruntime(model: str, threads: int) -> tuple[Run, list[str]]:
+def _onnxruntime(model: str) -> tuple[Run, list[str]]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return lambda feed: session.run(None, feed)[0], [each.name for each in session.get_inputs()]
 
 
-def _openvino(model: str, threads: int) -> tuple[Run, list[str]]:
+def _openvino(model: str) -> tuple[Run, list[str]]:
     import openvino
 
     core = openvino.Core()
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_NUM_THREADS": 1,
         # By default the threads of several processes all hold to the same first cores.
         "ENABLE_CPU_PINNING": False,
         # Its default is bfloat16 where the processor has it: another computation.
@@ -86,7 +88,7 @@ def _openvino(model: str, threads: int) -> tuple[Run, list[str]]:
     return run, [port.get_any_name() for port in compiled.inputs]
 
 
-FRAMEWORKS: dict[str, Callable[[str, int], tuple[Run, list[str]]]] = {
+FRAMEWORKS: dict[str, Callable[[str], tuple[Run, list[str]]]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
 }

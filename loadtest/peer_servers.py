@@ -1,7 +1,8 @@
-"""General model servers as peers, each installed once into an environment of its own.
+"""Other servers as peers, each installed once into an environment of its own.
 
-They serve u2netp's float32 ONNX by ONNX Runtime, a worker of one thread for each core, with the
-programs in peer_programs/, which are written as each server's documentation suggests.
+They serve u2netp's float32 ONNX by ONNX Runtime, with the programs in peer_programs/, which are
+written as each server's documentation suggests: a worker of one thread for each core. rembg has no
+workers and computes one picture with all threads.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +27,7 @@ from app.backends.process import NICE
 
 PROGRAMS = Path(__file__).resolve().parent / "peer_programs"
 INSTALL_SECONDS = 600.0
-START_SECONDS = 90.0
+START_SECONDS = 240.0
 BOUNDARY = "a-picture-and-nothing-else"
 RUNTIME = ("onnxruntime==1.31.1", "opencv-python-headless==5.0.0.93")
 
@@ -34,8 +36,9 @@ RUNTIME = ("onnxruntime==1.31.1", "opencv-python-headless==5.0.0.93")
 class PeerServer:
     """How one of them is installed, started and asked.
 
-    `command(bin, port)` starts it in a directory that `prepare` has filled; `ready` is a path that
-    answers 200; `ask(picture)` is a request and `read(reply)` its mask as PNG.
+    `command(bin, port)` starts it in a directory that `prepare(home, port, workers, model)` has
+    filled, which returns variables for it; `ready` is a path that answers 200; `ask(picture)` is a
+    request and `read(reply)` its mask as PNG.
     """
 
     name: str
@@ -43,28 +46,48 @@ class PeerServer:
     command: Callable[[Path, int], list[str]]
     ready: str
     ask: Callable[[bytes], bytes]
-    read: Callable[[Reply], bytes]
-    also: tuple[str, ...] = ()
-    prepare: Callable[[Path, int, int], None] = lambda _home, _port, _workers: None
+    read: Callable[[Reply], bytes] = lambda reply: reply.body
+    also: tuple[str, ...] = RUNTIME
+    prepare: Callable[[Path, int, int, Path], Mapping[str, str]] = lambda *_: {}
 
     @property
     def environment(self) -> Path:
-        return ROOT / f".venv-peers-{self.package.partition('==')[0]}"
+        return ROOT / f".venv-peers-{self.package.partition('==')[0].partition('[')[0]}"
 
 
-def _part(path: str) -> Callable[[bytes], bytes]:
-    """A form with the picture as its file `image`."""
+def form(path: str, file: str, picture: bytes, **fields: str) -> bytes:
+    """A form with fields and the picture as its last part."""
+    parts = "".join(
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields.items()
+    )
+    head = (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{file}"; filename="p.jpg"\r\n'
+        "Content-Type: image/jpeg\r\n\r\n"
+    )
+    body = parts.encode() + head.encode() + picture + f"\r\n--{BOUNDARY}--\r\n".encode()
+    kind = f"multipart/form-data; boundary={BOUNDARY}"
+    return request("POST", path, body, content_type=kind)
 
-    def ask(picture: bytes) -> bytes:
-        head = (
-            f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="p.jpg"\r\n'
-            "Content-Type: image/jpeg\r\n\r\n"
-        )
-        body = head.encode() + picture + f"\r\n--{BOUNDARY}--\r\n".encode()
-        kind = f"multipart/form-data; boundary={BOUNDARY}"
-        return request("POST", path, body, content_type=kind)
 
-    return ask
+def rembg_cutout(picture: bytes) -> bytes:
+    return form("/api/remove", "file", picture, model="u2netp")
+
+
+def rembg_mask(picture: bytes) -> bytes:
+    return form("/api/remove", "file", picture, model="u2netp", om="true")
+
+
+def _rembg_files(home: Path, _port: int, workers: int, model: Path) -> Mapping[str, str]:
+    shutil.copyfile(model, home / "u2netp.onnx")
+    return {
+        "U2NET_HOME": str(home),
+        "MODEL_CHECKSUM_DISABLED": "1",  # the weights are ours, not those of its download
+        "OMP_NUM_THREADS": str(workers),
+        "NUMBA_NUM_THREADS": str(workers),
+        "OPENBLAS_NUM_THREADS": str(workers),
+        "BROWSER": "true",  # it opens one at its start
+    }
 
 
 def _tensor(picture: bytes) -> bytes:
@@ -80,7 +103,7 @@ def _tensor(picture: bytes) -> bytes:
     return request("POST", "/v2/models/u2netp/infer", body, content_type="application/json")
 
 
-def _mlserver_files(home: Path, port: int, workers: int) -> None:
+def _mlserver_files(home: Path, port: int, workers: int, _model: Path) -> Mapping[str, str]:
     settings: dict[str, Any] = {
         "host": HOST,
         "http_port": port,
@@ -91,17 +114,29 @@ def _mlserver_files(home: Path, port: int, workers: int) -> None:
     model = {"name": "u2netp", "implementation": "mlserver_peer.Masks"}
     (home / "settings.json").write_text(json.dumps(settings), "utf-8")
     (home / "model-settings.json").write_text(json.dumps(model), "utf-8")
+    return {}
 
 
+REMBG = PeerServer(
+    name="rembg",
+    package="rembg[cpu,cli]==2.0.86",
+    also=(),
+    command=lambda bin, port: [
+        *(str(bin / "rembg"), "s", "--host", HOST, "--port", str(port), "--no-ui"),
+    ],
+    ready="/openapi.json",
+    ask=rembg_mask,
+    prepare=_rembg_files,
+)
 PEER_SERVERS = (
+    REMBG,
     PeerServer(
         name="LitServe",
         package="litserve==0.2.19",
-        also=("python-multipart==0.0.34",),  # which it needs for forms and does not declare
+        also=(*RUNTIME, "python-multipart==0.0.34"),  # which it needs for forms, undeclared
         command=lambda bin, _port: [str(bin / "python"), str(PROGRAMS / "litserve_peer.py")],
         ready="/health",
-        ask=_part("/predict"),
-        read=lambda reply: reply.body,
+        ask=lambda picture: form("/predict", "image", picture),
     ),
     PeerServer(
         name="BentoML",
@@ -111,13 +146,12 @@ PEER_SERVERS = (
             *("--host", HOST, "--port", str(port), "--working-dir", str(PROGRAMS)),
         ],
         ready="/readyz",
-        ask=_part("/mask"),
-        read=lambda reply: reply.body,
+        ask=lambda picture: form("/mask", "image", picture),
     ),
     PeerServer(
         name="MLServer",
         package="mlserver==1.7.1",
-        also=("uvloop==0.21.0",),  # its workers do not start with a newer one
+        also=(*RUNTIME, "uvloop==0.21.0"),  # its workers do not start with a newer one
         command=lambda bin, _port: [str(bin / "mlserver"), "start", "."],
         ready="/v2/models/u2netp/ready",
         ask=_tensor,
@@ -132,11 +166,11 @@ def install(peer: PeerServer) -> None:
     done = peer.environment / "installed"
     if done.exists():
         return
-    print(f"installing {peer.package} into {peer.environment.name} (400 MB)", file=sys.stderr)
+    print(f"installing {peer.package} into {peer.environment.name}", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", str(peer.environment)], check=True)
     pip = [str(peer.environment / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     subprocess.run(
-        [*pip, "--disable-pip-version-check", peer.package, *peer.also, *RUNTIME],
+        [*pip, "--disable-pip-version-check", peer.package, *peer.also],
         check=True,
         timeout=INSTALL_SECONDS,
     )
@@ -154,9 +188,8 @@ def running(peer: PeerServer, model: Path, home: Path, *, workers: int) -> Itera
     """Serve the ONNX file with so many workers. Raises RuntimeError with the end of its log."""
     home.mkdir(parents=True)
     port = free_port()
-    peer.prepare(home, port, workers)
     bin = peer.environment / "bin"
-    environment: Mapping[str, str] = os.environ | {
+    environment = os.environ | {
         "PATH": f"{bin}:{os.environ.get('PATH', '')}",
         "PYTHONPATH": str(PROGRAMS),
         "PEER_MODEL": str(model.resolve()),
@@ -165,6 +198,7 @@ def running(peer: PeerServer, model: Path, home: Path, *, workers: int) -> Itera
         "OMP_NUM_THREADS": "1",
         "BENTOML_DO_NOT_TRACK": "true",
         "BENTOML_HOME": str(home / "bentoml"),
+        **peer.prepare(home, port, workers, model),
     }
     # At the priority that the others' computing processes have.
     command = ["nice", "-n", str(NICE), *peer.command(bin, port)]

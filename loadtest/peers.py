@@ -8,31 +8,74 @@ Pictures (a JPEG of 1 MP): masks by `/segment`, the rembg server, LitServe, Bent
 bare loops over ONNX Runtime and OpenVINO; cut-outs as PNG by `/segment` and rembg. All run the
 weights of model_repo/u2netp, the others as float32 ONNX. Texts: `/sentiment` and bare ONNX Runtime
 loops. Everyone has the same cores and a worker for each of them; one run, in turns, so that a busy
-machine slows all of them. The peers are installed once into .venv-peers*; nothing needs the network
-after that. Exit code 0 whoever wins: it prints what it measures, beside what is asked for.
+machine slows all of them. The peers are installed once into .venv-peers-*; nothing needs the
+network after that.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import json
 import os
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-from harness import ROOT
-from peer_contenders import Contender, Contest, pictures, texts
+from cases import TEXT, picture, text_request
+from closed_loop import HttpWay, checked
+from harness import ROOT, Connection, Reply, Server, memory_of, request, running_server
+from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
 from tqdm import tqdm
 
-from app.repository.layout import ModelRepository
+from app.backends.onnx_conversion import onnx_bytes
+from app.backends.process import NICE
+from app.process.child import Child, Limits
+from app.repository.layout import ModelFiles, ModelRepository
+
+HERE = Path(__file__).resolve().parent
+CHOOSING_SECONDS = 600
+"""What a server may take for finding its default group, on a machine where nothing else runs."""
+
+Busy = Callable[[float], float]
+"""Keeps a contender busy for so many seconds; how many pictures or texts it did a second."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Contender:
+    """Someone who does the work. `one()` does it once, `busy` by name of the load.
+
+    `threads_each` compute one request.
+    """
+
+    name: str
+    threads_each: int
+    one: Callable[[], tuple[float, bytes]]
+    busy: Mapping[str, Busy]
+    memory: Callable[[], int]
+    seconds: list[float] = field(default_factory=list)
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    result: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """The same work for all; the first contender is this server."""
+
+    task: str
+    contenders: list[Contender]
+    requests: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +94,194 @@ class Row:
     agreement: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One that is asked for: this server's over somebody's, beside its limit."""
+def served(
+    name: str,
+    port: int,
+    pid: int,
+    message: bytes,
+    loads: Mapping[str, tuple[int, bytes, int]],
+    *,
+    threads_each: int,
+    read: Callable[[Reply], bytes] = lambda reply: reply.body,
+) -> Contender:
+    """A server; each load has clients, their request, and the units of one."""
 
-    what: str
-    measured: float
-    limit: float
-    at_least: bool
+    def one() -> tuple[float, bytes]:
+        with contextlib.closing(Connection(port)) as connection:
+            reply = checked(connection.send(message))
+        return reply.seconds, read(reply)
 
-    @property
-    def met(self) -> bool:
-        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
+    def busy(clients: int, asked: bytes, units: int) -> Busy:
+        return lambda seconds: HttpWay(port, asked, units).rate(clients=clients, seconds=seconds)
+
+    return Contender(
+        name=name,
+        one=one,
+        busy={label: busy(*load) for label, load in loads.items()},
+        memory=lambda: memory_of(pid)["pss"],
+        threads_each=threads_each,
+    )
+
+
+@contextlib.contextmanager
+def loops(
+    framework: str, task: str, *, model: Path, payload: bytes, threads: int, loads: Sequence[str]
+) -> Iterator[Contender]:
+    """One-thread loops, as many as there are threads; always busy, whatever the load's name."""
+    opening = {"framework": framework, "task": task, "model": str(model)}
+    limits = Limits(nice=NICE, environment={"PYTHONPATH": f"{HERE}:{HERE.parent}"})
+    body = {"body": np.frombuffer(payload, np.uint8)}
+    with contextlib.ExitStack() as stack:
+        children = []
+        for _ in range(threads):
+            child = Child("peer_loops:open_loop", opening, limits=limits)
+            children.append(stack.enter_context(contextlib.closing(child)))
+        pool = stack.enter_context(ThreadPoolExecutor(threads))
+
+        def one() -> tuple[float, bytes]:
+            reply = children[0].call({"times": 1}, body, timeout=60)
+            return reply.meta["durations"][0], reply.arrays["result"].tobytes()
+
+        def busy(seconds: float) -> float:
+            call = {"seconds": seconds}
+            replies = pool.map(lambda c: c.call(call, body, timeout=seconds + 60).meta, children)
+            return float(sum(reply["runs"] / reply["seconds"] for reply in replies))
+
+        yield Contender(
+            name=f"bare {framework} loop",
+            threads_each=1,
+            one=one,
+            busy=dict.fromkeys(loads, busy),
+            memory=lambda: sum(memory_of(child.pid)["pss"] for child in children),
+        )
+
+
+def as_onnx(files: ModelFiles, directory: Path) -> Path:
+    """The served program as an ONNX file, its tokenizer beside it."""
+    target = directory / f"{files.name}.onnx"
+    opening = {
+        "directory": str(files.directory.resolve()),
+        "program": files.manifest.program,
+        "params": files.manifest.params,
+    }
+    target.write_bytes(onnx_bytes(opening))
+    if (tokenizer := files.directory / "tokenizer.json").exists():
+        shutil.copy(tokenizer, directory)
+    return target
+
+
+@contextlib.contextmanager
+def server_of_one(files: ModelFiles, scratch: Path) -> Iterator[tuple[Server, str, int]]:
+    """A server with this model alone, so that its memory is that of the task; the group that
+    answers once the server has chosen, and the threads of its instances.
+
+    Raises RuntimeError when it does not choose within ten minutes.
+    """
+    repository = scratch / f"only-{files.name}"
+    shutil.copytree(files.directory.parent, repository / files.name)
+    with running_server(repository, environment={"PADDLEPOOL_PROVE_GROUPS": "started"}) as server:
+        begin = time.monotonic()
+        while (choice := _choice(server))["by"] == "start":
+            if time.monotonic() - begin > CHOOSING_SECONDS:
+                raise RuntimeError(f"{files.name}: nothing chosen yet: {choice}")
+            time.sleep(1)
+        print(f"{files.name}: {choice['group']}, {choice['reason']}", file=sys.stderr)
+        groups = {each.name: each.threads for each in files.config.instance_group}
+        yield server, choice["group"], groups.get(choice["group"], 1)
+
+
+def _choice(server: Server) -> dict[str, str]:
+    with contextlib.closing(Connection(server.port)) as connection:
+        [model] = json.loads(connection.send(request("GET", "/info")).body)["models"]
+    return dict(model["choice"])
+
+
+def newest(repository: ModelRepository, name: str) -> ModelFiles:
+    return repository.read(name, repository.versions(name)[0])
+
+
+@contextlib.contextmanager
+def pictures(
+    repository: ModelRepository, scratch: Path, *, threads: int, peers: bool
+) -> Iterator[list[Contest]]:
+    """Masks, and cut-outs beside rembg's."""
+    files = newest(repository, "u2netp")
+    onnx, body = as_onnx(files, scratch), picture()
+
+    def loads(message: bytes) -> dict[str, tuple[int, bytes, int]]:
+        return {f"{n} clients": (n, message, 1) for n in (threads, 2 * threads)}
+
+    with contextlib.ExitStack() as stack:
+        server, group, threads_each = stack.enter_context(server_of_one(files, scratch))
+
+        def ours(output: str) -> Contender:
+            path = f"/segment?output={output}&format=png"
+            message = request("POST", path, body, content_type="image/jpeg")
+            name = f"paddlepool /segment ({group})"
+            return served(
+                name, server.port, server.pid, message, loads(message), threads_each=threads_each
+            )
+
+        masks, cutouts = [ours("mask")], [ours("cutout")]
+        for peer in PEER_SERVERS if peers else ():
+            try:
+                install(peer)
+                found = stack.enter_context(
+                    running(peer, onnx, scratch / peer.name, workers=threads)
+                )
+            except (subprocess.SubprocessError, OSError, RuntimeError) as error:
+                print(f"{peer.name} IS LEFT OUT: {error}", file=sys.stderr)
+                continue
+            asked = {"mask": peer.ask(body)}
+            if peer is REMBG:
+                asked["cutout"] = rembg_cutout(body)
+            for output, message in asked.items():
+                contender = served(
+                    peer.name,
+                    found.port,
+                    found.pid,
+                    message,
+                    loads(message),
+                    threads_each=threads if peer is REMBG else 1,
+                    read=peer.read,
+                )
+                (masks if output == "mask" else cutouts).append(contender)
+        for framework in ("onnxruntime", "openvino"):
+            loop = loops(
+                framework,
+                "picture",
+                model=onnx,
+                payload=body,
+                threads=threads,
+                loads=[*masks[0].busy],
+            )
+            masks.append(stack.enter_context(loop))
+        yield [
+            Contest(task="masks", contenders=masks, requests=4),
+            Contest(task="cut-outs", contenders=cutouts, requests=4),
+        ]
+
+
+@contextlib.contextmanager
+def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterator[list[Contest]]:
+    """One text from each of many clients, and lists of 32 from few."""
+    files = newest(repository, "emotion")
+    single, several = text_request(TEXT), text_request([TEXT] * 32)
+    loads = {"32 clients": (32, single, 1), "4 of 32 texts": (4, several, 32)}
+    with (
+        server_of_one(files, scratch) as (server, group, threads_each),
+        loops(
+            "onnxruntime",
+            "text",
+            model=as_onnx(files, scratch),
+            payload=TEXT.encode(),
+            threads=threads,
+            loads=[*loads],
+        ) as bare,
+    ):
+        name = f"paddlepool /sentiment ({group})"
+        ours = served(name, server.port, server.pid, single, loads, threads_each=threads_each)
+        yield [Contest(task="texts", contenders=[ours, bare], requests=40)]
 
 
 def measure(contest: Contest, *, seconds: float, rounds: int) -> None:
@@ -142,47 +361,12 @@ def show(contest: Contest, table: Sequence[Row], *, cores: int) -> None:
         )
 
 
-def figures(task: str, table: Sequence[Row]) -> list[Figure]:
-    """What is asked of this server, as far as those it is compared with took part."""
-    found = []
-    rembg = [row for row in table if row.name == "rembg server"]
-    bare = [row for row in table if row.name.startswith("bare")]
-
-    def faster(rivals: Sequence[Row], than: str, load: str, limit: float) -> None:
-        if rivals:
-            measured = min(1 / row.throughput_ratio[load] for row in rivals)
-            what = f"{task}, {load}: a second, over {than}"
-            found.append(Figure(what=what, measured=measured, limit=limit, at_least=True))
-
-    def sooner(rivals: Sequence[Row], than: str, limit: float) -> None:
-        if rivals:
-            measured = max(1 / row.latency_ratio for row in rivals)
-            what = f"{task}, one client: p50, over {than}"
-            found.append(Figure(what=what, measured=measured, limit=limit, at_least=False))
-
-    if task == "masks":
-        for load in table[0].per_second:
-            faster(rembg, "the rembg server's", load, 3.0)
-            faster(bare, "the best bare float32 loop's", load, 2.1)
-        sooner(rembg, "the rembg server's", 0.55)
-    elif task == "cut-outs":
-        for load in table[0].per_second:
-            faster(rembg, "the rembg server's", load, 2.5)
-    else:
-        sooner(bare, "the bare float32 ONNX Runtime loop's", 1.5)
-        for load, limit in zip(table[0].per_second, (1.2, 2.5), strict=True):
-            faster(bare, "bare float32 ONNX Runtime loops'", load, limit)
-    return found
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repository", type=Path, default=ROOT / "model_repo")
     parser.add_argument("--rounds", type=int, default=8, help="turns of each contender")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a busy phase")
-    parser.add_argument(
-        "--task", action="append", choices=("pictures", "texts"), help="only this one"
-    )
+    parser.add_argument("--task", action="append", choices=("pictures", "texts"), help="only this")
     parser.add_argument(
         "--no-peers", dest="peers", action="store_false", help="bare loops alone beside this server"
     )
@@ -192,9 +376,8 @@ def main() -> int:
     if arguments.cores:
         os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: arguments.cores]))
     cores = len(os.sched_getaffinity(0))
-    report: dict[str, Any] = {"cores": cores, "rows": [], "figures": []}
+    report: dict[str, Any] = {"cores": cores, "rows": []}
     repository = ModelRepository(arguments.repository)
-    asked: list[Figure] = []
     with tempfile.TemporaryDirectory() as directory:
         for task in arguments.task or ("pictures", "texts"):
             taking_part = (
@@ -207,20 +390,10 @@ def main() -> int:
                     measure(contest, seconds=arguments.seconds, rounds=arguments.rounds)
                     table = rows(contest)
                     show(contest, table, cores=cores)
-                    asked += figures(contest.task, table)
                     report["rows"] += [asdict(row) for row in table]
-    print()
-    for each in asked:
-        sign = "≥" if each.at_least else "≤"
-        print(
-            f"{'met   ' if each.met else 'MISSED'} {each.what}: {each.measured:.2f} "
-            f"({sign} {each.limit:g})"
-        )
-    report["figures"] = [asdict(each) | {"met": each.met} for each in asked]
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -24,9 +24,8 @@ from pathlib import Path
 
 from balanced import Replica, balancer, replicas
 from cases import mask_request, picture, text_request
+from closed_loop import checked
 from harness import Connection
-
-from clients import checked
 
 SHARE = 0.999
 KILL_EVERY_SECONDS = 10.0

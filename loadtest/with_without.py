@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 from balanced import balancer
 from cases import Case, mask_request, picture, read_cases, text_request
+from closed_loop import Client, HttpWay, Way, one_client, threaded_rate, users
 from harness import HOST, ROOT, Connection, Server, free_port, request, running_server
 from overload import FACTOR, crowd
 from tqdm import tqdm
@@ -43,7 +44,6 @@ from under_ray import INGRESSES, ray_up
 
 from app.contracts.tensors import Tensors
 from app.repository.layout import ModelRepository
-from clients import Client, HttpWay, Way, one_client, threaded_rate, users
 
 KEY = "with-and-without"
 PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
