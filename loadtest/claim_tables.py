@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
+from typing import cast
 
 import numpy as np
-from padded_predictor import PaddedPredictor
 
-from app.comparison.measure import SLICES, measure_concurrent, measure_single
+from app.comparison.measure import measure_concurrent, measure_single
 from app.comparison.opening import open_groups
 from app.comparison.tasks import Sample
 from app.contracts.errors import BackendError
 from app.contracts.ports import AgreementOf, Predictor, PredictorFactory
+from app.contracts.tensors import Tensors
 from app.programs.derive import INT8
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles
@@ -34,7 +35,6 @@ PADDED = 128
 BUCKETS = (16, 24, 32, 48, 64, 96, PADDED)
 LENGTHS = (7, 17, 19, 20, 22, 24, 26, 28, 31, 33, 36, 40, 44, 49, 55, 62, 72, 89, 114, 128)
 """Tokens of the texts: the 20 middles of equal shares of 40,374 posts (SMP2020-EWECT)."""
-
 ENGINES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
 
@@ -82,6 +82,25 @@ class Backends:
     agreement_of: AgreementOf = lambda _info: None
 
 
+class PaddedPredictor:
+    """A predictor's runs, each text padded to the smallest of `lengths` that holds it."""
+
+    def __init__(self, predictor: Predictor, lengths: Sequence[int]) -> None:
+        self._predictor = predictor
+        self._lengths = lengths
+
+    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        tokens = next(iter(inputs.values())).shape[1]
+        more = next(length for length in self._lengths if length >= tokens) - tokens
+        padded = {name: np.pad(array, ((0, 0), (0, more))) for name, array in inputs.items()}
+        return self._predictor.run(padded, timeout=timeout)
+
+
+def padded(predictor: Predictor, lengths: Sequence[int]) -> Predictor:
+    """Only its runs are used while it is measured."""
+    return cast(Predictor, PaddedPredictor(predictor, lengths))
+
+
 def measure_u2netp(
     files: ModelFiles, backends: Backends, *, requests: int, cores: int, tick: Callable[[], None]
 ) -> ClaimTable:
@@ -113,16 +132,11 @@ def measure_u2netp(
         "bf16": "Paddle Inference + oneDNN in bfloat16",
         **{group.name: f"int8 program, {ENGINES[group.backend]}" for group in int8},
     }
-    rows = [
-        _row(label, "1", times[name], times["dygraph"], U2NETP_SECONDS, name)
-        for name, label in labels.items()
-        if name in times
-    ]
     return ClaimTable(
         title="U²-Netp, 1×3×320×320",
         unit="seconds a picture (median; with all cores: wall time / pictures)",
         requests=requests,
-        rows=(*rows, *_busy_rows(busy, cores, scale=1.0)),
+        rows=(*_rows(labels, times, U2NETP_SECONDS), *_busy_rows(busy, cores, scale=1.0)),
         refused=refused,
     )
 
@@ -141,15 +155,13 @@ def measure_bert(
     selftest = files.selftest(backends.agreement_of(files.info()))
     samples = _texts()
     warm_up = [samples[bisect_right(LENGTHS, bucket) - 1] for bucket in BUCKETS]
+    lower = {group.name for group in int8}
     with _opened(files, selftest, groups, backends.served) as (alone, refused):
-        variants: dict[str, Predictor] = {
-            name: PaddedPredictor(predictor, (PADDED,))
-            for name, predictor in alone.items()
-            if name not in {group.name for group in int8}
-        }
-        variants |= {
-            f"{name}+buckets": PaddedPredictor(predictor, BUCKETS)
-            for name, predictor in alone.items()
+        variants = {
+            name: padded(each, (PADDED,)) for name, each in alone.items() if name not in lower
+        } | {
+            f"{name}+buckets": padded(each, BUCKETS)
+            for name, each in alone.items()
             if name != "dygraph"
         }
         runs = measure_single(variants, samples, requests=requests, warm_up=warm_up, tick=tick)
@@ -178,16 +190,11 @@ def measure_bert(
         },
     }
     published = {name: value * requests / BERT_REQUESTS for name, value in BERT_SECONDS.items()}
-    rows = [
-        _row(label, "1", times[name], times["dygraph"], published, name.removesuffix("+buckets"))
-        for name, label in labels.items()
-        if name in times
-    ]
     return ClaimTable(
         title=f"BERT of bert-base's shape, {requests:,} single predictions",
         unit=f"seconds for all {requests:,} (published seconds scaled from {BERT_REQUESTS:,})",
         requests=requests,
-        rows=(*rows, *_busy_rows(busy, cores, scale=requests)),
+        rows=(*_rows(labels, times, published), *_busy_rows(busy, cores, scale=requests)),
         refused=refused,
     )
 
@@ -196,23 +203,6 @@ def int8_groups(files: ModelFiles) -> tuple[InstanceGroup, ...]:
     """What `default_group = "auto"` may choose of lower precision, on one core."""
     groups = files.config.instance_group
     return tuple(each for each in groups if each.program == INT8 and each.threads == 1)
-
-
-def runs_of(
-    requests_u2netp: int, requests_bert: int, *, cores: int, int8: tuple[int, int] = (0, 0)
-) -> int:
-    """How many times `tick` is called, for a progress bar: at most. `int8`: groups of each."""
-    one, pool = SLICES * -(-requests_bert // SLICES), -(-requests_bert // (SLICES * cores))
-    picture = SLICES * -(-requests_u2netp // SLICES)
-    pool_picture = -(-requests_u2netp // (SLICES * cores))
-    return (
-        (6 + int8[0]) * requests_u2netp
-        + picture
-        + SLICES * cores * pool_picture
-        + (7 + int8[1]) * requests_bert
-        + one
-        + SLICES * cores * pool
-    )
 
 
 def _busy(
@@ -236,11 +226,12 @@ def _busy(
         _opened(files, selftest, (dygraph,), backends.served) as (one, _),
         _opened(files, selftest, pool, backends.served) as (many, _),
     ):
-        several: dict[str, list[Predictor]] = {"dygraph": [*one.values()], "pool": [*many.values()]}
+        several = {"dygraph": [*one.values()], "pool": [*many.values()]}
         if buckets:
+            lengths = {"dygraph": (PADDED,), "pool": buckets}
             several = {
-                "dygraph": [PaddedPredictor(each, (PADDED,)) for each in one.values()],
-                "pool": [PaddedPredictor(each, buckets) for each in many.values()],
+                name: [padded(each, lengths[name]) for each in predictors]
+                for name, predictors in several.items()
             }
         for predictors in several.values():
             for predictor in predictors:
@@ -251,37 +242,33 @@ def _busy(
 
 
 def _busy_rows(busy: Mapping[str, float], cores: int, *, scale: float) -> Iterator[ClaimRow]:
-    labels = {
-        "dygraph": "all cores: dynamic graph",
-        "pool": "all cores: Paddlepool's predictors (oneDNN), one thread each",
-    }
-    threads = {"dygraph": f"1 × {cores}", "pool": f"{cores} × 1"}
-    for name, label in labels.items():
+    for name, label, threads in (
+        ("dygraph", "all cores: dynamic graph", f"1 × {cores}"),
+        ("pool", "all cores: Paddlepool's predictors (oneDNN), one thread each", f"{cores} × 1"),
+    ):
         yield ClaimRow(
             label=label,
-            threads=threads[name],
+            threads=threads,
             seconds=busy[name] * scale,
             ratio=busy["dygraph"] / busy[name],
         )
 
 
-def _row(
-    label: str,
-    threads: str,
-    seconds: float,
-    dynamic: float,
-    published: Mapping[str, float],
-    name: str,
-) -> ClaimRow:
-    claimed = published.get(name)
-    return ClaimRow(
-        label=label,
-        threads=threads,
-        seconds=seconds,
-        ratio=dynamic / seconds,
-        published_seconds=claimed,
-        published_ratio=None if claimed is None else published["dygraph"] / claimed,
-    )
+def _rows(
+    labels: Mapping[str, str], times: Mapping[str, float], published: Mapping[str, float]
+) -> Iterator[ClaimRow]:
+    """A row for each that was measured; both variants of a group have its published figure."""
+    for name, label in labels.items():
+        if name in times:
+            claimed = published.get(name.removesuffix("+buckets"))
+            yield ClaimRow(
+                label=label,
+                threads="1",
+                seconds=times[name],
+                ratio=times["dygraph"] / times[name],
+                published_seconds=claimed,
+                published_ratio=None if claimed is None else published["dygraph"] / claimed,
+            )
 
 
 def _group(name: str, backend: str, *, threads: int = 1, **options: object) -> InstanceGroup:
@@ -291,11 +278,10 @@ def _group(name: str, backend: str, *, threads: int = 1, **options: object) -> I
 def _bfloat16(files: ModelFiles, **options: object) -> InstanceGroup:
     """Within the budget of the model's own group of that precision."""
     own = (each for each in files.config.instance_group if each.options.get("bfloat16"))
-    budget = next((each.budget for each in own), None)
     return InstanceGroup(
         name="bf16",
         backend="paddle_inference",
-        budget=budget,
+        budget=next((each.budget for each in own), None),
         options={"bfloat16": True, **options},
     )
 

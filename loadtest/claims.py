@@ -26,13 +26,10 @@ from claim_tables import (
     Backends,
     ClaimTable,
     beaten,
-    int8_groups,
     measure_bert,
     measure_u2netp,
-    runs_of,
 )
-from claims_page import claim_text, page
-from claims_plot import plot_claims
+from claims_page import claim_text, page, plot_claims
 from harness import ROOT
 from tqdm import tqdm
 
@@ -92,9 +89,7 @@ def _measure(args: argparse.Namespace) -> int:
     pictures = min(args.requests or U2NETP_REQUESTS, U2NETP_REQUESTS)
     texts = args.requests or BERT_REQUESTS
     whole = max(1, int(cores))
-    int8 = (len(int8_groups(u2netp)), len(int8_groups(bert)))
-    total = runs_of(pictures, texts, cores=whole, int8=int8)
-    with tqdm(total=total, desc="claims", unit="run", disable=None) as bar:
+    with tqdm(desc="claims", unit="run", disable=None) as bar:
         tables = [
             measure_u2netp(u2netp, backends, requests=pictures, cores=whole, tick=bar.update),
             measure_bert(bert, backends, requests=texts, cores=whole, tick=bar.update),
