@@ -96,7 +96,7 @@ $(RAY_INSTALLED): requirements.ray.lock $(INSTALLED)
 comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (45 minutes)
 	$(BIN)/python loadtest/claims.py --docs docs
 
-screenshots: weights  ## pictures of the demo page into docs/images, and what its first load costs
+screenshots: weights  ## pictures of the demo page into docs/images
 	$(BIN)/python loadtest/screenshots.py
 
 lock:  ## resolve the dependencies again (needs uv on the path)

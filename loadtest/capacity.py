@@ -137,7 +137,7 @@ def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[st
                 for name, sent in bar:
                     clients = cores * (4 if "text" in name else 2)
                     found = measured(server, name, sent, clients=clients, seconds=seconds)
-                    memory = server.memory()["pss"]
+                    memory = server.memory()
                     yield {"cores": cores, "precision": precision, "memory": memory} | found
 
 

@@ -71,17 +71,6 @@ class HttpWay:
             return done / (time.perf_counter() - began)
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A request that was answered: when it began (time.perf_counter), and its seconds."""
-
-    began: float
-    seconds: float
-
-    def overlaps(self, began: float, ended: float) -> bool:
-        return self.began + self.seconds > began and self.began < ended
-
-
 def checked(reply: Reply, status: int = 200) -> Reply:
     """The reply. Raises RuntimeError when its status is another one."""
     if reply.status != status:
@@ -118,20 +107,20 @@ def threaded_rate(way: Way, *, clients: int, seconds: float) -> float:
 
 
 @contextlib.contextmanager
-def users(way: Way, *, number: int, pause: float, seed: int) -> Iterator[list[Answered]]:
+def users(way: Way, *, number: int, pause: float, seed: int) -> Iterator[list[float]]:
     """Users who pause between requests for `pause` seconds on average, while the block runs.
 
-    The list is complete after the block, which raises what failed in a user.
+    The list of their requests' seconds is complete after the block, which raises what failed in a
+    user.
     """
     stop = threading.Event()
-    answered: list[Answered] = []
+    answered: list[float] = []
 
     def work(user: int) -> None:
         draw = random.Random(1000 * seed + user)
         with way.client() as ask:
             while not stop.is_set():
-                began = time.perf_counter()
-                answered.append(Answered(began, ask()))
+                answered.append(ask())
                 stop.wait(min(draw.expovariate(1 / pause), MOST_PAUSE_SECONDS))
 
     with ThreadPoolExecutor(number) as threads:

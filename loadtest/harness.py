@@ -32,11 +32,6 @@ class Reply:
     body: bytes
     seconds: float
 
-    def stages(self) -> dict[str, float]:
-        """Server-Timing in seconds by stage."""
-        found = re.findall(r"(\w+);dur=([\d.]+)", self.headers.get("server-timing", ""))
-        return {name: float(milliseconds) / 1000 for name, milliseconds in found}
-
 
 class Connection:
     """One keep-alive connection that sends requests prepared as bytes: the client costs little."""
@@ -102,25 +97,19 @@ def request(
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that answers; `seconds_to_ready` from the start of the process."""
+    """A server that answers."""
 
     port: int
     pid: int
-    seconds_to_ready: float
 
-    def memory(self) -> dict[str, int]:
-        """Bytes of all its processes: `rss` counts shared pages in each, `pss` once."""
+    def memory(self) -> int:
+        """Bytes of all its processes, shared pages counted once."""
         return memory_of(self.pid)
 
 
-def memory_of(pid: int) -> dict[str, int]:
-    """Bytes of a process and all below it: `rss` counts shared pages in each, `pss` once."""
-    pids = [pid, *descendants(pid)]
-    return {
-        "processes": len(pids),
-        "rss": sum(_rollup(each, "Rss") for each in pids),
-        "pss": sum(_rollup(each, "Pss") for each in pids),
-    }
+def memory_of(pid: int) -> int:
+    """Bytes of a process and all below it, shared pages counted once."""
+    return sum(map(_proportional_bytes, (pid, *descendants(pid))))
 
 
 def cpu_seconds(pid: int, *, below: bool = True, command: str = "") -> float:
@@ -184,7 +173,7 @@ def running_server(
                     reason = "ended" if ended else f"was not ready within {timeout:.0f} s"
                     raise RuntimeError(f"the server {reason}:\n{tail[-2000:]}")
                 time.sleep(0.05)
-            yield Server(port, process.pid, time.perf_counter() - begin)
+            yield Server(port, process.pid)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -234,9 +223,9 @@ def _command(pid: int) -> str:
     return ""
 
 
-def _rollup(pid: int, name: str) -> int:
+def _proportional_bytes(pid: int) -> int:
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii")
-        if match := re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE):
+        if match := re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE):
             return int(match[1]) * 1024
     return 0

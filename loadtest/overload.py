@@ -50,13 +50,13 @@ def overload(
     server: Server, way: HttpWay, *, clients: int, seconds: float, rounds: int
 ) -> dict[str, Any]:
     way.rate(clients=clients, seconds=1.0)
-    memory = [server.memory()["pss"]]
+    memory = [server.memory()]
     calm: list[float] = []
     crowded: list[dict[str, Any]] = []
     for _ in range(rounds):
         calm.append(way.rate(clients=clients, seconds=seconds))
         crowded.append(crowd(way, rate=FACTOR * calm[-1] / way.units, seconds=seconds))
-        memory.append(server.memory()["pss"])
+        memory.append(server.memory())
     refusals = sorted(wait for phase in crowded for wait in phase["refusals_ms"])
     statuses: Counter[str] = Counter()
     for phase in crowded:

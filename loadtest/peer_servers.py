@@ -1,15 +1,13 @@
 """Other servers as peers, each installed once into an environment of its own.
 
-They serve u2netp's float32 ONNX by ONNX Runtime, with the programs in peer_programs/, which are
-written as each server's documentation suggests: a worker of one thread for each core. rembg has no
-workers and computes one picture with all threads.
+They serve u2netp's float32 ONNX by ONNX Runtime: LitServe with the program in peer_programs/, which
+is written as its documentation suggests, a worker of one thread for each core; rembg has no workers
+and computes one picture with all threads.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -19,9 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from harness import HOST, ROOT, Connection, Reply, free_port, request
+from harness import HOST, ROOT, Connection, free_port, request
 
 from app.backends.process import NICE
 
@@ -36,9 +33,9 @@ RUNTIME = ("onnxruntime==1.31.1", "opencv-python-headless==5.0.0.93")
 class PeerServer:
     """How one of them is installed, started and asked.
 
-    `command(bin, port)` starts it in a directory that `prepare(home, port, workers, model)` has
-    filled, which returns variables for it; `ready` is a path that answers 200; `ask(picture)` is a
-    request and `read(reply)` its mask as PNG.
+    `command(bin, port)` starts it in a directory that `prepare(home, workers, model)` has filled,
+    which returns variables for it; `ready` is a path that answers 200; `ask(picture)` is a
+    request that is answered with the mask as PNG.
     """
 
     name: str
@@ -46,9 +43,8 @@ class PeerServer:
     command: Callable[[Path, int], list[str]]
     ready: str
     ask: Callable[[bytes], bytes]
-    read: Callable[[Reply], bytes] = lambda reply: reply.body
     also: tuple[str, ...] = RUNTIME
-    prepare: Callable[[Path, int, int, Path], Mapping[str, str]] = lambda *_: {}
+    prepare: Callable[[Path, int, Path], Mapping[str, str]] = lambda *_: {}
 
     @property
     def environment(self) -> Path:
@@ -78,7 +74,7 @@ def rembg_mask(picture: bytes) -> bytes:
     return form("/api/remove", "file", picture, model="u2netp", om="true")
 
 
-def _rembg_files(home: Path, _port: int, workers: int, model: Path) -> Mapping[str, str]:
+def _rembg_files(home: Path, workers: int, model: Path) -> Mapping[str, str]:
     shutil.copyfile(model, home / "u2netp.onnx")
     return {
         "U2NET_HOME": str(home),
@@ -88,33 +84,6 @@ def _rembg_files(home: Path, _port: int, workers: int, model: Path) -> Mapping[s
         "OPENBLAS_NUM_THREADS": str(workers),
         "BROWSER": "true",  # it opens one at its start
     }
-
-
-def _tensor(picture: bytes) -> bytes:
-    """The Open Inference Protocol's JSON with the picture in base64."""
-    tensor = {
-        "name": "image",
-        "shape": [1, 1],
-        "datatype": "BYTES",
-        "parameters": {"content_type": "base64"},
-        "data": [base64.b64encode(picture).decode()],
-    }
-    body = json.dumps({"inputs": [tensor]}).encode()
-    return request("POST", "/v2/models/u2netp/infer", body, content_type="application/json")
-
-
-def _mlserver_files(home: Path, port: int, workers: int, _model: Path) -> Mapping[str, str]:
-    settings: dict[str, Any] = {
-        "host": HOST,
-        "http_port": port,
-        "grpc_port": free_port(),
-        "metrics_port": free_port(),
-        "parallel_workers": workers,
-    }
-    model = {"name": "u2netp", "implementation": "mlserver_peer.Masks"}
-    (home / "settings.json").write_text(json.dumps(settings), "utf-8")
-    (home / "model-settings.json").write_text(json.dumps(model), "utf-8")
-    return {}
 
 
 REMBG = PeerServer(
@@ -137,26 +106,6 @@ PEER_SERVERS = (
         command=lambda bin, _port: [str(bin / "python"), str(PROGRAMS / "litserve_peer.py")],
         ready="/health",
         ask=lambda picture: form("/predict", "image", picture),
-    ),
-    PeerServer(
-        name="BentoML",
-        package="bentoml==1.4.39",
-        command=lambda bin, port: [
-            *(str(bin / "bentoml"), "serve", "bentoml_peer:Masks"),
-            *("--host", HOST, "--port", str(port), "--working-dir", str(PROGRAMS)),
-        ],
-        ready="/readyz",
-        ask=lambda picture: form("/mask", "image", picture),
-    ),
-    PeerServer(
-        name="MLServer",
-        package="mlserver==1.7.1",
-        also=(*RUNTIME, "uvloop==0.21.0"),  # its workers do not start with a newer one
-        command=lambda bin, _port: [str(bin / "mlserver"), "start", "."],
-        ready="/v2/models/u2netp/ready",
-        ask=_tensor,
-        read=lambda reply: base64.b64decode(json.loads(reply.body)["outputs"][0]["data"][0]),
-        prepare=_mlserver_files,
     ),
 )
 
@@ -196,9 +145,7 @@ def running(peer: PeerServer, model: Path, home: Path, *, workers: int) -> Itera
         "PEER_PORT": str(port),
         "PEER_WORKERS": str(workers),
         "OMP_NUM_THREADS": "1",
-        "BENTOML_DO_NOT_TRACK": "true",
-        "BENTOML_HOME": str(home / "bentoml"),
-        **peer.prepare(home, port, workers, model),
+        **peer.prepare(home, workers, model),
     }
     # At the priority that the others' computing processes have.
     command = ["nice", "-n", str(NICE), *peer.command(bin, port)]

@@ -4,12 +4,12 @@
 
 This server is measured as it serves by default, after it has chosen its instance group.
 
-Pictures (a JPEG of 1 MP): masks by `/segment`, the rembg server, LitServe, BentoML, MLServer and
-bare loops over ONNX Runtime and OpenVINO; cut-outs as PNG by `/segment` and rembg. All run the
-weights of model_repo/u2netp, the others as float32 ONNX. Texts: `/sentiment` and bare ONNX Runtime
-loops. Everyone has the same cores and a worker for each of them; one run, in turns, so that a busy
-machine slows all of them. The peers are installed once into .venv-peers-*; nothing needs the
-network after that.
+Pictures (a JPEG of 1 MP): masks by `/segment`, the rembg server, LitServe and bare loops over ONNX
+Runtime and OpenVINO; cut-outs as PNG by `/segment` and rembg. All run the weights of
+model_repo/u2netp, the others as float32 ONNX. Texts: `/sentiment` and bare ONNX Runtime loops.
+Everyone has the same cores and a worker for each of them; one run, in turns, so that a busy machine
+slows all of them. The peers are installed once into .venv-peers-*; nothing needs the network after
+that.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import cv2
 import numpy as np
 from cases import TEXT, picture, text_request
 from closed_loop import HttpWay, checked
-from harness import ROOT, Connection, Reply, Server, memory_of, request, running_server
+from harness import ROOT, Connection, Server, memory_of, request, running_server
 from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
 from tqdm import tqdm
 
@@ -102,14 +102,13 @@ def served(
     loads: Mapping[str, tuple[int, bytes, int]],
     *,
     threads_each: int,
-    read: Callable[[Reply], bytes] = lambda reply: reply.body,
 ) -> Contender:
     """A server; each load has clients, their request, and the units of one."""
 
     def one() -> tuple[float, bytes]:
         with contextlib.closing(Connection(port)) as connection:
             reply = checked(connection.send(message))
-        return reply.seconds, read(reply)
+        return reply.seconds, reply.body
 
     def busy(clients: int, asked: bytes, units: int) -> Busy:
         return lambda seconds: HttpWay(port, asked, units).rate(clients=clients, seconds=seconds)
@@ -118,7 +117,7 @@ def served(
         name=name,
         one=one,
         busy={label: busy(*load) for label, load in loads.items()},
-        memory=lambda: memory_of(pid)["pss"],
+        memory=lambda: memory_of(pid),
         threads_each=threads_each,
     )
 
@@ -152,7 +151,7 @@ def loops(
             threads_each=1,
             one=one,
             busy=dict.fromkeys(loads, busy),
-            memory=lambda: sum(memory_of(child.pid)["pss"] for child in children),
+            memory=lambda: sum(memory_of(child.pid) for child in children),
         )
 
 
@@ -243,7 +242,6 @@ def pictures(
                     message,
                     loads(message),
                     threads_each=threads if peer is REMBG else 1,
-                    read=peer.read,
                 )
                 (masks if output == "mask" else cutouts).append(contender)
         for framework in ("onnxruntime", "openvino"):

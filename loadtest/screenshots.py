@@ -1,8 +1,8 @@
-"""Pictures of the demo page for the documents, and what its first load costs.
+"""Pictures of the demo page for the documents.
 
     python loadtest/screenshots.py --to docs/images
 
-Needs chromium on the path. Starts a server of its own, and prints what a fresh browser loads.
+Needs chromium on the path, and starts a server of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from harness import ROOT, running_server
 from PIL import Image
@@ -24,8 +23,6 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 MOST_BYTES = 200_000
 """Of one picture in the repository."""
-BUDGET_BYTES = 150_000
-"""Of a first load, besides the samples and the answers."""
 SECONDS = 120
 SETTLE_MILLISECONDS = 800
 """From an answer to the picture of it on the screen."""
@@ -69,7 +66,6 @@ def main() -> None:
                 file = arguments.to / f"{view.name}.png"
                 file.write_bytes(small(page.screenshot()))
                 print(f"{file.relative_to(ROOT)}: {file.stat().st_size} bytes")
-        print_budget(browser, address)
         browser.close()
 
 
@@ -98,54 +94,6 @@ def small(png: bytes) -> bytes:
     if file.tell() > MOST_BYTES:
         raise ValueError(f"a picture of {file.tell()} bytes; the limit is {MOST_BYTES}")
     return file.getvalue()
-
-
-PAINTS = """
-() => new Promise(resolve => {
-  const found = {};
-  new PerformanceObserver(list => {
-    for (const each of list.getEntries()) found.largest = each.startTime;
-  }).observe({type: 'largest-contentful-paint', buffered: true});
-  found.shift = 0;
-  new PerformanceObserver(list => {
-    for (const each of list.getEntries()) found.shift += each.value;
-  }).observe({type: 'layout-shift', buffered: true});
-  found.first = performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0;
-  setTimeout(() => resolve(found), 200);
-})
-"""
-
-
-def print_budget(browser: Browser, address: str) -> None:
-    """Bytes over the wire by kind, with the replies' headers, and how soon something is seen."""
-    sizes: dict[str, list[int]] = {}
-    context = browser.new_context(**DESKTOP)
-    page = context.new_page()
-
-    def count(request: Any) -> None:
-        path = urlsplit(request.url).path
-        if request.url.startswith("blob:"):
-            return
-        kind = "samples" if path.startswith("/samples/") else request.resource_type
-        if path in ("/segment", "/sentiment"):
-            kind = "answers"
-        measured = request.sizes()
-        total = measured["responseBodySize"] + measured["responseHeadersSize"]
-        sizes.setdefault(kind, []).append(total)
-
-    page.on("requestfinished", count)
-    page.goto(address)
-    page.wait_for_selector("#segment-result:not([hidden])", timeout=1000 * SECONDS)
-    page.wait_for_selector("#sentiment-result:not([hidden])", timeout=1000 * SECONDS)
-    paints = page.evaluate(PAINTS)
-    context.close()
-    print("\nfirst load of /, bytes over the wire with headers")
-    for kind, of in sorted(sizes.items()):
-        print(f"  {kind:12} {len(of):3} requests {sum(of):9}")
-    counted = sum(sum(of) for kind, of in sizes.items() if kind not in ("samples", "answers"))
-    print(f"  {'the page':12} {counted:22} of {BUDGET_BYTES}")
-    print(f"first paint {paints['first']:.0f} ms, largest {paints['largest']:.0f} ms")
-    print(f"layout shift {paints['shift']:.3f}")
 
 
 if __name__ == "__main__":

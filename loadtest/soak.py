@@ -1,11 +1,11 @@
 """Endurance: mixed traffic with bad input, disconnects, kills and reloads, against a server of its
 own on 127.0.0.1, every answer compared with the calm one.
 
-    .venv/bin/python loadtest/soak.py --minutes 120 [--plot soak.svg] [--json FILE]
+    .venv/bin/python loadtest/soak.py --minutes 120
 
 Codec and predictor processes are killed with SIGKILL, models are loaded anew, one request in twenty
 is broken and one in fifty leaves before its answer. Memory and descriptors of every process are
-sampled every five seconds and drawn. Exit code 1: a wrong answer; a request lost that was in no
+sampled every five seconds. Exit code 1: a wrong answer; a request lost that was in no
 killed process; more than one in a hundred refused with Retry-After; a reload that failed without a
 kill; more than 15 MiB of growth of the API process after the first ten minutes; a process that
 lives for ten minutes and grows by more than a fifth.
@@ -14,15 +14,12 @@ lives for ten minutes and grows by more than a fifth.
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
 
 from harness import ROOT, running_server
 from soak_traffic import Lost, Tally, Traffic
@@ -34,11 +31,8 @@ from soak_watch import (
     Sample,
     Watched,
     longest_lived,
-    plot,
     watching,
 )
-
-from app.comparison.plot import check_plot
 
 SETTLED_SECONDS = 600.0
 GROWTH_BYTES = 15 << 20
@@ -154,11 +148,7 @@ def main() -> int:
     parser.add_argument("--kill-every", type=float, default=30.0, help="seconds, on average")
     parser.add_argument("--reload-every", type=float, default=60.0, help="seconds")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help=".svg or .png")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every sample and kill")
     given = parser.parse_args()
-    if given.plot is not None:
-        check_plot(given.plot)
     admin_key = secrets.token_hex(16)
     environment = {
         "PADDLEPOOL_ADMIN_KEY": admin_key,
@@ -189,25 +179,7 @@ def main() -> int:
     for kept, line in verdict(tally, watched, began=began):
         met &= kept
         print(f"{'' if kept else 'MISSED '}{line}")
-    if given.plot is not None:
-        plot(watched, given.plot, began=began)
-    if given.json is not None:
-        given.json.write_text(json.dumps(asdict(watched) | asdict_tally(tally)) + "\n", "utf-8")
     return 0 if met else 1
-
-
-def asdict_tally(tally: Tally) -> dict[str, object]:
-    lost, refused = (
-        [[each.asked.name, each.began, each.ended, each.status] for each in kind]
-        for kind in (tally.lost, tally.refused)
-    )
-    return {
-        "sent": tally.sent,
-        "right": tally.right,
-        "wrong": tally.wrong,
-        "lost": lost,
-        "refused": refused,
-    }
 
 
 if __name__ == "__main__":

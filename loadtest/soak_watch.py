@@ -1,5 +1,5 @@
 """What soak.py watches and does beside the traffic: each process's memory and descriptors, kills,
-reloads; and the plot of it."""
+and reloads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from pathlib import Path
 
 from harness import Connection, Server, descendants, request
 
-from app.comparison.plot import open_figure, save_figure
-
 API, CODEC, PREDICTOR = "API", "codec", "predictor"
-COLOURS = {API: "#1f6feb", CODEC: "#d9a441", PREDICTOR: "#8aa4c8"}
 SAMPLE_SECONDS = 5.0
 BEAT_SECONDS, STALL_SECONDS = 0.2, 2.0
 """This program looks at the clock so often; later by so much, it stood still itself."""
@@ -159,30 +156,6 @@ def _reload(server: Server, model: str, admin_key: str) -> Reload:
     ):
         status = connection.send(asked).status
     return Reload(model, began, time.monotonic(), status)
-
-
-def plot(watched: Watched, file: Path, *, began: float) -> None:
-    """Memory and descriptors of every process over the minutes; kills as marks below."""
-    figure, (memory, descriptors) = open_figure(2, width=12.0, height=4.6)
-    lines: dict[tuple[str, int], list[Sample]] = {}
-    for sample in watched.samples:
-        lines.setdefault((sample.role, sample.pid), []).append(sample)
-    named: set[str] = set()
-    for (role, _), each in lines.items():
-        minutes = [(sample.at - began) / 60 for sample in each]
-        label = "_" if role in named else role
-        named.add(role)
-        style = {"color": COLOURS[role], "linewidth": 1.0, "label": label}
-        memory.plot(minutes, [sample.resident / 2**20 for sample in each], **style)
-        descriptors.plot(minutes, [sample.descriptors for sample in each], **style)
-    for axis, title in ((memory, "resident memory, MiB"), (descriptors, "open descriptors")):
-        axis.set_ylim(bottom=0)
-        marks = [(kill.at - began) / 60 for kill in watched.kills]
-        axis.plot(marks, [0.0] * len(marks), "|", color="#c62828", label="killed")
-        axis.set_title(title, fontsize=10)
-        axis.set_xlabel("minutes")
-    memory.legend(fontsize=8)
-    save_figure(figure, file)
 
 
 def longest_lived(all_samples: Sequence[Sample], role: str) -> list[list[Sample]]:

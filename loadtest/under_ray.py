@@ -24,10 +24,6 @@ INGRESSES: Mapping[str, Mapping[str, str]] = {
 }
 """What leads to the replicas, and the environment of Ray's processes that chooses it."""
 
-OBJECT_STORE_BYTES = 200 << 20
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-"""Also: replicas do not stand back behind their users, who are on the same machine here."""
-
 START_SECONDS = 180.0
 STOP_SECONDS = 90.0
 

@@ -93,7 +93,7 @@ def taken(
         case "users":
             with users(way, number=given.users, pause=given.pause, seed=seed) as answered:
                 time.sleep(seconds)
-            return [each.seconds for each in answered]
+            return answered
         case "busy":
             return [way.rate(clients=pair.clients, seconds=seconds)]
         case "overloaded" if isinstance(way, HttpWay):

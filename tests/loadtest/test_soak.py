@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from harness import ROOT, Reply
@@ -103,10 +102,9 @@ def test_the_verdict_names_what_was_missed() -> None:
 @pytest.mark.e2e
 @pytest.mark.paddle
 @pytest.mark.slow
-def test_some_seconds_of_it(tmp_path: Path) -> None:
+def test_some_seconds_of_it() -> None:
     """Kills and a reload in 20 s: every answer right but for what was in a killed process."""
-    plot = tmp_path / "soak.svg"
-    options = ("--minutes", "0.34", "--kill-every", "5", "--reload-every", "8", "--plot", plot)
+    options = ("--minutes", "0.34", "--kill-every", "5", "--reload-every", "8")
     done = subprocess.run(
         [sys.executable, ROOT / "loadtest" / "soak.py", *options],
         capture_output=True,
@@ -116,4 +114,3 @@ def test_some_seconds_of_it(tmp_path: Path) -> None:
     said = done.stdout + done.stderr
     assert "\n0 wrong answers\n" in said, said
     assert "\n0 requests lost without a cause\n" in said, said
-    assert plot.read_text("utf-8").count("resident memory, MiB") == 1

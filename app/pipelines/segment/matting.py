@@ -30,7 +30,7 @@ PRIOR = 0.003
 """How much the alpha is drawn to that of `guided`: less needs more rounds, more gains less."""
 NARROW = 0.002
 """Where discs of this radius (of the longer side) do not fit into what `guided` leaves partial, an
-edge is sharp and keeps its value. Chosen by the error of sharp edges, loadtest/edges.py."""
+edge is sharp and keeps its value. Chosen by the error of sharp edges."""
 
 RADIUS = 1
 """Of the windows of the Laplacian, in pixels of the reduced picture."""
