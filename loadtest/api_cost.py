@@ -4,7 +4,7 @@
 
 Every server answers texts with the same int8 program on as many predictors as there are cores. Per
 text: processor time of the API process with 1 and 8 clients, texts a second with 8 and 32, and the
-p50 of one client, beside a loop over the program behind a socket. `/v2/health/live` and a text that
+p50 of one client, beside a bare loop over the program. `/v2/health/live` and a text that
 is only validated are asked of a bare FastAPI application, too. --probe is the path of a program
 `PROBE PROGRAM.onnx TOKENIZER.json --port N --predictors N` that answers `POST /sentiment`; it is
 started, never imported. Printed are medians over rounds, and this checkout's as a ratio to each.
@@ -22,11 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from cases import TEXT, text_request
 from closed_loop import HttpWay, one_client
 from harness import (
@@ -39,14 +38,12 @@ from harness import (
     request,
     running_server,
 )
+from peers import loops
 from pydantic import BaseModel
 from tqdm import tqdm
 
-from app.backends.process import NICE
-from app.process.child import Child, Limits
 from app.resources import available_cores
 
-HERE = Path(__file__).resolve().parent
 MODEL, GROUP = "emotion", "onnxruntime_int8"
 START_SECONDS = 60.0
 OURS, BEFORE, PROBE, FASTAPI, LOOP = "this", "before", "probe", "FastAPI", "loop"
@@ -126,49 +123,6 @@ def bare_fastapi(port: int) -> None:
         return [{"label": "sad", "score": 0.5}] if body.text else []
 
     uvicorn.run(application, host=HOST, port=port, log_level="warning", access_log=False)
-
-
-def open_loop(opening: dict[str, str]) -> tuple[dict[str, str], object]:
-    """Target of a child: a text in, its scores out, on the program that is served."""
-    import onnxruntime
-    from tokenizers import Tokenizer
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        opening["program"], options, disabled_optimizers=["SkipLayerNormFusion"]
-    )
-    tokenizer = Tokenizer.from_file(opening["tokenizer"])
-
-    def answer(
-        _meta: object, arrays: dict[str, np.ndarray], _descriptors: object
-    ) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-        ids = np.array([tokenizer.encode(bytes(arrays["text"]).decode()).ids], np.int64)
-        logits = session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
-        shares = np.exp(logits - logits.max())
-        return {}, {"scores": shares / shares.sum()}
-
-    return {}, answer
-
-
-@contextlib.contextmanager
-def looping(version: Path) -> Iterator[Callable[[], float]]:
-    """Seconds of one text through a child process with the program."""
-    opening = {
-        "program": str(version / "int8.onnx"),
-        "tokenizer": str(version / "tokenizer.json"),
-    }
-    limits = Limits(nice=NICE, environment={"PYTHONPATH": f"{HERE}:{HERE.parent}"})
-    text = {"text": np.frombuffer(TEXT.encode(), np.uint8)}
-    with contextlib.closing(Child("api_cost:open_loop", opening, limits=limits)) as child:
-
-        def ask() -> float:
-            began = time.perf_counter()
-            child.call({}, text, timeout=60.0)
-            return time.perf_counter() - began
-
-        yield ask
 
 
 def sides(
@@ -255,7 +209,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         repository = int8_repository(Path(directory))
         servers = sides(stack, given, repository)
-        ask = stack.enter_context(looping(newest(repository)))
+        loop = loops(
+            "onnxruntime",
+            "text",
+            model=newest(repository) / "int8.onnx",
+            payload=TEXT.encode(),
+            threads=1,
+            loads=(),
+        )
+        looping = stack.enter_context(loop)
         for side in servers.values():
             for _ in measures(side, seconds=min(0.5, given.seconds)):
                 pass
@@ -264,9 +226,8 @@ def main() -> None:
             for name, side in order:
                 for measure, value in measures(side, seconds=given.seconds):
                     taken.setdefault(measure, {}).setdefault(name, []).append(value)
-            loop = [ask() for _ in range(50)]
-            one = taken["1 text, p50, ms"]
-            one.setdefault(LOOP, []).append(1000 * statistics.median(loop))
+            alone = 1000 * statistics.median(looping.one()[0] for _ in range(50))
+            taken["1 text, p50, ms"].setdefault(LOOP, []).append(alone)
         threads = thread_names(servers[OURS].pid)
     show(taken)
     print(f"{len(threads)} threads of the API process: {', '.join(threads)}")

@@ -52,22 +52,14 @@ class Replica:
             time.sleep(0.1)
         return time.perf_counter() - began
 
-    def kill(self) -> None:
-        """As the out-of-memory killer does it: no drain, no word."""
-        self.process.kill()
-        self.process.wait()
-
-    def drain(self) -> int:
-        """Its exit code after SIGTERM."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_SECONDS)
+    def end(self, *, drained: bool) -> None:
+        """Drained, or as the out-of-memory killer does it: no word."""
+        self.process.send_signal(signal.SIGTERM if drained else signal.SIGKILL)
+        self.process.wait(STOP_SECONDS)
 
     def replace(self, *, drained: bool) -> float:
         """End it and start its successor; seconds until that is ready."""
-        if drained:
-            self.drain()
-        else:
-            self.kill()
+        self.end(drained=drained)
         self.start()
         return self.wait_ready()
 
@@ -84,7 +76,7 @@ def replicas(count: int, environment: Mapping[str, str]) -> Iterator[list[Replic
     finally:
         for replica in started:
             if hasattr(replica, "process"):
-                replica.kill()
+                replica.end(drained=False)
 
 
 @contextlib.contextmanager

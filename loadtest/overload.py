@@ -76,18 +76,18 @@ def overload(
     }
 
 
-def missed(name: str, found: dict[str, Any]) -> list[str]:
-    """What the case has not reached, in words."""
+def missed(found: dict[str, Any]) -> list[str]:
+    """What a case has not reached, in words."""
     faults = []
     if others := set(found["statuses"]) - {"200", "503"}:
-        faults.append(f"{name}: statuses {', '.join(sorted(others))}")
+        faults.append(f"statuses {', '.join(sorted(others))}")
     if found["goodput"] < TARGETS["goodput"]:
-        faults.append(f"{name}: {100 * found['goodput']:.1f} % of the calm rate is left")
+        faults.append(f"{100 * found['goodput']:.1f} % of the calm rate is left")
     if found["refusal_p99_ms"] is None or found["refusal_p99_ms"] > TARGETS["refusal_p99_ms"]:
-        faults.append(f"{name}: p99 of a refusal is {found['refusal_p99_ms']} ms")
+        faults.append(f"p99 of a refusal is {found['refusal_p99_ms']} ms")
     first, last = found["memory_bytes"][1], found["memory_bytes"][-1]  # after such phases
     if last > TARGETS["memory"] * first:
-        faults.append(f"{name}: memory went on from {first / 1e6:.0f} to {last / 1e6:.0f} MB")
+        faults.append(f"memory went on from {first / 1e6:.0f} to {last / 1e6:.0f} MB")
     return faults
 
 
@@ -98,13 +98,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="pairs of phases for each case")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here as well")
     arguments = parser.parse_args()
-    # Of the texts, requests of many: what one of a single text costs its client would be measured.
-    cases = [
-        case for case in read_cases(ModelRepository(arguments.repository)) if case.name != "1 text"
-    ]
     report, faults = {}, []
     with running_server(arguments.repository) as server:
-        for case in cases:
+        for case in read_cases(ModelRepository(arguments.repository)):
+            if case.name == "1 text":  # what a single text costs its client would be measured
+                continue
             found = report[case.name] = overload(
                 server,
                 HttpWay(server.port, case.request, case.rows),
@@ -112,21 +110,8 @@ def main() -> int:
                 seconds=arguments.seconds,
                 rounds=arguments.rounds,
             )
-            faults += missed(case.name, found)
-            memory = " → ".join(f"{size / 1e6:.0f}" for size in found["memory_bytes"])
-            waits = [found["refusal_p50_ms"] or 0.0, found["refusal_p99_ms"] or 0.0]
-            print(
-                f"{case.name}\n"
-                f"  calm       {found['calm_per_second']:8.2f} a second\n"
-                f"  overloaded {found['per_second']:8.2f} a second, "
-                f"{100 * found['goodput']:.1f} % ({100 * found['goodput_lowest']:.1f} … "
-                f"{100 * found['goodput_highest']:.1f}); "
-                f"{found['offered_per_second']:.1f} requests a second arrived\n"
-                f"  statuses   {found['statuses']}\n"
-                f"  refusals   p50 {waits[0]:.1f} ms, p99 {waits[1]:.1f} ms\n"
-                f"  memory     {memory} MB",
-                flush=True,
-            )
+            faults += [f"{case.name}: {fault}" for fault in missed(found)]
+            print(case.name, json.dumps(found, indent=2), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", "utf-8")
     for fault in faults:

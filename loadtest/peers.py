@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,22 +76,6 @@ class Contest:
     task: str
     contenders: list[Contender]
     requests: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What is printed of a contender; ratios are to this server, above 1: more."""
-
-    name: str
-    task: str
-    threads_each: int
-    p50_seconds: float
-    p95_seconds: float
-    per_second: Mapping[str, float]
-    memory_bytes: int
-    latency_ratio: float
-    throughput_ratio: Mapping[str, float]
-    agreement: str
 
 
 def served(
@@ -298,28 +282,6 @@ def measure(contest: Contest, *, seconds: float, rounds: int) -> None:
                 each.rates.setdefault(load, []).append(busy(seconds))
 
 
-def rows(contest: Contest) -> list[Row]:
-    """The first one is what the others are compared with; ratios are medians over rounds."""
-    ours = contest.contenders[0]
-    return [
-        Row(
-            name=each.name,
-            task=contest.task,
-            threads_each=each.threads_each,
-            p50_seconds=statistics.median(each.seconds),
-            p95_seconds=float(np.quantile(each.seconds, 0.95)),
-            per_second={load: statistics.median(rates) for load, rates in each.rates.items()},
-            memory_bytes=each.memory(),
-            latency_ratio=_ratio(each.seconds, ours.seconds),
-            throughput_ratio={
-                load: _ratio(rates, ours.rates[load]) for load, rates in each.rates.items()
-            },
-            agreement=_agreement(contest.task, each, ours),
-        )
-        for each in contest.contenders
-    ]
-
-
 def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
 
@@ -339,23 +301,43 @@ def _agreement(task: str, each: Contender, ours: Contender) -> str:
     return f"alpha within {np.abs(found - expected).mean():.2f} of 255 levels"
 
 
-def show(contest: Contest, table: Sequence[Row], *, cores: int) -> None:
+def rows(contest: Contest) -> list[dict[str, Any]]:
+    """What is printed of each; ratios are to the first, medians over rounds, above 1: more."""
+    ours = contest.contenders[0]
+    return [
+        {
+            "name": each.name,
+            "task": contest.task,
+            "threads_each": each.threads_each,
+            "p50_seconds": statistics.median(each.seconds),
+            "p95_seconds": float(np.quantile(each.seconds, 0.95)),
+            "latency_ratio": _ratio(each.seconds, ours.seconds),
+            "per_second": {load: statistics.median(rates) for load, rates in each.rates.items()},
+            "throughput_ratio": {
+                load: _ratio(rates, ours.rates[load]) for load, rates in each.rates.items()
+            },
+            "memory_bytes": each.memory(),
+            "agreement": _agreement(contest.task, each, ours),
+        }
+        for each in contest.contenders
+    ]
+
+
+def show(table: Sequence[Mapping[str, Any]], *, cores: int) -> None:
     """Latency, rate and memory, each beside its ratio to the first row."""
-    loads = list(table[0].per_second)
-    print(f"\n{contest.task} on {cores} cores, one run, in turns; ratios to the first line")
-    print(
-        f"{'':34}{'threads':>8}{'one client':>12}{'p95':>9}{'ratio':>7}"
-        + "".join(f"{load + ', 1/s':>20}{'ratio':>7}" for load in loads)
-        + f"{'memory':>10}"
-    )
+    first = table[0]
+    print(f"\n{first['task']} on {cores} cores, one run, in turns; ratios to the first line")
+    loads = "".join(f"{load + ', 1/s':>20}{'ratio':>7}" for load in first["per_second"])
+    print(f"{'':34}{'threads':>8}{'one client':>12}{'p95':>9}{'ratio':>7}{loads}{'memory':>10}")
     for row in table:
+        rates = "".join(
+            f"{rate:20.2f}{row['throughput_ratio'][load]:7.2f}"
+            for load, rate in row["per_second"].items()
+        )
         print(
-            f"{row.name:34}{row.threads_each:8d}{1000 * row.p50_seconds:10.1f}ms"
-            f"{1000 * row.p95_seconds:7.1f}ms{row.latency_ratio:7.2f}"
-            + "".join(
-                f"{row.per_second[load]:20.2f}{row.throughput_ratio[load]:7.2f}" for load in loads
-            )
-            + f"{row.memory_bytes / 1e6:8.0f}MB   {row.agreement}"
+            f"{row['name']:34}{row['threads_each']:8d}{1000 * row['p50_seconds']:10.1f}ms"
+            f"{1000 * row['p95_seconds']:7.1f}ms{row['latency_ratio']:7.2f}{rates}"
+            f"{row['memory_bytes'] / 1e6:8.0f}MB   {row['agreement']}"
         )
 
 
@@ -368,11 +350,8 @@ def main() -> None:
     parser.add_argument(
         "--no-peers", dest="peers", action="store_false", help="bare loops alone beside this server"
     )
-    parser.add_argument("--cores", type=int, help="use only so many of this machine's cores")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here as well")
     arguments = parser.parse_args()
-    if arguments.cores:
-        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: arguments.cores]))
     cores = len(os.sched_getaffinity(0))
     report: dict[str, Any] = {"cores": cores, "rows": []}
     repository = ModelRepository(arguments.repository)
@@ -387,8 +366,8 @@ def main() -> None:
                 for contest in contests:
                     measure(contest, seconds=arguments.seconds, rounds=arguments.rounds)
                     table = rows(contest)
-                    show(contest, table, cores=cores)
-                    report["rows"] += [asdict(row) for row in table]
+                    show(table, cores=cores)
+                    report["rows"] += table
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", "utf-8")
 

@@ -19,7 +19,6 @@ import contextlib
 import http.client
 import http.server
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -249,7 +248,7 @@ def servers(
     ):
         yield http_pairs(without, within, cases_of(given))
         for name, server in (("without", without), ("with", within)):
-            print(f"memory {name}: {server.memory()['pss'] / 1e6:.0f} MB")
+            print(f"memory {name}: {server.memory() / 1e6:.0f} MB")
 
 
 def checkout(given: argparse.Namespace) -> AbstractContextManager[list[Pair]]:
@@ -492,15 +491,12 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         each.add_argument("--users", type=int, default=2, help="of the measure `users`")
         each.add_argument("--pause", type=float, default=0.1, help="seconds, on average")
         each.add_argument("--least", type=float, default=mode.least, help="ratio, else exit code 1")
-        each.add_argument("--cores", type=int, help="use only so many of the machine's cores")
         each.add_argument("--json", type=Path, metavar="FILE", help="write what was measured here")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
     given = parsed(arguments)
-    if given.cores:
-        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: given.cores]))
     with MODES[given.mode].open(given) as pairs:
         found = measured(pairs, given)
     worst = show(found)

@@ -24,8 +24,8 @@ def test_ratios_are_taken_within_rounds() -> None:
     )
     measure(contest, seconds=1.0, rounds=3)
     [ours, bare] = rows(contest)
-    assert (ours.latency_ratio, ours.throughput_ratio["all"]) == (1.0, 1.0)
-    assert (bare.latency_ratio, bare.throughput_ratio["all"]) == (4.0, 0.25)
+    assert (ours["latency_ratio"], ours["throughput_ratio"]["all"]) == (1.0, 1.0)
+    assert (bare["latency_ratio"], bare["throughput_ratio"]["all"]) == (4.0, 0.25)
 
 
 @pytest.mark.parametrize("peer", PEER_SERVERS, ids=lambda peer: peer.name)
