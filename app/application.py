@@ -21,7 +21,7 @@ from app.api.middleware.agents import Agents
 from app.api.middleware.budget import Budget
 from app.api.middleware.disconnect import Disconnect
 from app.api.middleware.gates import Gates
-from app.api.middleware.keys import KeyRules, Keys
+from app.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules, Keys
 from app.api.middleware.limits import BodyLimits
 from app.api.middleware.quotas import Purses, QuotaLimits, Quotas
 from app.api.middleware.sites import Sites
@@ -246,6 +246,9 @@ def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
             keys=keys,
             start_keys=[key.get_secret_value().encode() for key in settings.start_group_keys],
             admin_key=None if admin_key is None else admin_key.get_secret_value().encode(),
+            wrong_admin_keys=Purses(
+                QuotaLimits(per_minute={WRONG_KEYS: WRONG_KEYS_PER_MINUTE}, concurrent=0)
+            ).of,
             health_needs_key=settings.health_needs_key,
             metrics_needs_key=settings.metrics_needs_key,
         ),

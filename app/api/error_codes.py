@@ -35,7 +35,11 @@ WHEN: Mapping[str, str] = {
         "Request line and headers together, trailers, or the extensions of a chunk are larger than"
         " the limit."
     ),
-    "host_not_allowed": "The `Host` header is none of `PADDLEPOOL_ALLOWED_HOSTS`.",
+    "host_not_allowed": (
+        "The `Host` header, or the host of an absolute target, is none of "
+        "`PADDLEPOOL_ALLOWED_HOSTS`."
+    ),
+    "http_version_not_supported": "The request is in a version of HTTP other than 1.0 and 1.1.",
     "image_unreadable": "The picture is broken, cut off, or cannot be decoded within the limits.",
     "internal_error": (
         "A fault of the server or of a model's files. The log has it under the request id."

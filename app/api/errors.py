@@ -65,6 +65,7 @@ HTTP_CODES: Mapping[int, str] = {
     500: "internal_error",
     501: "not_implemented",
     503: "shutting_down",
+    505: "http_version_not_supported",
 }
 """Errors of HTTP itself, which the exception tree does not know."""
 

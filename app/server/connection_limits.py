@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from app.api.problems import Fault
 from app.server.ending import LINGER_BYTES, Lingering, ReplyTransport
-from app.server.framing import Refused, read_framing
+from app.server.framing import Refused, read_framing, split_target
 from app.server.refusals import (
     REFUSED_CONNECTIONS,
     fault_of_parser,
@@ -140,8 +140,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unparsed = 0
         if len(self.pipeline) >= PIPELINED:
             raise Refused(too_many_pipelined(PIPELINED))
+        authority, self.url = split_target(self.url)
         version, upgrade = self.parser.get_http_version(), self.parser.should_upgrade()
         length = read_framing(self.headers, version=version, upgrade=upgrade)
+        if authority:  # it wins over Host (RFC 9112, 3.2.2)
+            self.headers[:] = [pair for pair in self.headers if pair[0] != b"host"]
+            self.headers.append((b"host", authority))
         crowded = len(self.connections) > self.connection_limits.connections
         self.app = refuse_crowded if crowded else self._application
         super().on_headers_complete()  # raises on an invalid target

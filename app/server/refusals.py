@@ -13,17 +13,22 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from app.api.errors import http_fault
 from app.api.problems import MEDIA_TYPE, Fault, members, reply
 from app.contracts.errors import Overloaded
-from app.server.framing import Refused
+from app.server.framing import Refused, version_unknown
 
 REFUSED_CONNECTIONS = 16
 """Connections beyond the limit that get a 503; further ones are closed at once. Their descriptors
 are among the server's own (app.server.descriptors)."""
+
+UNKNOWN_VERSION = "Invalid HTTP version"
+"""The parser's words."""
 
 
 def fault_of_parser(error: httptools.HttpParserError) -> Fault:
     """Why the parser, or a callback of ours, gave a request up."""
     if isinstance(error.__context__, Refused):
         return error.__context__.fault
+    if str(error) == UNKNOWN_VERSION:
+        return version_unknown()
     return http_fault(400, "The request is not valid HTTP/1.1.")
 
 

@@ -79,6 +79,38 @@ def test_pipelined_requests_are_answered_in_order() -> None:
         assert received.endswith(b"/9 0>")
 
 
+@pytest.mark.parametrize(
+    ("target", "seen"),
+    [
+        (b"http://a.example:80/x?q=1", b"<a.example:80 /x 0>"),
+        (b"HTTP://[::1]", b"<[::1] / 0>"),
+        (b"https://a.example?q=http://b", b"<a.example / 0>"),
+        (b"/x?q=http://b", b"<localhost /x 0>"),
+    ],
+)
+def test_the_host_of_an_absolute_target_wins_over_the_header(target: bytes, seen: bytes) -> None:
+    """As RFC 9112, 3.2.2 has it; else a proxy and this server would see two hosts."""
+    assert replies(b"GET " + target + b" HTTP/1.1\r\n" + HOST + b"\r\n").endswith(seen)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET / HTTP/1.2\r\n" + HOST, 505),
+        (b"GET / HTTP/2.0\r\n" + HOST, 505),
+        (b"GET / HTTP/0.9\r\n" + HOST, 505),
+        (b"GET / HTTP/1.1\r\nHost:\r\n", 400),
+        (b"GET / HTTP/1.0\r\nHost: \r\n", 400),
+        (b"GET http://a.example/ HTTP/1.1\r\n", 400),
+        (b"GET ftp://a.example/ HTTP/1.1\r\n" + HOST, 400),
+        (b"GET http://user@a.example/ HTTP/1.1\r\n" + HOST, 400),
+        (b"GET http:///x HTTP/1.1\r\n" + HOST, 400),
+    ],
+)
+def test_other_versions_hosts_and_schemes_are_refused(head: bytes, status: int) -> None:
+    assert replies(head + b"\r\n", GET % 2).startswith(b"HTTP/1.1 %d " % status)
+
+
 def test_no_more_requests_wait_than_may() -> None:
     """Those before the one too many are answered, then it gets 503, and nothing behind it."""
     received = replies(b"".join(GET % number for number in range(100)))

@@ -6,7 +6,7 @@ import contextlib
 import hmac
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api.errors import fault_of
 from app.api.pages import FOLDERS, PAGES
 from app.api.problems import reply
-from app.contracts.caller import ANYBODY, CALLER, Caller
-from app.contracts.errors import Forbidden, Unauthorized
+from app.contracts.caller import ANYBODY, CALLER, Caller, Quota
+from app.contracts.errors import Forbidden, QuotaExceeded, Unauthorized
 
 ADMIN_PREFIX = "/v2/repository"
 OPEN = (*PAGES.values(), "/docs", "/openapi.json")
@@ -24,6 +24,10 @@ OPEN_BELOW = (*(f"/{folder}/" for folder in FOLDERS), "/docs/")
 
 READY = re.compile(r"/v2/models/.+/ready")
 """Of a model or a version; `/v2/models/ready` describes a model of that name."""
+
+WRONG_KEYS = "wrong admin keys"
+WRONG_KEYS_PER_MINUTE = 10
+"""For each address."""
 
 IPV6_NETWORK = 64
 """Bits of an address that tell one client from another: whoever has one has all below them."""
@@ -39,10 +43,14 @@ class KeyRules:
         keys: Sequence[bytes],
         start_keys: Sequence[bytes],
         admin_key: bytes | None,
+        wrong_admin_keys: Callable[[str], Quota],
         health_needs_key: bool,
         metrics_needs_key: bool,
     ) -> None:
-        """`start_keys` alone may start instance groups; everybody may where there are none."""
+        """`start_keys` alone may start instance groups; everybody may where there are none.
+
+        `wrong_admin_keys` gives the quota of an address.
+        """
         self._keys = tuple(dict.fromkeys((*keys, *start_keys)))
         may_start = [not start_keys or key in start_keys for key in self._keys]
         self._callers = tuple(
@@ -50,20 +58,30 @@ class KeyRules:
         )
         self._anybody_may_start = not start_keys
         self._needs_keys = bool(keys)
+        self._wrong_admin_keys = wrong_admin_keys
         self._admin_keys = () if admin_key is None else (admin_key,)
         self._health_needs_key = health_needs_key
         self._metrics_needs_key = metrics_needs_key
 
     def caller(self, path: str, headers: Headers, address: str) -> Caller:
-        """Who asks for `path`. Raises Unauthorized and Forbidden."""
+        """Who asks for `path`. Raises Unauthorized, Forbidden and QuotaExceeded."""
         if path == ADMIN_PREFIX or path.startswith(ADMIN_PREFIX + "/"):
             if not self._admin_keys:
                 raise Forbidden("Model control is off: the server has no admin key.")
-            _find(headers, self._admin_keys, "the admin key")
+            self._check_admin(headers, address)
             return ANYBODY
         if self._needs_keys and self._needs_key(path):
             return self._callers[_find(headers, self._keys, "an API key")]
         return ANYBODY if is_open(path) else self._without_key(headers, address)
+
+    def _check_admin(self, headers: Headers, address: str) -> None:
+        quota = self._wrong_admin_keys(client_network(address))
+        quota.spend(WRONG_KEYS, 0)  # the right key tells nothing once the quota is used up
+        try:
+            _find(headers, self._admin_keys, "the admin key")
+        except Unauthorized:
+            quota.spend(WRONG_KEYS, 1)
+            raise
 
     def _without_key(self, headers: Headers, address: str) -> Caller:
         """A key is not asked for; who has one of those that may start groups may offer it."""
@@ -94,7 +112,7 @@ class Keys:
             address = client[0] if client else ""
             try:
                 caller = self._rules.caller(str(scope["path"]), Headers(scope=scope), address)
-            except (Unauthorized, Forbidden) as refusal:
+            except (Unauthorized, Forbidden, QuotaExceeded) as refusal:
                 await reply(fault_of(refusal), scope)(scope, receive, send)
                 return
             CALLER.set(caller)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,6 +15,8 @@ from app.contracts.errors import CrossSite, HostNotAllowed
 ANY = "*"
 SAFE = ("GET", "HEAD", "OPTIONS")
 OWN = (b"same-origin", b"none")
+HOST = re.compile(rb"(?:\[([^\[\]]+)\]|([^:\[\]]+?)\.?)(?::[0-9]*)?")
+"""The address in brackets or the name without its final dot, and a port."""
 
 
 class Sites:
@@ -43,7 +46,8 @@ class Sites:
         await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> HostNotAllowed | CrossSite | None:
-        host = site = origin = b""
+        host: bytes | None = None
+        site = origin = b""
         for name, value in scope["headers"]:
             if name == b"host":
                 host = value
@@ -52,14 +56,14 @@ class Sites:
             elif name == b"origin":
                 origin = value
         # Only HTTP/1.0 lets a client leave Host out, and no browser does.
-        foreign = not (self._any or not host or self._allowed(host))
+        foreign = not (self._any or host is None or self._allowed(host))
         if foreign and not is_health(scope["path"]):  # probes call a server by its address
             return HostNotAllowed(
                 "The Host header is none of this server's names, which PADDLEPOOL_ALLOWED_HOSTS "
                 "lists."
             )
         # A browser leaves Sec-Fetch-Site out where plain HTTP leads to another machine.
-        elsewhere = site not in OWN if site else origin and _authority(origin) != host.lower()
+        elsewhere = site not in OWN if site else origin and _is_of_another(origin, host)
         if elsewhere and scope["method"] not in SAFE and origin not in self._origins:
             return CrossSite(
                 "A page of another site sent this; PADDLEPOOL_CORS_ORIGINS lists those that may."
@@ -67,16 +71,10 @@ class Sites:
         return None
 
     def _allowed(self, host: bytes) -> bool:
-        name = _name(host.lower())
+        found = HOST.fullmatch(host.lower())
+        name = (found[1] or found[2]) if found else b""
         return name in self._names or name.endswith(self._endings)
 
 
-def _authority(origin: bytes) -> bytes:
-    return origin.lower().partition(b"://")[2]
-
-
-def _name(host: bytes) -> bytes:
-    """The host without its port, the brackets of an address, and a final dot."""
-    if host.startswith(b"["):
-        return host[1:].partition(b"]")[0]
-    return host.partition(b":")[0].removesuffix(b".")
+def _is_of_another(origin: bytes, host: bytes | None) -> bool:
+    return host is None or origin.lower().partition(b"://")[2] != host.lower()

@@ -197,6 +197,21 @@ def test_model_control_needs_the_admin_key_alone() -> None:
     assert opened.status_code != 401
 
 
+def test_wrong_admin_keys_have_a_quota_of_their_own() -> None:
+    """Then the right one is refused, too, and every other request is answered."""
+    client = Client(make_app(settings=KEYED))
+    path, wrong = "/v2/repository/index", {"X-Api-Key": "first"}
+    statuses = [client.post(path, headers=wrong).status_code for _ in range(12)]
+    assert statuses == [401] * 10 + [429] * 2
+    refused = client.post(path, headers={"X-Api-Key": "admin"})
+    assert refused.status_code == 429
+    assert 1 <= int(refused.headers["retry-after"]) <= 6
+    assert client.get("/info", headers=wrong).status_code == 200
+    others = Client(client.app, peer="192.0.2.1")
+    assert others.post(path).status_code == 401
+    assert others.post(path, headers={"X-Api-Key": "admin"}).status_code not in (401, 429)
+
+
 def test_no_origin_is_allowed_by_default(client: Client) -> None:
     """Another site's page cannot read a reply."""
     response = client.get("/info", headers={"Origin": "https://evil.example"})

@@ -36,7 +36,8 @@ def test_a_server_on_loopback_answers_to_loopback_names(client: Client, host: st
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example",
-     "evil-localhost", "10.0.0.1", "[::2]", ":8000", "[", "a@localhost", "\xff"],
+     "evil-localhost", "10.0.0.1", "[::2]", ":8000", "[", "a@localhost", "\xff",
+     "", "localhost:evil", "[::1]evil", "[::1]:x", "localhost:80:80", "::1"],
 )  # fmt: skip
 def test_and_to_no_other(client: Client, host: str) -> None:
     """Else a page could have its own name lead here and read what the server says."""
