@@ -17,7 +17,7 @@ from app.api.metrics import read_gauges
 from app.api.middleware.gates import Gates
 from app.api.services import Lifecycle, Services
 from app.application import build_application
-from app.backends.process import EXPRESS_NICE, ProcessBackend
+from app.backends.process import ProcessBackend
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
 from app.codecs.pool import CodecPool
@@ -94,7 +94,6 @@ def create_app(
         registry = ModelRegistry(
             repository,
             open_predictor=backend,
-            open_express=ProcessBackend(nice=EXPRESS_NICE),
             build_pipeline=introduced(
                 partial(build_pipeline, tasks=tasks, workers=workers), repository, metrics
             ),

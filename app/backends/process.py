@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 
 NICE = 10
 """Predictors give way to the event loop: liveness must answer while they use every core."""
-EXPRESS_NICE = 1
-"""Linux gives such a process seven times the processor time of another predictor beside it."""
 
 ENVIRONMENT = {
     "GLOG_minloglevel": "2",

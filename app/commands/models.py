@@ -190,8 +190,7 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
         },
         "batching": f"up to {batching.max_batch_size or 'any number of'} rows, "
         f"waits {batching.max_queue_delay_ms:g} ms, "
-        f"queue of {batching.max_queue_size} per instance"
-        f"{', an express instance beside a flood' if batching.express_instance else ''}",
+        f"queue of {batching.max_queue_size} per instance",
     }
     print_table([(f"{label}:", value) for label, value in facts.items()])
     rows = [("TENSOR", "NAME", "DTYPE", "SHAPE")]

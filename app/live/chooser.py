@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from app.contracts.errors import ModelNotReady, PaddlepoolError
+from app.contracts.errors import BackendError, ModelNotReady, PaddlepoolError
 from app.contracts.ports import Clock
 from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
 from app.engine.pool.group import CRASH_LOOP
-from app.engine.pool.opening import check_room
 from app.engine.registry.model import ServedModel, first_choice
 from app.evidence.choice import EXACT_DIFFERENCE, best_of, in_one_line
 from app.live.ports import Served
@@ -205,7 +204,10 @@ class Chooser:
         else:
             try:
                 needed = config.count_in_place(chosen) * (best.resident_bytes or 0)
-                check_room(needed, free=self._free_bytes())
+                if needed > (free := self._free_bytes()):
+                    raise BackendError(
+                        f"{needed / 1e6:.0f} MB are needed to open it, {free / 1e6:.0f} MB are free"
+                    )
                 if not self._registry.adopt(served, choice):
                     return  # another load has replaced the version: that one is looked at next
             except ModelNotReady:

@@ -40,9 +40,8 @@ class _Table(BaseModel):
 
 
 class DynamicBatching(_Table):
-    """How jobs of equal shape share a run. `max_queue_size` counts jobs per instance. With
-    `express_instance` a group has one more process, from when one caller's flood first keeps
-    another waiting.
+    """How jobs of equal shape share a run. `max_queue_size` counts jobs per instance.
+    `express_instance` is accepted and has no effect.
 
     `max_batch_size` 0 says that the first axis is not a batch: a request may have any size in it,
     and runs alone.

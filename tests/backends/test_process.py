@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.backends.process import EXPRESS_NICE, NICE, ProcessBackend, ProcessPredictor
+from app.backends.process import NICE, ProcessBackend, ProcessPredictor
 from app.contracts.errors import (
     BackendError,
     ConfigError,
@@ -199,18 +199,6 @@ def test_what_cannot_be_opened_says_why(
     process that dies may have died of something that passes."""
     with pytest.raises(error, match=message):
         ProcessBackend(BACKENDS)(spec(**changes))
-
-
-def test_an_express_predictor_goes_before_others() -> None:
-    """It gives way to the event loop as well, but less."""
-    mine = os.getpriority(os.PRIO_PROCESS, 0)
-    backend = ProcessBackend({"fake": "tests.backends.targets:open_priorities"}, nice=EXPRESS_NICE)
-    predictor = backend(spec())
-    try:
-        [[_, found]] = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
-    finally:
-        predictor.close()
-    assert mine < found == mine + EXPRESS_NICE < mine + NICE
 
 
 @pytest.mark.parametrize("suspension", [None, Suspension()], ids=["in a hurry", "gently"])

@@ -291,13 +291,9 @@ def write_double(
     delay: float = 0,
     queue: int = 16,
     count: int = 1,
-    express: int = 0,
 ) -> Path:
     """Model `double` (y = 2 x) with groups `main` and `spare`; returns its directory."""
     config = DOUBLE.format(batch=batch, delay=delay, queue=queue, count=count)
-    if express:
-        section = "[dynamic_batching]\n"
-        config = config.replace(section, section + "express_instance = true\n")
     write_config(root / "double", config)
     for version in versions or (1,):
         write_version(root / "double" / str(version))

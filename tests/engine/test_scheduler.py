@@ -94,7 +94,7 @@ class Runs:
 
 
 class Scheduler(RuleBasedStateMachine):
-    """One served model with two predictors and an express instance, and all that may happen.
+    """One served model with two predictors, and all that may happen.
 
     No rule has a precondition: threads decide what is refused, and the same rules must follow.
     """
@@ -105,7 +105,7 @@ class Scheduler(RuleBasedStateMachine):
         for name, value in FAST.items():
             self._cleanup.enter_context(mock.patch(name, value))
         self._root = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory()))
-        write_double(self._root, batch=2, queue=LIMIT // COUNT, count=COUNT, express=True)
+        write_double(self._root, batch=2, queue=LIMIT // COUNT, count=COUNT)
         self._threads = set(threading.enumerate())
         self.clock = ManualClock()
         self.factory = FakeFactory()

@@ -11,14 +11,12 @@ from app.engine.pool.yielding import Yielding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineContext:
-    """What every group of a registry shares. Express instances are opened with `open_express`,
-    where there is one: it gives them the processor before the others."""
+    """What every group of a registry shares."""
 
     open_predictor: PredictorFactory
     observer: EngineObserver
     clock: Clock
     max_resident_bytes: int
-    open_express: PredictorFactory | None = None
     agreement_of: AgreementOf = lambda _info: None
     yielding: Yielding = field(default_factory=Yielding)
     on_demand: OnDemand = field(default_factory=OnDemand)

@@ -22,7 +22,6 @@ from app.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStat
 from app.contracts.tensors import Tensors
 from app.engine.pool.context import EngineContext
 from app.engine.pool.delivery import Delivery
-from app.engine.pool.express import ExpressLane
 from app.engine.pool.instance import Instance, close_all
 from app.engine.pool.opening import Opening
 from app.engine.pool.restart_backoff import RestartBackoff
@@ -41,8 +40,7 @@ log = logging.getLogger(__name__)
 class Group:
     """Instances are opened by start(), or by the first job when the group starts on demand.
 
-    Such a group may be stopped while nobody uses it; its next job starts it again. Where the model
-    asks for it, one more instance is opened when a caller's flood first keeps another waiting.
+    Such a group may be stopped while nobody uses it; its next job starts it again.
     """
 
     def __init__(
@@ -81,8 +79,6 @@ class Group:
         self._batching = batching
         self._queue_limit = batching.max_queue_size * config.count
         self._backoff = RestartBackoff(context.clock)
-        self._express_backoff = RestartBackoff(context.clock)
-        self._express_tried = False
         self._batcher = self._new_batcher()
         self._lock = threading.Lock()
         self._gently = False
@@ -123,17 +119,17 @@ class Group:
                     if not self._instances:
                         raise Overloaded("no thread to be had", retry_after=1.0) from None
                     log.exception("%s: fewer instances than configured", self._name)
-            return [instance.opened for instance in self._instances[: self.config.count]]
+            return [instance.opened for instance in self._instances]
 
-    def _add_instance(self, *, express: bool = False) -> None:
+    def _add_instance(self) -> None:
         """Raises RuntimeError where the system has no thread to give."""
         number, context = len(self._instances), self._context
         self._instances.append(
             Instance(
                 f"{self._name} {number}",
-                open_worker=self._open_express if express else self._open,
-                batcher=ExpressLane(self._batcher) if express else self._batcher,
-                lost=partial(self._lost, self._express_backoff if express else self._backoff),
+                open_worker=self._open,
+                batcher=self._batcher,
+                lost=self._lost,
                 request_of=Batch.inputs,
                 deliver=partial(self._deliver, number),
                 serving=partial(context.yielding.serving, self.config.threads),
@@ -141,18 +137,6 @@ class Group:
                 max_resident_bytes=context.max_resident_bytes,
             )
         )
-
-    def _add_express(self) -> None:
-        with self._lock:
-            complete = len(self._instances) == self.config.count
-            if self._batcher.closed or self._express_tried or not complete:
-                return
-            self._express_tried = True
-            log.info("%s: one caller keeps another waiting: an express instance", self._name)
-            try:
-                self._add_instance(express=True)
-            except RuntimeError:
-                log.exception("%s: no express instance", self._name)
 
     @contextlib.contextmanager
     def reserving(self, *, deadline: float) -> Iterator[Reservation]:
@@ -179,8 +163,6 @@ class Group:
                 for job in jobs:
                     job.future.cancel()
                 raise
-        elif self._batching.express_instance and self._batcher.contended:
-            self._add_express()
 
     def _used(self) -> Batcher:
         """Its batcher, for the next job; raises Overloaded where a group may not start now."""
@@ -189,8 +171,7 @@ class Group:
         return self._batcher
 
     def idle(self) -> bool:
-        instances = self._instances[: self.config.count]  # nobody waits for the express one alone
-        return self._batcher.idle and all(each.opened.done() for each in instances)
+        return self._batcher.idle and all(each.opened.done() for each in self._instances)
 
     def stop(self) -> None:
         """End its processes, without waiting for them; the next job starts it again."""
@@ -199,7 +180,6 @@ class Group:
                 return
             batcher, self._batcher = self._batcher, self._new_batcher()
             instances, self._instances = self._instances, []
-            self._express_tried = False
             self.opening.forget()
         log.info("%s: stopped to make room for another", self._name)
         for instance in instances:
@@ -273,27 +253,19 @@ class Group:
         self._backoff.opened()
         return predictor
 
-    def _open_express(self, _first: bool) -> Predictor:
-        needed = self.resident_bytes() // self.config.count
-        try:
-            return self.opening.open_express(self._context.open_express, needed=needed)
-        except (ConfigError, BackendError):
-            log.exception("%s: no express instance", self._name)
-            raise
-
     def _refused(self, refusal: PaddlepoolError) -> None:
         log.error("%s: cannot start: %s", self._name, refusal)
         self._failure = refusal.alone()
         self._batcher.close(ModelNotReady("the instance group cannot start"))
         self._context.on_demand.forget(self)
 
-    def _lost(self, backoff: RestartBackoff, reason: Restart) -> float:
+    def _lost(self, reason: Restart) -> float:
         self._context.observer.restarted(model=self._model, group=self.config.name, reason=reason)
         if reason is Restart.MEMORY:
             return 0.0
         if reason is Restart.LACKING:
-            return backoff.delay_while_lacking()
-        delay = backoff.delay_after_loss()
+            return self._backoff.delay_while_lacking()
+        delay = self._backoff.delay_after_loss()
         if self._backoff.in_crash_loop():
             for instance in self._instances:
                 instance.give_up_opening(BackendError(CRASH_LOOP))

@@ -28,8 +28,8 @@ from typing import Generic, Protocol, TypeVar
 from app.contracts.errors import BackendError, ConfigError, PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Clock, Interrupted, Worker
 from app.contracts.reasons import Restart, unopened
-from app.engine.pool.express import Lane
 from app.engine.pool.succession import Succession
+from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch
 
 GRACE_SECONDS = 2.0
@@ -37,7 +37,7 @@ GRACE_SECONDS = 2.0
 with short deadlines must not be able to make the server start processes."""
 PATIENCE = 10.0
 """A run is given this many times its usual seconds, however short the deadlines in its batch are:
-an impatient client must not cost a predictor. Beside a busy express instance it may take eight."""
+an impatient client must not cost a predictor."""
 PREFETCH_SECONDS = 0.001
 PREFETCH_PART = 0.1
 """Seconds, and share of a run, before its usual end: about as much as runs differ."""
@@ -86,7 +86,7 @@ class Instance(Generic[Request, Answer]):
         name: str,
         *,
         open_worker: Callable[[bool], Worker[Request, Answer]],
-        batcher: Lane,
+        batcher: Batcher,
         lost: Callable[[Restart], float],
         request_of: Callable[[Batch], Request],
         deliver: Callable[[Run, Answer], None],

@@ -11,18 +11,9 @@ from app.contracts.tensors import Tensors, shape_key
 from app.engine.pool.yielding import Yielding
 from app.engine.queue.job import ShapeKey
 from app.repository.selftest import SelfTest
-from app.resources import available_memory
 
 FIRST_RUN_SECONDS = 60.0
 SHORT_RUN_SECONDS = 0.25
-
-
-def check_room(needed: int, *, free: int) -> None:
-    """Both in bytes. Raises BackendError: for want of memory the system may end the server."""
-    if needed > free:
-        raise BackendError(
-            f"{needed / 1e6:.0f} MB are needed to open it, {free / 1e6:.0f} MB are free"
-        )
 
 
 class Opening:
@@ -60,11 +51,6 @@ class Opening:
     def open(self, observed: Callable[[ShapeKey, float], None] | None) -> Predictor:
         """`observed` hears how many seconds a run of each shape usually takes."""
         return self._proven(self._open_predictor(self._spec), observed)
-
-    def open_express(self, open_predictor: PredictorFactory | None, *, needed: int) -> Predictor:
-        """As fast as can be, somebody waits for it. Refused where `needed` bytes are not free."""
-        check_room(needed, free=available_memory())
-        return self._proven((open_predictor or self._open_predictor)(self._spec), None)
 
     def open_gently(self) -> Predictor:
         """One after another, each with what processor time the users of others leave."""

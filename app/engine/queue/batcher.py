@@ -22,7 +22,6 @@ from app.contracts.ports import Clock
 from app.contracts.reasons import Rejection
 from app.engine.queue.admission import Admission, Refused, Reservation
 from app.engine.queue.deadlines import Deadlines
-from app.engine.queue.express import express_jobs, other_jobs
 from app.engine.queue.job import Batch, Job, ShapeKey
 from app.engine.queue.running import Running
 from app.engine.queue.service_time import ServiceTime
@@ -58,11 +57,8 @@ class Batcher:
         self._times = ServiceTime()
         self._admission = Admission(self._queues, self._times, max_queue=max_queue)
         self._closed_with: PaddlepoolError | None = None
-        self.contended = False
-        """Whether there has been work for an express instance, if only after a delay."""
         lock = threading.Lock()
         self._work = threading.Condition(lock)
-        self._express = threading.Condition(lock)
         self._deadlines = Deadlines(
             lock, self._queues, self._running, clock=clock, on_rejected=on_rejected
         )
@@ -100,7 +96,6 @@ class Batcher:
             shed = self._admission.admit(jobs, now, self._running.instances(now), reservation)
             self._work.notify(len(jobs))
             self._deadlines.added(jobs)
-            self._tell_express(now)
             return shed
 
         shed = self._admitted(admit)
@@ -140,7 +135,7 @@ class Batcher:
         with self._work:
             while not self.closed:
                 now = self._clock()
-                jobs, ask_again = other_jobs(self._queues, self._running, now)
+                jobs, ask_again = self._queues.next_batch(now)
                 if not jobs and not self._running.returned:
                     if self._wait(min(HEALTH_SECONDS, ask_again - now)) or healthy():
                         continue
@@ -153,25 +148,6 @@ class Batcher:
                 return None
             return None
 
-    def take_express(self, healthy: Callable[[], bool]) -> Batch | None:
-        """As take(), for an instance beside the others that runs what would wait behind a flood."""
-        with self._work:
-            while not self.closed:
-                now = self._clock()
-                jobs, ask_again = express_jobs(self._queues, self._running, now)
-                if not jobs:
-                    self._running.express_idle += 1
-                    woken = self._express.wait(min(HEALTH_SECONDS, ask_again - now))
-                    self._running.express_idle -= 1
-                    if woken or healthy():
-                        continue
-                elif healthy():
-                    if batch := self._start(jobs, now):
-                        return batch
-                    continue
-                return None
-            return None
-
     def take_prefetch(self) -> Batch | None:
         """Start the batch that may run now, for an instance whose run is about to end.
 
@@ -181,7 +157,7 @@ class Batcher:
             if self.closed or self._running.idle:
                 return None
             now = self._clock()
-            jobs, _ = other_jobs(self._queues, self._running, now)
+            jobs, _ = self._queues.next_batch(now)
             return self._running.resume(now) or self._start(jobs, now)
 
     def _wait(self, seconds: float) -> bool:
@@ -203,15 +179,7 @@ class Batcher:
         expected = self._times.expected(started[0].key)
         batch = Batch(jobs=tuple(started), started=now, expected_seconds=expected)
         self._running.batches.add(batch)
-        self._tell_express(now)
         return batch
-
-    def _tell_express(self, now: float) -> None:
-        """A job came or a run began: there may be work for it, now or once a delay has passed."""
-        _, ask_again = express_jobs(self._queues, self._running, now)
-        if ask_again < math.inf:
-            self.contended = True
-            self._express.notify()
 
     def finished(self, batch: Batch, seconds: float | None) -> None:
         """The batch has left its instance; `seconds` of the run, None when it came to no end."""
@@ -281,7 +249,6 @@ class Batcher:
             self._closed_with = error
             waiting = self._queues.take_expired(math.inf) + self._running.drop_returned()
             self._work.notify_all()
-            self._express.notify_all()
             self._deadlines.end()
         for job in waiting:
             job.fail(error)

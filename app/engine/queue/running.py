@@ -26,7 +26,7 @@ class Running:
         self.batches: set[Batch] = set()
         self.returned: deque[Batch] = deque()
         self.live = 0
-        self.idle = self.express_idle = 0
+        self.idle = 0
 
     def instances(self, now: float) -> Instances:
         running = sum(
@@ -37,10 +37,6 @@ class Running:
 
     def jobs(self) -> list[Job]:
         return [job for batch in self.batches for job in batch.jobs]
-
-    def callers(self) -> list[set[str]]:
-        """Of each batch."""
-        return [{job.caller for job in batch.jobs} for batch in self.batches]
 
     def overdue(self, now: float) -> list[Job]:
         return [job for job in self.jobs() if job.deadline <= now and not job.future.done()]

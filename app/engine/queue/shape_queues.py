@@ -6,7 +6,7 @@ import itertools
 import math
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from operator import itemgetter
 
 from app.engine.queue.job import Job, ShapeKey
@@ -35,9 +35,6 @@ class ShapeQueues:
     turns. The queue whose head's turn is first goes first. A queue of lower priority (a larger
     number) is not looked at while any job of higher priority waits, and never fills up a batch of
     one.
-
-    Heavy is a caller who has more rows waiting than one batch takes. The batch of one who is not
-    is never filled up with rows of a heavy one: those would only make its run longer.
     """
 
     def __init__(self, *, max_rows: int, max_delay: float) -> None:
@@ -112,13 +109,6 @@ class ShapeQueues:
                     queue[position] = ((later - rows, number), job)
             queue.sort(key=itemgetter(0))
 
-    def callers_waiting(self) -> set[str]:
-        return set(self._rows)
-
-    def heavy(self, caller: str, *, less: int = 0) -> bool:
-        """Whether more rows of this caller wait than one batch takes, `less` so many."""
-        return self._rows[caller] - less > self._max_rows
-
     def take_expired(self, now: float) -> list[Job]:
         """Take out every job whose deadline has come."""
         expired = [job for job in self if job.deadline <= now]
@@ -128,13 +118,10 @@ class ShapeQueues:
     def next_deadline(self) -> float:
         return min((job.deadline for job in self), default=math.inf)
 
-    def next_batch(
-        self, now: float, of: Callable[[str], bool] = lambda _caller: True
-    ) -> tuple[list[Job], float]:
+    def next_batch(self, now: float) -> tuple[list[Job], float]:
         """The jobs that may run now, still in their queue, and when to ask again if there are none.
 
-        A queue is ready when its next batch is full or its head has waited the delay. Jobs of
-        callers that are not `of` those asked for are passed over.
+        A queue is ready when its next batch is full or its head has waited the delay.
         """
         ask_again = math.inf
         if not self._queues:
@@ -145,31 +132,22 @@ class ShapeQueues:
             key=lambda queue: self._queues[queue][0][0],
         )
         for queue in candidates:
-            jobs, full = self._head_of(queue, of)
-            if not jobs:
-                continue
+            jobs, full = self._head_of(queue)
             ready_at = jobs[0].enqueued + self._max_delay
             if full or ready_at <= now:
                 return jobs, now
             ask_again = min(ask_again, ready_at)
         return [], ask_again
 
-    def _head_of(self, queue: QueueKey, of: Callable[[str], bool]) -> tuple[list[Job], bool]:
+    def _head_of(self, queue: QueueKey) -> tuple[list[Job], bool]:
         jobs: list[Job] = []
         rows = 0
-        for job in (job for _, job in self._queues[queue] if of(job.caller)):
-            if jobs and (rows + job.rows > self._max_rows or self._only_delays(jobs[0], job)):
+        for _, job in self._queues[queue]:
+            if jobs and rows + job.rows > self._max_rows:
                 return jobs, True
             jobs.append(job)
             rows += job.rows
         return jobs, rows >= self._max_rows
-
-    def _only_delays(self, first: Job, other: Job) -> bool:
-        return (
-            first.caller != other.caller
-            and self.heavy(other.caller)
-            and not self.heavy(first.caller)
-        )
 
     def least_urgent(self, than: int) -> Job | None:
         """The job of the lowest priority below `than` whose turn is last: the first to be shed."""

@@ -32,6 +32,12 @@ class VersionOpener:
 
     def open(self, files: ModelFiles, *, gently: bool) -> ServedModel:
         """With the kept choice, or with the first group where that one cannot start."""
+        if files.config.dynamic_batching.express_instance:
+            log.warning(
+                "%s@%d: express_instance in config.toml has no effect any more",
+                files.name,
+                files.version,
+            )
         choice = None if files.config.first_group is None else self.kept_choice(files)
         try:
             return self._started(ServedModel(files, context=self.context, choice=choice), gently)

@@ -60,7 +60,6 @@ class ModelRegistry:
         max_on_demand_bytes: float = math.inf,
         agreement_of: AgreementOf = lambda _info: None,
         kept_choice: KeptChoice = lambda _files: None,
-        open_express: PredictorFactory | None = None,
     ) -> None:
         self._repository = repository
         self._cores = available_cores() if cores is None else cores
@@ -72,7 +71,6 @@ class ModelRegistry:
             yielding=Yielding(self._cores),
             on_demand=OnDemand(max_on_demand, max_on_demand_bytes),
             agreement_of=agreement_of,
-            open_express=open_express,
         )
         self._opener = VersionOpener(
             context=self._context, build_pipeline=build_pipeline, kept_choice=kept_choice

@@ -137,29 +137,6 @@ def test_jobs_of_several_callers_share_a_batch() -> None:
     assert filled(mine, others).next_batch(0.0)[0] == [mine, others]
 
 
-def test_a_flood_does_not_fill_up_the_batch_of_another() -> None:
-    """Its rows would only make that run longer; it may be joined, and shares among floods."""
-    flood, other = ([job(caller=name) for _ in range(6)] for name in ("flood", "other flood"))
-    quiet = job(caller="quiet")
-    queues = filled(quiet, *flood)
-    assert queues.next_batch(0.0) == ([quiet], 0.0)
-    assert filled(flood[0], quiet, *flood[1:]).next_batch(0.0)[0] == [flood[0], quiet, *flood[1:3]]
-    assert filled(flood[0], other[0], *flood[1:], *other[1:]).next_batch(0.0)[0] == [
-        *(flood[0], other[0]),
-        *(flood[1], other[1]),
-    ]
-    for each in flood[2:]:
-        queues.remove(each)
-    assert queues.next_batch(0.0)[0] == [quiet, *flood[:2]], "what is left of it fits in one batch"
-
-
-def test_a_batch_before_a_flood_does_not_wait_its_delay() -> None:
-    """Nobody may join it any more."""
-    flood = [job(caller="flood", enqueued=1.0) for _ in range(6)]
-    quiet = job(caller="quiet", enqueued=1.0)
-    assert filled(quiet, *flood, max_delay=5.0).next_batch(1.0) == ([quiet], 1.0)
-
-
 def test_the_wait_of_a_quiet_caller_is_not_the_queue() -> None:
     """One run of the flood goes before its job, and all before the flood's own next."""
     times = ServiceTime()

@@ -101,6 +101,19 @@ def test_the_newest_version_is_served(tmp_path: Path, open_one: Open) -> None:
     }
 
 
+def test_the_key_of_a_removed_mechanism_loads(
+    tmp_path: Path, open_one: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files that set express_instance stay valid; the log says once that it has no effect."""
+    section = "[dynamic_batching]\n"
+    config = write_double(tmp_path) / "config.toml"
+    config.write_text(config.read_text().replace(section, section + "express_instance = true\n"))
+    registry = open_one()
+    registry.load("double")
+    assert ask(registry) == 1
+    assert caplog.text.count("express_instance") == 1
+
+
 def test_a_request_keeps_its_version_through_a_reload(tmp_path: Path, open_one: Open) -> None:
     """A lease taken before the swap answers with the old version, one taken after with the new."""
     write_double(tmp_path, 1)
