@@ -22,6 +22,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
         raise BackendError(
             "the backend onnxruntime needs the package onnxruntime (extra onnx)"
         ) from error
+    onnxruntime.set_default_logger_severity(4)  # it raises what it would write among our lines
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = opening["threads"]
     options.inter_op_num_threads = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import logging.handlers
@@ -122,5 +123,7 @@ def configure(
 
 
 def _not_said_by_us(record: logging.LogRecord) -> bool:
-    """Whether to keep uvicorn's line: `connection refused` says more of a broken request."""
-    return record.msg != "Invalid HTTP request received."
+    """Whether to keep uvicorn's line: `connection refused` says more of a broken request, and a
+    request that the end of a drain cancels is counted in a line before its traceback."""
+    cancelled = record.exc_info is not None and record.exc_info[0] is asyncio.CancelledError
+    return not cancelled and record.msg != "Invalid HTTP request received."

@@ -79,6 +79,20 @@ def test_every_backend_gives_the_golden_output(mnist: ModelFiles, backend: str) 
         assert max_abs_drift(found, {name: array[:1] for name, array in expected.items()}) < 1e-3
 
 
+def test_only_lines_of_ours_are_logged_of_a_failed_run(capfd: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime would write its errors to standard error, too, among lines of JSON."""
+    unequal = {
+        name: np.ones((1, size), np.int64)
+        for name, size in (("input_ids", 16), ("attention_mask", 8))
+    }
+    files = ModelRepository(MODELS).read("emotion", 1)
+    with opened(files, "onnxruntime") as predictor, pytest.raises(BackendError):
+        predictor.run(unequal, timeout=PATIENCE)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines
+    assert [line for line in lines if not line.startswith("{")] == []
+
+
 @pytest.mark.parametrize("backend", ["paddle_jit", "onnxruntime", "openvino"])
 def test_a_foreign_program_needs_no_network(tiny: ModelFiles, backend: str) -> None:
     """Two outputs, and pictures of sizes that were not seen before."""

@@ -132,6 +132,7 @@ def test_what_outlasts_the_drain_is_told_so(tmp_path: Path) -> None:
         thread.join(PATIENCE)
         assert replies[0].status_code == 503
         assert replies[0].json()["code"] == "shutting_down"
+        assert not any("exception" in line for line in server.log())
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
