@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, WorkerCrashed
@@ -17,6 +18,9 @@ from app.process.child import Reply as Reply  # pipelines take it from here
 
 KILLED_RETRY_SECONDS = 5.0
 """When to come back to a machine that has no memory for a picture."""
+
+SPARE_DESCRIPTORS = 2
+"""A library may open a file at its first use and keep it."""
 
 
 class Descriptors:
@@ -78,6 +82,7 @@ class CodecProcess:
         self._call: Call | None = None
         self._failure: Restart | None = None
         self.warmed = 0
+        self._most_descriptors = self._open_descriptors() + SPARE_DESCRIPTORS
 
     @property
     def pid(self) -> int:
@@ -113,7 +118,7 @@ class CodecProcess:
             raise RuntimeError("this is a bug: nothing was sent")
         wall = min(call.wall_seconds, timeout)
         try:
-            return self._child.receive(timeout=wall, patience=timeout - wall)
+            reply = self._child.receive(timeout=wall, patience=timeout - wall)
         except ChildTimeout as late:
             self._failure = late.reason
             if wall < call.wall_seconds or late.starved:
@@ -137,6 +142,12 @@ class CodecProcess:
             self._failure = Restart.MEMORY
             message = "the picture needs more memory than one picture may take"
             raise call.blame(message) from None
+        except PaddlepoolError:
+            self._check_descriptors()
+            raise
+        else:
+            self._check_descriptors()
+            return reply
         finally:
             self._turn.release()
 
@@ -156,6 +167,20 @@ class CodecProcess:
                     raised.append(error)
                 self.warmed += 1
         return raised
+
+    def _check_descriptors(self) -> None:
+        """End a process that keeps descriptors of pictures: their memory would live as long as it
+        does. Raises WorkerCrashed."""
+        if self._open_descriptors() > self._most_descriptors:
+            self._failure = Restart.CORRUPT
+            self._child.kill()
+            raise WorkerCrashed("the process working on the picture died")
+
+    def _open_descriptors(self) -> int:
+        try:
+            return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
+        except OSError:  # it is gone
+            return 0
 
     def _crashed(self, error: ChildDied) -> WorkerCrashed:
         self._failure = error.reason

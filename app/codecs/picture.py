@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import resource
 import threading
 
 import numpy as np
@@ -14,6 +15,10 @@ from app.contracts.errors import Overloaded, ResolutionTooHigh
 
 Pixels = NDArray[np.uint8]
 """Height x width x 3 (RGB) or 4 (RGBA, colours not multiplied by alpha)."""
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+BLOCK_BYTES = 512
+"""The unit of st_blocks."""
 
 
 class PictureStore:
@@ -34,9 +39,21 @@ class PictureStore:
         """Bytes charged now."""
         return self._held
 
-    def open(self) -> Picture:
-        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        return Picture(self, os.memfd_create("picture", flags))
+    def open(self, size: int) -> Picture:
+        """Memory for a picture of up to `size` bytes; only what is written takes any.
+
+        It is sealed before a codec process gets it: a compromised one can neither take
+        the pages away from the next reader nor add more. Raises OSError.
+        """
+        descriptor = os.memfd_create("picture", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+            os.ftruncate(descriptor, size if most == resource.RLIM_INFINITY else min(size, most))
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return Picture(self, descriptor)
 
     def _charge(self, size: int) -> None:
         if size > self._budget:  # it would not fit into an empty store: waiting would not help
@@ -73,17 +90,13 @@ class Picture:
         self._open = True
 
     def charge(self) -> None:
-        """Count what was written against the budget; its size does not change from now on, whoever
-        still has the descriptor.
+        """Count the memory that was written against the budget, in whole pages.
 
         Raises Overloaded when it does not fit now, ResolutionTooHigh when it never would.
         """
         with self._lock:
             if self._open:
-                fcntl.fcntl(
-                    self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-                )
-                size = os.fstat(self.descriptor).st_size
+                size = os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
                 self._store._charge(size)
                 self._charged = size
 
@@ -110,6 +123,6 @@ def write_pixels(descriptor: int, pixels: Pixels) -> None:
 def read_pixels(descriptor: int, shape: tuple[int, int, int]) -> Pixels:
     """Child's side: a read-only view of the pixels, valid as long as the array lives."""
     size = shape[0] * shape[1] * shape[2]
-    if os.fstat(descriptor).st_size != size:
-        raise ValueError(f"this is a bug: picture of {size} bytes expected for shape {shape}")
+    if os.fstat(descriptor).st_size < size:
+        raise ValueError(f"this is a bug: no picture has {size} bytes, for shape {shape}")
     return np.ndarray(shape, np.uint8, mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +77,34 @@ def limits(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
 
     names = ("RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_FSIZE")
     return {name: resource.getrlimit(getattr(resource, name))[1] for name in names}, {}
+
+
+def spoil(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Try everything that would take the picture's memory from its readers, or make more of it."""
+    [memory] = descriptors
+    os.pwrite(memory, b"pixels", 0)
+    end = os.fstat(memory).st_size
+    attempts: dict[str, Callable[[], object]] = {
+        "shrink": lambda: os.ftruncate(memory, 0),
+        "grow": lambda: os.ftruncate(memory, end + 1),
+        "write behind the end": lambda: os.pwrite(memory, b"more", end),
+        "seal": lambda: fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE),
+    }
+    done = []
+    for name, attempt in attempts.items():
+        with contextlib.suppress(OSError):
+            attempt()
+            done.append(name)
+    return {"done": done}, {}
+
+
+def keep(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Keep the picture's memory, and answer or refuse as if nothing were."""
+    for _ in range(meta["copies"]):
+        os.dup(descriptors[0])
+    if meta["refuse"]:
+        raise InvalidParameter("refused on purpose")
+    return {}, {}
 
 
 def decoded(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:

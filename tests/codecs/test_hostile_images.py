@@ -32,7 +32,7 @@ META = {
 
 
 def opened(pool: CodecPool, body: bytes) -> Reply:
-    picture = PictureStore(budget=1 << 30).open()
+    picture = PictureStore(budget=1 << 30).open(1 << 28)
     try:
         return pool.submit(
             OPEN,

@@ -23,6 +23,8 @@ from app.pipelines.segment.answers import check_background, check_opened, check_
 from app.pipelines.segment.parameters import Parameters, mask_output, read_parameters
 from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
 
+RGBA = 4
+"""Bytes of a pixel at most."""
 STAGES = "app.pipelines.segment.stages"
 CHECKS = {
     "open_picture": check_opened,
@@ -93,7 +95,7 @@ class SegmentPipeline:
         )
 
     def _opened(self, held: ExitStack) -> Picture:
-        picture = self._codecs.pictures.open()
+        picture = self._codecs.pictures.open(RGBA * self._codecs.limits.pixels)
         held.callback(picture.release)
         return picture
 
