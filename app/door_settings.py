@@ -71,8 +71,8 @@ class DoorSettings(BaseModel):
         1_000,
         ge=1,
         description="Open connections beyond which requests get 503, on 16 connections more, and"
-        " the next are closed at once; a backstop only. Held against the limit of open files when"
-        " the server starts.",
+        " the next are closed at once; a backstop only. The server does not start where the limit"
+        " of open files is too low for them.",
     )
     body_memory_bytes: int = Field(
         0,

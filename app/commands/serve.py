@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from app.pipelines.task import load_tasks, settings_class
     from app.resources import use_one_heap
     from app.server import run as server
-    from app.server.descriptors import affordable_connections
+    from app.server.descriptors import require_descriptors
     from app.settings import explain, unknown_variables
     from app.sources.refresh import first_refresh
 
@@ -80,8 +80,7 @@ def run(args: argparse.Namespace) -> int:
         first_refresh(settings.model_source, settings.model_repository, polled=polled)
     try:
         ports = 1 if settings.grpc_port is None else 2
-        connections = affordable_connections(settings.max_connections, ports=ports)
-        settings = settings.model_copy(update={"max_connections": connections})
+        require_descriptors(settings.max_connections, ports=ports)
         app = create_app(settings, lifecycle=lifecycle)
     except ConfigError as error:
         return _refuse(error.message)
@@ -94,7 +93,6 @@ def run(args: argparse.Namespace) -> int:
         app,
         settings,
         listener=listener,
-        connections=connections,
         reply_bytes=body_memory(settings),
         on_drain=lifecycle.drain,
         close_doors=lifecycle.close_doors,

@@ -111,22 +111,21 @@ def run(
     settings: Settings,
     *,
     listener: socket.socket,
-    connections: int,
     reply_bytes: int,
     on_drain: Callable[[], None],
     close_doors: Callable[[], Awaitable[None]],
 ) -> NoReturn:
     """Serve until a signal, then end the process: code 0 after a drain, 1 when forced.
 
-    `connections` may be open at one time, and replies that their clients do not take hold at most
-    `reply_bytes` together. `close_doors` closes those beside HTTP.
+    Replies that their clients do not take hold at most `reply_bytes` together. `close_doors` closes
+    the doors beside HTTP.
     """
     limits = ProtocolLimits(
         header_seconds=settings.header_timeout_seconds,
         header_bytes=settings.header_max_bytes,
         receive_seconds=settings.receive_timeout_seconds,
         send_stall_seconds=settings.send_stall_seconds,
-        connections=connections,
+        connections=settings.max_connections,
         reply_bytes=reply_bytes,
     )
     config = uvicorn.Config(
