@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from app.contracts.reasons import ShadowOutcome
 from app.contracts.status import Candidate, Effect, GroupStatus, ModelStatus
-from app.observability.metrics import SECONDS, Metrics
+from app.observability.metrics import Metrics
 from app.repository.config import InstanceGroup, ModelConfig
 from tests.api.fakes import (
     CHOICE,
@@ -71,24 +70,6 @@ def groups(client: Client, **query: object) -> dict[str, dict[str, Any]]:
 def run(metrics: Metrics, group: str, *seconds: float, rows: int = 1) -> None:
     for each in seconds:
         metrics.batch_done(model="m1", version=1, group=group, rows=rows, seconds=each)
-
-
-def test_buckets_are_those_of_metrics(metrics_and_client: tuple[Metrics, Client]) -> None:
-    """Bucket by bucket, over all batch sizes."""
-    metrics, client = metrics_and_client
-    run(metrics, "one", 0.0011, 0.02, 0.02, 11.0)
-    run(metrics, "one", 0.05, rows=8)
-    exposed: dict[str, float] = {}
-    for family in text_string_to_metric_families(client.get("/metrics").text):
-        for sample in family.samples:
-            if sample.name == "paddlepool_predictor_infer_seconds_bucket":
-                bound = sample.labels["le"]
-                exposed[bound] = exposed.get(bound, 0) + sample.value
-    told = groups(client)["one"]
-    cumulative = [sum(told["buckets"][: place + 1]) for place in range(len(told["buckets"]))]
-    assert cumulative == list(exposed.values())
-    assert told["runs"] == 5
-    assert client.get("/compare/data").json()["bounds"] == list(SECONDS)
 
 
 def test_times_and_their_ratio_to_the_default(metrics_and_client: tuple[Metrics, Client]) -> None:

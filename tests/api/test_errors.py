@@ -147,13 +147,6 @@ def test_405_names_every_method_of_the_path(client: Client) -> None:
     assert response.headers["allow"] == "GET, POST"
 
 
-def test_what_is_refused_by_name_documents_that_a_line_break_is_no_path(client: Client) -> None:
-    """Schemathesis sends one."""
-    path = "/v2/systemsharedmemory/{rest}"
-    assert client.get("/v2/systemsharedmemory/a%0Ab").status_code == 404
-    assert "404" in client.get("/openapi.json").json()["paths"][path]["get"]["responses"]
-
-
 HOSTILE = {
     "nan": (b'{"text": "x", "weight": NaN}', 422, "invalid_parameter"),
     "infinity": (b'{"text": "x", "weight": -Infinity}', 422, "invalid_parameter"),

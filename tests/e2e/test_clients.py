@@ -86,6 +86,7 @@ def series(server: Server) -> set[tuple[str, frozenset[tuple[str, str]]]]:
     }
 
 
+@pytest.mark.nightly
 def test_20000_random_requests_add_no_series(server: Server) -> None:
     """Paths, methods, versions and model names that nobody has; every one is answered."""
     series(server)
@@ -117,6 +118,7 @@ def test_20000_random_requests_add_no_series(server: Server) -> None:
 BURN = "import time; end = time.monotonic() + 120\nwhile time.monotonic() < end: pass"
 
 
+@pytest.mark.nightly
 def test_liveness_answers_while_every_core_is_busy(server: Server) -> None:
     """p99 within 50 ms while as many processes as cores compute at a predictor's priority."""
     burners = [

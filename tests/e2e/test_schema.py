@@ -18,6 +18,7 @@ SEED = "41"
 """The same requests in each run: a change is held responsible only for what it changed."""
 
 
+@pytest.mark.nightly
 def test_every_answer_is_as_the_document_says(tmp_path: Path) -> None:
     """Statuses, types and bodies of what is sent by the document and against it; never a 500."""
     if not SCHEMATHESIS.exists():

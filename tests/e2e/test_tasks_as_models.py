@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -159,13 +158,3 @@ def test_refusals_are_the_tasks_own(
     with pytest.raises(triton.InferenceServerException, match=words) as caught:
         client.infer(model, inputs, **options)
     assert caught.value.status() == status
-
-
-def test_a_picture_does_not_fit_into_json(server: Server) -> None:
-    """Who asks for it so is told before any work how to ask."""
-    entry = {"name": "image", "datatype": "BYTES", "shape": [1], "data": ["a"]}
-    response = httpx.post(
-        f"{server.url}/v2/models/segment/infer", json={"inputs": [entry]}, trust_env=False
-    )
-    assert response.status_code == 400
-    assert "binary_data" in response.json()["error"]

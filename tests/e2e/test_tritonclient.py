@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.e2e.process import ROOT, Server, running
+from tests.e2e.process import Server, running
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # gevent and its kin, while they are imported
@@ -26,11 +26,10 @@ IMAGE = np.linspace(-1, 1, 2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)
 
 @pytest.fixture(scope="module")
 def repository(tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model `tiny`, a copy of it that may be changed, and `emotion`, which has two inputs."""
+    """The model `tiny`, and a copy of it that may be changed."""
     root = tmp_path_factory.mktemp("triton") / "repository"
     shutil.copytree(tiny_model_repository, root)
     shutil.copytree(root / "tiny", root / "other")
-    shutil.copytree(ROOT / "model_repo" / "emotion", root / "emotion")
     return root
 
 
@@ -83,7 +82,7 @@ def test_configuration_and_statistics(client: Any) -> None:
     assert after["inference_count"] - before["inference_count"] == 2
     assert after["execution_count"] - before["execution_count"] == 1
     everything = client.get_inference_statistics()["model_stats"]
-    assert [each["name"] for each in everything] == ["emotion", "other", "tiny"]
+    assert [each["name"] for each in everything] == ["other", "tiny"]
 
 
 @pytest.mark.parametrize("binary_in", [True, False], ids=["binary-in", "json-in"])
@@ -176,42 +175,3 @@ def test_the_client_of_asyncio(server: Server, golden: dict[str, np.ndarray]) ->
 
     for result in asyncio.run(ask()):
         np.testing.assert_allclose(result.as_numpy("scores"), golden["scores"], atol=1e-4)
-
-
-def tokens(**columns: int) -> list[Any]:
-    """One row of ones for each input of `emotion`, with this many columns."""
-    tensors = []
-    for name, count in columns.items():
-        tensors.append(triton.InferInput(name, [1, count], "INT64"))
-        tensors[-1].set_data_from_numpy(np.ones((1, count), np.int64))
-    return tensors
-
-
-def test_tensors_that_disagree_are_the_clients_to_mend(server: Server, client: Any) -> None:
-    """Each fits the model and together they do not: 400, as often as it is tried, whatever the
-    engine would make of them, and beside requests that are answered."""
-    fits, differs = {"input_ids": 3, "attention_mask": 3}, {"input_ids": 3, "attention_mask": 2}
-    expected = client.infer("emotion", tokens(**fits)).as_numpy("logits")
-    for _ in range(3):
-        with pytest.raises(triton.InferenceServerException, match="do not go together") as caught:
-            client.infer("emotion", tokens(**differs))
-        assert caught.value.status() == "400"
-    pending = [
-        client.async_infer("emotion", tokens(**(differs if number % 2 else fits)))
-        for number in range(8)
-    ]
-    for number, request in enumerate(pending):
-        if number % 2:
-            with pytest.raises(triton.InferenceServerException, match="do not go together"):
-                request.get_result()
-        else:
-            found = request.get_result().as_numpy("logits")
-            np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert restarts(server) == {0.0}
-
-
-def restarts(server: Server) -> set[float]:
-    with server.client() as http:
-        text = http.get("/metrics").text
-    lines = [line for line in text.splitlines() if line.startswith("paddlepool_predictor_rest")]
-    return {float(line.rpartition(" ")[2]) for line in lines}

@@ -134,6 +134,7 @@ def test_concurrent_requests_share_batches(client: TestClient, batches: Batches)
     assert all(abs(row[label] - expected[label]) <= 1e-4 for row in found for label in row)
 
 
+@pytest.mark.nightly
 def test_naughty_strings_end_to_end(client: TestClient) -> None:
     """T4: each is 200 with six finite scores of sum 1, or 422; and all together as well."""
     if not BLNS.exists():

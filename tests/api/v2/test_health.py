@@ -61,23 +61,6 @@ def test_a_draining_server_is_live_and_not_ready() -> None:
     assert client.get("/info").json()["ready"] is False
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/v2/models/m1/ready", 200),
-        ("/v2/models/m1/versions/1/ready", 200),
-        ("/v2/models/m1/versions/2/ready", 404),
-        ("/v2/models/m2/ready", 404),
-        ("/v2/models/M1/ready", 404),
-        ("/v2/models/..%2Fm1/ready", 404),
-        ("/v2/models/m1/versions/one/ready", 422),
-    ],
-)
-def test_each_model_has_its_readiness(path: str, status: int) -> None:
-    """Names are looked up among the loaded models and nowhere else."""
-    assert client_of(FakeRegistry()).get(path).status_code == status
-
-
 def test_a_model_without_predictors_is_not_ready() -> None:
     """503 although it is loaded."""
     registry = FakeRegistry(models=[FakeModel(is_ready=False)])

@@ -306,28 +306,6 @@ def test_statistics_count_rows_runs_and_failures(tmp_path: Any) -> None:
     assert counted["last_inference"] > 1_600_000_000_000
 
 
-def test_configuration_is_what_tools_of_the_field_read(client: Client) -> None:
-    """Triton's names; dims without the batch axis."""
-    assert client.get("/v2/models/double/config").json() == {
-        "name": "double",
-        "platform": "paddle_inference",
-        "backend": "paddle",
-        "version_policy": {"all": {}},
-        "max_batch_size": 4,
-        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
-        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
-        "instance_group": [
-            {"name": "main", "kind": "KIND_CPU", "count": 1},
-            {"name": "spare", "kind": "KIND_CPU", "count": 1},
-        ],
-        "default_model_filename": "inference.json",
-        "parameters": {"default_group": {"string_value": "main"}},
-        "dynamic_batching": {"preferred_batch_size": [4], "max_queue_delay_microseconds": 0},
-    }
-    refused(client.get("/v2/models/double/versions/7/config"), 404)
-    refused(client.get("/v2/models/nobody/stats"), 404)
-
-
 def test_extensions_are_those_that_work(client: Client) -> None:
     """Model control is one of them only with an admin key."""
     named = client.get("/v2").json()["extensions"]

@@ -35,17 +35,6 @@ def client(*models: FakeModel, tasks: tuple[str, ...] = ("echo",)) -> Client:
     return Client(make_app(services=replace(services, task_tensors=dict.fromkeys(tasks, ECHO))))
 
 
-def test_a_task_is_described_as_an_ensemble_of_its_model() -> None:
-    """`echo` is answered by the default model `m1`."""
-    asked = client(FakeModel())
-    assert asked.get("/v2/models/echo").json()["platform"] == "ensemble"
-    config = asked.get("/v2/models/echo/versions/1/config").json()
-    step = {"model_name": "m1", "model_version": -1}
-    assert config["ensemble_scheduling"] == {"step": [step]}
-    assert asked.get("/v2/models/echo/versions/2/config").status_code == 404
-    assert asked.get("/v2/models/echo/stats").json()["model_stats"][0]["name"] == "echo"
-
-
 def test_a_model_of_the_repository_keeps_its_name() -> None:
     """What answered under a name before there were tasks here goes on."""
     asked = client(FakeModel(name="echo"), FakeModel())
@@ -78,10 +67,3 @@ def test_many_strings_are_read_beside_the_event_loop() -> None:
         length = {BINARY_HEADER: str(len(text))}
         asked.post("/v2/models/echo/infer", content=text + raw, headers=length)
         assert operations.runs == apart
-
-
-def test_a_request_above_the_tasks_own_limit_is_refused() -> None:
-    """By what it says it has, and by what came."""
-    asked = client(FakeModel())
-    response = asked.post("/v2/models/echo/infer", content=b" " * 101)
-    assert (response.status_code, "limit for 'echo' is 100" in response.text) == (413, True)
