@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
@@ -36,6 +35,8 @@ from app.api.routes import RouteTable
 from app.api.services import Services
 from app.api.v2 import config, health, infer, metadata, repository, shared_memory, stats
 from app.api.v2.tensors import BINARY_HEADER
+from app.doors.door import Door
+from app.pipelines.task import Task
 from app.resources import memory_limit
 from app.settings import Settings
 
@@ -74,38 +75,6 @@ ACCEPTED = (
 """Request headers that such a page may send."""
 
 
-class DeclaredTask(Protocol):
-    """What HTTP needs of a task's declaration (app.pipelines.task)."""
-
-    @property
-    def endpoints(self) -> Callable[[Settings], APIRouter]: ...
-
-    @property
-    def headers(self) -> Sequence[str]: ...
-
-    @property
-    def card(self) -> Sequence[str]: ...
-
-
-class DeclaredDoor(Protocol):
-    """What HTTP needs of a door's declaration (app.doors.door)."""
-
-    @property
-    def routes(self) -> Callable[[Settings], APIRouter]: ...
-
-    @property
-    def errors(self) -> ErrorForm: ...
-
-    @property
-    def headers(self) -> Sequence[str]: ...
-
-    @property
-    def agents(self) -> Sequence[bytes]: ...
-
-    @property
-    def paths(self) -> Mapping[str, str]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Mount:
     """A router, what all its routes answer with besides ANY_STATUSES, and the shape of errors."""
@@ -120,9 +89,9 @@ def build_application(
     services: Services,
     *,
     keys: Sequence[bytes],
-    tasks: Iterable[DeclaredTask],
+    tasks: Iterable[Task],
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
-    doors: Sequence[DeclaredDoor] = (),
+    doors: Sequence[Door] = (),
 ) -> FastAPI:
     """Everything HTTP around `services`. Where there are `keys`, requests must carry one."""
     settings, tasks = services.settings, tuple(tasks)
@@ -199,7 +168,7 @@ def _layers(
     gates: Gates,
     *,
     exposed: Sequence[str],
-    doors: Sequence[DeclaredDoor],
+    doors: Sequence[Door],
 ) -> list[Middleware]:
     """Outermost first. All are plain ASGI: a layer that buffers would hide a disconnect."""
     settings = services.settings

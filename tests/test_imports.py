@@ -34,6 +34,7 @@ DOORS_SEE = (
     "segment.colours",
     "segment.options",
     "segment.request",
+    "segment.router",
     "segment.settings",
     "sentiment.router",
     "sentiment.settings",
@@ -129,7 +130,10 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.commands.ray", ("app.contracts.errors", "app.scale")),
     ("app.commands*", (*ENGINE, *OFFLINE, "app.commands", "app.settings")),
     ("app.cli", ("app.contracts.errors", "app.commands")),
-    ("app.application", (*EDGE, "app.engine", "app.resources", "app.pipelines.task")),
+    (
+        "app.application",
+        (*EDGE, "app.doors.door", "app.engine", "app.resources", "app.pipelines.task"),
+    ),
     ("app.main", ("app",)),
     ("app", ()),
 )

@@ -45,7 +45,7 @@ class TaskRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             services = services_of(request)
-            given: dict[str, Any] = {"services": services}
+            given: dict[str, Any] = {"services": services} if "services" in names else {}
             faults: Faults = []
             if model is not None:
                 content = await request.body()

@@ -1,7 +1,7 @@
 """Bodies that carry a picture as base64, in JSON or in a field of a form.
 
-What is costly to read is read when the request holds a place in the queue: each function here is
-called from a payload that the data plane asks for.
+The data plane calls these functions when the request holds a place in the queue, because reading
+a body is costly.
 """
 
 from __future__ import annotations

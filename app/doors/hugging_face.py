@@ -22,11 +22,10 @@ from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
 from app.api.routing import RoutingDep
 from app.api.services import ServicesDep
-from app.api.task_routes import TaskRoute
 from app.api.uploads import RAW_TYPES
 from app.contracts.errors import FileMissing, UnsupportedMediaType
 from app.doors.bodies import json_object, picture_in_base64, refused
-from app.doors.door import TAG, Door
+from app.doors.door import Door, task_route
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.pipelines.sentiment.router import classify
@@ -77,46 +76,34 @@ class HubError(BaseModel):
 
 
 def text_routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG], route_class=TaskRoute)
-    router.add_api_route(
+    return task_route(
         "/hf/sentiment",
         classify_texts,
-        methods=["POST"],
-        max_body_size=settings.of(SentimentSettings).sentiment_max_bytes,
-        operation_id="huggingFaceTextClassification",
+        max_bytes=settings.of(SentimentSettings).sentiment_max_bytes,
+        operation="huggingFaceTextClassification",
         summary="As Hugging Face: text classification",
-        response_class=Response,
-        responses={
-            200: {
-                "model": list[list[HubLabel]],
-                "description": "A list of lists, also for one text. Requests to `/sentiment` of a"
-                " client whose User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
-            }
+        reply={
+            "model": list[list[HubLabel]],
+            "description": "A list of lists, also for one text. Requests to `/sentiment` of a"
+            " client whose User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
         },
     )
-    return router
 
 
 def picture_routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG], route_class=TaskRoute)
-    router.add_api_route(
+    return task_route(
         "/hf/segment",
         segment_picture,
-        methods=["POST"],
-        max_body_size=settings.of(SegmentSettings).segment_max_bytes,
-        operation_id="huggingFaceImageSegmentation",
+        max_bytes=settings.of(SegmentSettings).segment_max_bytes,
+        operation="huggingFaceImageSegmentation",
         summary="As Hugging Face: image segmentation",
-        response_class=Response,
-        responses={
-            200: {
-                "model": list[Segment],
-                "description": "The foreground's mask. Requests to `/segment` of a client whose"
-                " User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
-            }
+        reply={
+            "model": list[Segment],
+            "description": "The foreground's mask. Requests to `/segment` of a client whose"
+            " User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
         },
-        openapi_extra={"requestBody": _request_body()},
+        body=_request_body(),
     )
-    return router
 
 
 async def classify_texts(

@@ -19,9 +19,8 @@ from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
 from app.api.routing import RoutingDep
 from app.api.services import ServicesDep
-from app.api.task_routes import TaskRoute
 from app.doors.bodies import json_object, picture_in_base64, refused
-from app.doors.door import TAG, Door
+from app.doors.door import Door, task_route
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings
@@ -42,25 +41,19 @@ class PaddleXError(BaseModel):
 
 
 def routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG], route_class=TaskRoute)
-    router.add_api_route(
+    return task_route(
         "/semantic-segmentation",
         segment,
-        methods=["POST"],
-        max_body_size=settings.of(SegmentSettings).segment_max_bytes,
-        operation_id="paddlexSemanticSegmentation",
+        max_bytes=settings.of(SegmentSettings).segment_max_bytes,
+        operation="paddlexSemanticSegmentation",
         summary="As PaddleX: semantic segmentation",
-        response_class=Response,
-        responses={
-            200: {
-                "description": "`result` has `labelMap`, 1 where the foreground is and 0 elsewhere,"
-                " `size` as [height, width], and `image`, the same as a PNG in base64.",
-                "content": {JSON: {"schema": {"type": "object"}}},
-            }
+        reply={
+            "description": "`result` has `labelMap`, 1 where the foreground is and 0 elsewhere,"
+            " `size` as [height, width], and `image`, the same as a PNG in base64.",
+            "content": {JSON: {"schema": {"type": "object"}}},
         },
-        openapi_extra={"requestBody": _request_body()},
+        body=_request_body(),
     )
-    return router
 
 
 async def segment(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:

@@ -16,11 +16,10 @@ from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
 from app.api.routing import RoutingDep
 from app.api.services import ServicesDep
-from app.api.task_routes import TaskRoute
 from app.api.uploads import FIELD_BYTES
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from app.doors.bodies import NOT_FETCHED, refused
-from app.doors.door import TAG, Door
+from app.doors.door import Door, task_route
 from app.pipelines.segment.request import SegmentRequest, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings
@@ -47,23 +46,17 @@ class RembgError(BaseModel):
 
 
 def routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG])
-    router.add_api_route(
+    router = task_route(
         "/api/remove",
         remove,
-        route_class_override=TaskRoute,
-        methods=["POST"],
-        max_body_size=settings.of(SegmentSettings).segment_max_bytes,
-        operation_id="rembgRemove",
+        max_bytes=settings.of(SegmentSettings).segment_max_bytes,
+        operation="rembgRemove",
         summary="As rembg: remove the background of an uploaded picture",
-        response_class=Response,
-        responses={
-            200: {
-                "description": "The cut-out, or the mask.",
-                "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
-            }
+        reply={
+            "description": "The cut-out, or the mask.",
+            "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
         },
-        openapi_extra={"requestBody": _request_body()},
+        body=_request_body(),
     )
     router.add_api_route(
         "/api/remove",

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
@@ -21,15 +22,14 @@ from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
 from app.api.routing import RoutingDep
 from app.api.services import Services, ServicesDep
-from app.api.task_routes import TaskRoute
 from app.contracts.errors import InvalidParameter, UnsupportedMediaType
-from app.dataplane import Answer
 from app.doors.bodies import json_object, refused
-from app.doors.door import TAG, Door
+from app.doors.door import Door, task_route
 from app.doors.removebg_fields import Source, document, read_source, translate
 from app.pipelines.segment.accept import read_accept
 from app.pipelines.segment.options import MEDIA_TYPES
 from app.pipelines.segment.request import SegmentRequest, SegmentResult
+from app.pipelines.segment.router import result_headers
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings
 
@@ -71,29 +71,24 @@ class RemoveBgError(BaseModel):
 
 
 def routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG])
     binary = {"schema": {"type": "string", "format": "binary"}}
     reply = dict.fromkeys(MEDIA_TYPES.values(), binary)
-    router.add_api_route(
+    router = task_route(
         "/v1.0/removebg",
         remove_background,
-        route_class_override=TaskRoute,
-        methods=["POST"],
-        max_body_size=settings.of(SegmentSettings).segment_max_bytes,
-        operation_id="removebgRemove",
+        max_bytes=settings.of(SegmentSettings).segment_max_bytes,
+        operation="removebgRemove",
         summary="As remove.bg: remove the background of an uploaded picture",
-        response_class=Response,
-        responses={
-            200: {
-                "description": "The picture, or JSON when `Accept` asks for it.",
-                "content": reply | {JSON: {"schema": {"type": "object"}}},
-            }
+        reply={
+            "description": "The picture, or JSON when `Accept` asks for it.",
+            "content": reply | {JSON: {"schema": {"type": "object"}}},
         },
-        openapi_extra={"requestBody": document()},
+        body=document(),
     )
     router.add_api_route(
         "/v1.0/account",
         account,
+        route_class_override=APIRoute,
         methods=["GET"],
         operation_id="removebgAccount",
         summary="As remove.bg: what may still be asked for",
@@ -121,7 +116,9 @@ async def remove_background(
     result: SegmentResult = answer.value
     if result.box.width == 0:
         return JSONResponse({"errors": [UNKNOWN_FOREGROUND]}, 400, answer_headers(answer))
-    headers = _headers(answer) | ({} if no_type else {"X-Type": DETECTED})
+    headers = result_headers(answer) | {"X-Credits-Charged": "0"}
+    if not no_type:
+        headers["X-Type"] = DETECTED
     as_json, _ = read_accept(request.headers.get("accept", ""))
     if not as_json:
         return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
@@ -197,20 +194,6 @@ def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
 
 def _text(quoted: bytes) -> str:
     return unquote_plus(quoted.decode("latin-1"), errors="replace")
-
-
-def _headers(answer: Answer) -> dict[str, str]:
-    result: SegmentResult = answer.value
-    return answer_headers(answer) | {
-        "X-Width": str(result.width),
-        "X-Height": str(result.height),
-        "X-Credits-Charged": "0",
-        "X-Foreground-Top": str(result.box.top),
-        "X-Foreground-Left": str(result.box.left),
-        "X-Foreground-Width": str(result.box.width),
-        "X-Foreground-Height": str(result.box.height),
-        "Vary": "Accept",
-    }
 
 
 def _as_json(result: SegmentResult) -> bytes:

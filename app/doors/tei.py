@@ -17,10 +17,9 @@ from app.api.problems import ErrorForm, Fault
 from app.api.replies import answer_headers
 from app.api.routing import RoutingDep
 from app.api.services import ServicesDep
-from app.api.task_routes import TaskRoute
 from app.contracts.errors import InvalidParameter, TextEmpty
 from app.doors.bodies import refused
-from app.doors.door import TAG, Door
+from app.doors.door import Door, task_route
 from app.pipelines.sentiment.router import classify
 from app.pipelines.sentiment.settings import SentimentSettings
 from app.pipelines.sentiment.texts import WholeTexts
@@ -75,23 +74,17 @@ class TeiError(BaseModel):
 
 
 def routes(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=[TAG], route_class=TaskRoute)
-    router.add_api_route(
+    return task_route(
         "/predict",
         predict,
-        methods=["POST"],
-        max_body_size=settings.of(SentimentSettings).sentiment_max_bytes,
-        operation_id="teiPredict",
+        max_bytes=settings.of(SentimentSettings).sentiment_max_bytes,
+        operation="teiPredict",
         summary="As text-embeddings-inference: labels of one or more texts",
-        response_class=Response,
-        responses={
-            200: {
-                "model": list[Prediction] | list[list[Prediction]],
-                "description": "Best label first: a list for a text, a list of them for a batch.",
-            }
+        reply={
+            "model": list[Prediction] | list[list[Prediction]],
+            "description": "Best label first: a list for a text, a list of them for a batch.",
         },
     )
-    return router
 
 
 async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingDep) -> Response:

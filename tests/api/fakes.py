@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.services import Lifecycle, Services
 from app.application import build_application
 from app.contracts.errors import ModelNotFound
+from app.contracts.ports import Pipeline, ServedModelInfo
 from app.contracts.status import Candidate, Choice, GroupStatus, ModelStatus
 from app.contracts.tensors import TensorSpec
 from app.dataplane import DataPlane
@@ -25,10 +26,11 @@ from app.engine.pool.thread_budget import ThreadBudget
 from app.engine.registry.registry import ModelRegistry
 from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
-from app.pipelines.task import load_tasks, settings_class
+from app.pipelines.task import Task, load_tasks, settings_class
 from app.repository.config import InstanceGroup, ModelConfig
 from app.repository.manifest import FileEntry, Manifest
 from app.settings import Settings
+from app.workers import Workers
 
 CONFIG = ModelConfig(
     pipeline="echo",
@@ -159,17 +161,13 @@ class EchoRequest(BaseModel):
     weight: float = Field(default=0.0, allow_inf_nan=False)
 
 
-@dataclass(frozen=True)
-class FakeTask:
+def task_of(router: APIRouter, *card: str) -> Task:
     """A task that is its endpoint alone."""
 
-    router: APIRouter
-    headers: tuple[str, ...] = ()
-    card: tuple[str, ...] = ()
+    def build(info: ServedModelInfo, workers: Workers) -> Pipeline:
+        raise AssertionError("no model of this task is loaded")
 
-    def endpoints(self, settings: Settings) -> APIRouter:
-        del settings
-        return self.router
+    return Task(build=build, endpoints=lambda settings: router, card=card)
 
 
 def echo_router() -> APIRouter:
@@ -224,7 +222,7 @@ def make_app(
     return build_application(
         services,
         keys=services.settings.keys(),
-        tasks=[FakeTask(echo_router(), card=("labels", "labels_zh")), *map(FakeTask, routers)],
+        tasks=[task_of(echo_router(), "labels", "labels_zh"), *map(task_of, routers)],
         lifespan=no_lifespan,
     )
 

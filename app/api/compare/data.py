@@ -62,7 +62,7 @@ def router() -> APIRouter:
         """Instance groups compared live: times, drift, memory, proof, choice, the last hour.
 
         Buckets are those of /metrics; quantiles are estimated from them as PromQL's
-        histogram_quantile does. Who asks again sends `after`: the last interval it has.
+        histogram_quantile does. When polling, pass `after`: the last interval you have.
         """
         loop = asyncio.get_running_loop()
         text = await loop.run_in_executor(

@@ -120,7 +120,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     content = await beside_the_loop(
         services, partial(_document, answer), size=len(answer.value.image)
     )
-    return Response(content, media_type="application/json", headers=_headers(answer))
+    return Response(content, media_type="application/json", headers=result_headers(answer))
 
 
 def _as_picture(answer: Answer) -> Response:
@@ -128,7 +128,7 @@ def _as_picture(answer: Answer) -> Response:
     return Response(
         result.image,
         media_type=MEDIA_TYPES[result.format],
-        headers=_headers(answer)
+        headers=result_headers(answer)
         | {"Content-Disposition": f'inline; filename="{result.output}.{result.format}"'},
     )
 
@@ -153,7 +153,8 @@ def _document(answer: Answer) -> bytes:
     return b"".join([head, b',"image":"', *base64_parts(result.image), b'"}'])
 
 
-def _headers(answer: Answer) -> dict[str, str]:
+def result_headers(answer: Answer) -> dict[str, str]:
+    """Sizes, the foreground's place and who answered."""
     result: SegmentResult = answer.value
     return answer_headers(answer) | {
         "X-Width": str(result.width),

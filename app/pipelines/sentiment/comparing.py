@@ -8,8 +8,8 @@ from pathlib import Path
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
-from app.pipelines.sentiment.labels import label_agreement
 from app.pipelines.sentiment.parameters import read_parameters
+from app.pipelines.sentiment.scores import label_agreement
 from app.pipelines.sentiment.texts import TextLimits, check_texts
 from app.pipelines.sentiment.tokens import open_tokenizer, tensors_of, tokenise
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.tensors import Array
+from app.contracts.tensors import Array, Tensors
 
 
 class Score(NamedTuple):
@@ -44,3 +44,9 @@ def rank(
         tuple(Score(labels[i], translated[i], row[i]) for i in best)
         for row, best in zip(probabilities.tolist(), order, strict=True)
     )
+
+
+def label_agreement(found: Tensors, expected: Tensors) -> float:
+    """The share of texts that get the same label; logits are (texts, labels)."""
+    [ours], [theirs] = found.values(), expected.values()
+    return float(np.mean(ours.argmax(axis=-1) == theirs.argmax(axis=-1)))

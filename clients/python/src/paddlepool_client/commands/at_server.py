@@ -1,4 +1,4 @@
-"""The server that a command asks: one that runs, or one of its own for as long as it takes."""
+"""The server that a command asks: a running one, or one of its own until the command ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def positive(text: str) -> int:
 
 
 def routing(args: argparse.Namespace) -> dict[str, str | int]:
-    """Which model is to answer, with what and by when, as far as that is said."""
+    """The given options that choose a model, a group and a deadline."""
     return {name: getattr(args, name) for name in ROUTING if getattr(args, name) is not None}
 
 
@@ -71,7 +71,7 @@ def server_of(
 def _check(
     url: str, args: argparse.Namespace, *, task: str, connect: Callable[..., Client]
 ) -> None:
-    """Say now what would be said of each picture and text. Raises CommandError."""
+    """Check connection, model and group before the first request. Raises CommandError."""
     with connect(url, retries=ONCE) as client:
         try:
             client.ready()
@@ -95,7 +95,7 @@ def _check(
 
 
 def _models(client: Client, args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
-    """Those of the task, as /info tells them; none where the default ones are asked for."""
+    """The task's models from /info; empty where the command names neither model nor group."""
     if not (args.model or args.predictor):
         return []
     return [each for each in client.info()["models"] if each["task"] == task]
@@ -106,7 +106,7 @@ def _groups(models: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _check_group(models: Iterable[Mapping[str, Any]], args: argparse.Namespace) -> None:
-    """Raises CommandError, with the reason, where the group that is asked for cannot start."""
+    """Raises CommandError, with the reason, where the chosen group cannot start."""
     reasons = [
         each.get("reason") or "" for each in _groups(models) if each["name"] == args.predictor
     ]
@@ -140,7 +140,7 @@ def key_fits(api_key: str | None) -> str | None:
 
 
 def unreachable(url: str, error: Unreachable) -> CommandError:
-    """What to do where nobody answers."""
+    """The error for a server that does not answer, with what to do."""
     return CommandError(
         f"no server at {url} ({error}); start one with `paddlepool serve`, or say --local to do "
         "without"

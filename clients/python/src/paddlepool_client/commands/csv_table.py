@@ -1,4 +1,4 @@
-"""A CSV file, and the same rows with results behind them, which a later run goes on with."""
+"""A CSV file, and the same rows with results, from which an interrupted run continues."""
 
 from __future__ import annotations
 

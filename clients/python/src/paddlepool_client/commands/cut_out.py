@@ -36,8 +36,8 @@ def cut_out(
 ) -> Done:
     """Write the result of each picture (the keys) to its path; `before` were there already.
 
-    A picture that is refused is named on stderr and stops no other. After Ctrl-C what has begun is
-    finished. Raises CommandError where the server is gone or refuses everybody.
+    A refused picture is named on stderr and stops no other. After Ctrl-C requests in progress are
+    finished. Raises CommandError where the server is gone or would refuse every picture.
     """
     stopping = threading.Event()
 

@@ -20,7 +20,7 @@ SHOWN = 60
 def print_emotions(
     texts: Sequence[str], args: argparse.Namespace, *, connect: Callable[..., Client]
 ) -> int:
-    """Of one text all labels with a bar each, of several the best label and the text.
+    """Print all labels of one text, each with a bar; of several texts the best label of each.
 
     Raises CommandError for a refused request, and for a text that no request can hold.
     """

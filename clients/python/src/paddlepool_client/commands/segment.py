@@ -75,8 +75,8 @@ def _add_option(parser: argparse.ArgumentParser, name: str, option: Any) -> None
 
 
 def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) -> int:
-    """Returns 0 when every picture has its result, 1 when some failed, 2 when there is nothing,
-    and 130 after Ctrl-C: what had begun is finished then, and the next run does the rest."""
+    """Returns 0 when every picture has its result, 1 when some failed, 2 when there is no picture,
+    and 130 after Ctrl-C: requests in progress are finished, and the next run does the rest."""
     options = _options(args)
     background = _background(args)
     asked = partial(connect, api_key=key_fits(args.api_key))
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """The parameters that make a result what it is, as far as they are said."""
+    """The given parameters that decide what a result looks like."""
     suffix = Path(args.target or "").suffix.lower()
     if suffix in SUFFIXES - FORMAT_OF.keys() and not (args.format or Path(args.target).is_dir()):
         raise CommandError(f"-o {args.target}: results are PNG, WebP or JPEG, not {suffix!r}")
@@ -229,7 +229,7 @@ def _directory(
 
 
 def _pictures(directory: Path, *, results: Path) -> list[Path]:
-    """What to cut out: everything but what lies in a directory of results further down.
+    """The pictures of a directory, without those in a directory of results below it.
 
     Raises CommandError where the two are one: pictures and results could not be told apart.
     """
@@ -247,8 +247,8 @@ def _pictures(directory: Path, *, results: Path) -> list[Path]:
 
 
 def _note(parameters: Mapping[str, Any], directory: Path) -> None:
-    """Keep what the results are made with. Raises CommandError where that was something else:
-    those that are there would be taken for what is asked for now."""
+    """Write down the options of the results. Raises CommandError where earlier results have other
+    options: the next run could not tell the two apart."""
     note = directory / NOTE
     try:
         before = json.loads(note.read_text("utf-8"))
