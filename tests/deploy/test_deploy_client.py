@@ -88,8 +88,14 @@ there = distribution("paddlepool-client")
 print(there.version == paddlepool_client.__version__)
 print([line for line in there.requires if "extra" not in line])
 print(there.metadata["License-Expression"])
+print([(each.name, each.load().__name__) for each in there.entry_points])
 """,
         installed,
         tmp_path,
     )
-    assert said.splitlines() == ["True", "['httpx>=0.28']", "Apache-2.0"]
+    assert said.splitlines() == [
+        "True",
+        "['httpx>=0.28']",
+        "Apache-2.0",
+        "[('paddlepool-client', 'main')]",
+    ]
