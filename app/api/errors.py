@@ -76,11 +76,10 @@ log = logging.getLogger("paddlepool.error")
 
 def fault_of(error: errors.PaddlepoolError) -> Fault:
     """The reply to a domain error. What concerns the installation stays in the log."""
-    status = STATUS[type(error)]
     if isinstance(error, errors.OperatorError) or type(error) is errors.PaddlepoolError:
         return http_fault(500, INTERNAL)
     return Fault(
-        status=status,
+        status=STATUS[type(error)],
         code=error.code,
         title=error.title,
         detail=error.message,

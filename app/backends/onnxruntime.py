@@ -9,17 +9,17 @@ import numpy as np
 
 from app.backends.handler import Handler, checked_options, serve
 from app.backends.onnx_conversion import onnx_bytes
-from app.contracts.errors import BackendError
+from app.contracts.errors import BackendUnavailable
 from app.contracts.tensors import Tensors
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Load; called once in the child. Raises BackendError without the package."""
+    """Load; called once in the child. Raises BackendUnavailable without the package."""
     checked_options("onnxruntime", opening["options"], {})
     try:
         import onnxruntime
     except ImportError as error:
-        raise BackendError(
+        raise BackendUnavailable(
             "the backend onnxruntime needs the package onnxruntime (extra onnx)"
         ) from error
     onnxruntime.set_default_logger_severity(4)  # it raises what it would write among our lines

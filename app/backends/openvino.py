@@ -13,17 +13,17 @@ import numpy as np
 from app.backends.handler import Handler, checked_options, serve
 from app.backends.onnx_conversion import onnx_bytes
 from app.backends.openvino_import import imported_openvino
-from app.contracts.errors import BackendError
+from app.contracts.errors import BackendUnavailable
 from app.contracts.tensors import Tensors
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Compile; called once in the child. Raises BackendError without the package."""
+    """Compile; called once in the child. Raises BackendUnavailable without the package."""
     checked_options("openvino", opening["options"], {})
     try:
         openvino = imported_openvino()
     except ImportError as error:
-        raise BackendError(
+        raise BackendUnavailable(
             "the backend openvino needs the package openvino (extra onnx)"
         ) from error
     core = openvino.Core()

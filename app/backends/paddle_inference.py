@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from app.backends.handler import Handler, checked_options, serve
-from app.contracts.errors import BackendError, ConfigError
+from app.contracts.errors import BackendError, BackendUnavailable, ConfigError
 from app.contracts.tensors import Tensors
 
 OPTIONS: dict[str, Any] = {
@@ -114,7 +114,7 @@ def _create(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -
 
 
 def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
-    """Raises ConfigError for options that exclude each other, and BackendError for what this
+    """Raises ConfigError for options that exclude each other, and BackendUnavailable for what this
     machine lacks: Paddle itself would take the option and run 850 times slower, or crash."""
     if options["device"] not in ("cpu", "gpu"):
         raise ConfigError('device must be "cpu" or "gpu"', received=str(options["device"])[:40])
@@ -125,9 +125,9 @@ def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
         raise ConfigError('float16 = true needs device = "gpu"')
     if gpu:
         if not core.is_compiled_with_cuda():
-            raise BackendError('device = "gpu": this build of Paddle has no CUDA')
+            raise BackendUnavailable('device = "gpu": this build of Paddle has no CUDA')
         if core.get_cuda_device_count() == 0:
-            raise BackendError('device = "gpu": there is no GPU')
+            raise BackendUnavailable('device = "gpu": there is no GPU')
         precision = core.AnalysisConfig.Precision
         config.enable_use_gpu(
             GPU_POOL_MEGABYTES, 0, precision.Half if options["float16"] else precision.Float32
@@ -138,13 +138,19 @@ def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
     if not options["onednn"]:
         config.disable_mkldnn()
         return
+    if not core.is_compiled_with_onednn():
+        raise BackendUnavailable("onednn: this build of Paddle has no oneDNN, as on ARM")
     config.enable_mkldnn()
     config.set_mkldnn_cache_capacity(options["cache_capacity"])
     if options["bfloat16"]:
         if forbidden := _forbidden_bfloat16(os.environ):
-            raise BackendError(f"bfloat16: {forbidden} forbids the instructions that it needs")
+            raise BackendUnavailable(
+                f"bfloat16: {forbidden} forbids the instructions that it needs"
+            )
         if not core.supports_bfloat16_fast_performance():
-            raise BackendError("bfloat16: this processor has no fast bfloat16 (AVX512_BF16, AMX)")
+            raise BackendUnavailable(
+                "bfloat16: this processor has no fast bfloat16 (AVX512_BF16, AMX)"
+            )
         config.enable_mkldnn_bfloat16()
 
 
@@ -166,7 +172,7 @@ def _load_core() -> Any:
     """
     found = importlib.util.find_spec("paddle")
     if found is None or found.origin is None:
-        raise BackendError("the backend paddle_inference needs the package paddlepaddle")
+        raise BackendUnavailable("the backend paddle_inference needs the package paddlepaddle")
     root = Path(found.origin).parent
     for name, path in (("paddle", root), ("paddle.base", root / "base")):
         package = types.ModuleType(name)

@@ -263,6 +263,10 @@ class BackendError(OperatorError):
     title = "The backend refused the model"
 
 
+class BackendUnavailable(BackendError):
+    """This machine, or this build of a framework, lacks what the instance group asks for."""
+
+
 class RunRefused(BackendError):
     """The framework raised an error in a run and the process lives on. Whose fault that is depends
     on who made the tensors: a pipeline of ours, or a client."""

@@ -215,6 +215,29 @@ class ModelConfig(_Table):
         )
         return self.model_copy(update={"default_group": name, "instance_group": groups})
 
+    def after_first_group(self) -> ModelConfig | None:
+        """The same with the next group as the first, for a machine that cannot run this one.
+
+        The next candidate of full precision, in the order of the file, takes its threads. None
+        where config.toml names the default group, or no candidate is left.
+        """
+        if self._first_group is None:
+            return None
+        names = [group.name for group in self.instance_group]
+        for group in self.instance_group[names.index(self._first_group) + 1 :]:
+            if group.candidate and group.budget is None:
+                groups = tuple(
+                    each.model_copy(update={"candidate": False})
+                    if each.name == self._first_group
+                    else each
+                    for each in self.served_by(group.name).instance_group
+                )
+                changes = {"default_group": group.name, "instance_group": groups}
+                following = self.model_copy(update=changes)
+                following._first_group = group.name
+                return following
+        return None
+
     def base_of(self, name: str) -> str | None:
         """The group that `name` is proven against; None for a default group that names none."""
         base = self.group(name).base or self.default_group

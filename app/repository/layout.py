@@ -30,6 +30,11 @@ class ModelFiles:
         """The same with this group as the default one."""
         return replace(self, config=self.config.served_by(group))
 
+    def after_first_group(self) -> ModelFiles | None:
+        """The same with the next group as the first; None where there is none."""
+        following = self.config.after_first_group()
+        return None if following is None else replace(self, config=following)
+
     def group(self, name: str | None) -> InstanceGroup:
         """An instance group; None for the default one. Raises ConfigError with the names it has."""
         names = [each.name for each in self.config.instance_group]

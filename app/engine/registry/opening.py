@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.contracts.errors import BackendError, ConfigError
+from app.contracts.errors import BackendError, BackendUnavailable, ConfigError
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.contracts.status import Choice
 from app.engine.pool.context import EngineContext
@@ -31,6 +31,24 @@ class VersionOpener:
     kept_choice: KeptChoice
 
     def open(self, files: ModelFiles, *, gently: bool) -> ServedModel:
+        """With the first group that this machine can run, or the choice that was kept."""
+        try:
+            return self._opened(files, gently)
+        except BackendUnavailable as unavailable:
+            following = files.after_first_group()
+            if following is None:
+                raise
+            log.warning(
+                "%s@%d: %s is not available here: %s; trying %s",
+                files.name,
+                files.version,
+                files.config.first_group,
+                unavailable.message,
+                following.config.first_group,
+            )
+        return self.open(following, gently=gently)
+
+    def _opened(self, files: ModelFiles, gently: bool) -> ServedModel:
         """With the kept choice, or with the first group where that one cannot start."""
         if files.config.dynamic_batching.express_instance:
             log.warning(

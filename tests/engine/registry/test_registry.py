@@ -18,6 +18,7 @@ import pytest
 
 from app.contracts.errors import (
     BackendError,
+    BackendUnavailable,
     ConfigError,
     ManifestError,
     ModelNotFound,
@@ -684,3 +685,34 @@ def test_only_a_start_times_its_first_runs(
     registry.load("double")
     registry.load("double")
     assert [len(predictor.timeouts) for predictor in factory.opened] == [2, 1]
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_group_that_this_machine_lacks_leaves_its_place(
+    tmp_path: Path, open_one: Open, factory: FakeFactory, pinned: bool
+) -> None:
+    """As on ARM, where Paddle has no oneDNN; not where config.toml names the group."""
+    directory = write_double(tmp_path, 1, count=2)
+    config = (directory / "config.toml").read_text("utf-8")
+    if not pinned:
+        config = config.replace('default_group = "main"', 'default_group = "auto"')
+    write_config(directory, config + "options = { here = true }\n")
+
+    def lacking(inputs: Tensors) -> Tensors:
+        if not factory.specs[-1].options:
+            raise BackendUnavailable("onednn: this build of Paddle has no oneDNN")
+        return doubled(inputs)
+
+    factory.selftest = lacking
+    registry = open_one()
+    if pinned:
+        with pytest.raises(BackendUnavailable, match="no oneDNN"):
+            registry.load("double")
+        return
+    registry.load("double")
+    assert ask(registry) == 1
+    [served] = registry.served()
+    groups = {status.name: (status.count, status.started) for status in served.groups()}
+    assert groups == {"main": (2, False), "spare": (2, True)}
+    assert served.choice.group == served.files.config.first_group == "spare"
+    assert not served.files.config.group("main").candidate
