@@ -31,11 +31,10 @@ from app.engine.registry.opening import BuildPipeline
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
 from app.extras import require_extra
-from app.live import machine
 from app.live.background import Background, open_background
 from app.live.kept_choices import open_kept_choices
 from app.live.shadow import warn_of_unknown_groups
-from app.observability.build_info import build_info
+from app.observability.build_info import build_info, machine
 from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
 from app.pipelines.task import agreement_of, build_pipeline, load_tasks
@@ -82,9 +81,7 @@ def create_app(
         from app.observability.span_export import open_tracing
 
         tracing = open_tracing()
-    kept = open_kept_choices(
-        settings.state_file, precision=settings.precision, machine=machine.describe()
-    )
+    kept = open_kept_choices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
         _introduce(name, config, metrics)
     workers: Workers | None = None

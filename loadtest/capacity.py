@@ -35,7 +35,7 @@ from harness import ROOT, Connection, Server, cpu_seconds, request, running_serv
 from PIL import Image
 from tqdm import tqdm
 
-from app.comparison.machine import describe_machine
+from app.observability.build_info import describe_machine
 from app.resources import available_cores
 
 MEGAPIXELS = (0.3, 1.0, 12.0)

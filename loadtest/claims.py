@@ -37,10 +37,10 @@ from app.backends.process import BACKEND_ENVIRONMENT, TUNED_ALLOCATOR, ProcessBa
 from app.commands.paddle_noise import silence
 from app.commands.pull import default_cache
 from app.commands.repository import add_repository_option, open_repository, read_version
-from app.comparison.machine import describe_machine
 from app.comparison.plot import check_plot, plot_comparison
 from app.comparison.run import Plan, compare
 from app.contracts.errors import ConfigError, PaddlepoolError
+from app.observability.build_info import describe_machine
 from app.pipelines import PIPELINES
 from app.pipelines.task import agreement_of, comparison_of, load_tasks
 from app.resources import available_cores

@@ -55,7 +55,10 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.process*", ("app.contracts", "app.process")),
     ("app.repository*", ("app.contracts", "app.repository", "app.resources")),
     ("app.evidence*", ("app.contracts", "app.evidence")),
-    ("app.observability*", ("app.contracts", "app.observability")),
+    (
+        "app.observability*",
+        ("app.contracts", "app.process.environment", "app.resources", "app.observability"),
+    ),
     ("app.door_settings", ()),
     ("app.resources", ()),
     ("app.settings", ("app.contracts.errors", "app.door_settings")),

@@ -77,9 +77,10 @@ def _compare(args: argparse.Namespace) -> int:
     from app.pipelines import PIPELINES
     from app.pipelines.task import comparison_of, load_tasks
 
+    files = read_version(open_repository(args.repository), args.model, args.version)
     found = compare(
         Plan(
-            files=read_version(open_repository(args.repository), args.model, args.version),
+            files=files,
             groups=tuple(name for name in args.groups.split(",") if name),
             inputs=tuple(args.inputs),
             requests=args.requests or REQUESTS,
@@ -95,7 +96,7 @@ def _compare(args: argparse.Namespace) -> int:
     for line in reasons(found):
         print(line)
     print(f"\n{found.budgets()}")
-    advice = recommend(found)
+    advice = recommend(found, files.config)
     print(f"Recommended: {advice.group}: {advice.reason}.")
     if args.json is not None:
         figures = found.as_json() | {"recommended": asdict(advice)}

@@ -73,7 +73,7 @@ def _choose_group(args: argparse.Namespace) -> int:
     )
     print(columns(comparison_rows(found)) + "\n")
     print("\n".join(reasons(found)))
-    advice = recommend(found, p95_seconds=args.p95 / 1000 if args.p95 else None)
+    advice = recommend(found, files.config, p95_seconds=args.p95 / 1000 if args.p95 else None)
     if not advice.fit:
         print(f"\nNothing is fast enough: {advice.reason}; config.toml is unchanged")
         return 1

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from app.comparison.tasks import Sample
 from app.contracts.ports import Clock, Predictor
 from app.contracts.tensors import Tensors
-from app.evidence.proof import bitwise_equal
+from app.evidence.sampling import Runs, Timed, interleave
 
 RUN_SECONDS = 120.0
 SLICES = 3
 """Slices of a group's concurrent runs; those of the other groups come in between."""
-
-
-@dataclass(slots=True)
-class Runs:
-    """One group alone: seconds in the order of the requests, and each sample's first outputs."""
-
-    seconds: list[float] = field(default_factory=list)
-    outputs: list[Tensors] = field(default_factory=list)
-    repeatable: bool = True
 
 
 @dataclass(slots=True)
@@ -51,31 +43,24 @@ def measure_single(
 ) -> dict[str, Runs]:
     """`requests` runs of each group, one at a time, cycling through the samples.
 
-    `warm_up` runs first; it is every sample unless given. Each round begins with the next group,
-    so that no group always follows the same other one.
+    `warm_up` runs first; it is every sample unless given.
     """
-    for name in predictors:
+    for predictor in predictors.values():
         for _, inputs in samples if warm_up is None else warm_up:
-            predictors[name].run(inputs, timeout=RUN_SECONDS)
-    runs = {name: Runs() for name in predictors}
-    names = list(predictors)
-    for request in range(requests):
-        index = request % len(samples)
-        inputs = samples[index][1]
-        for name in _rotated(names, request):
-            began = clock()
-            outputs = predictors[name].run(inputs, timeout=RUN_SECONDS)
-            runs[name].seconds.append(clock() - began)
-            _keep(runs[name], index, outputs)
-            tick()
-    return runs
+            predictor.run(inputs, timeout=RUN_SECONDS)
 
+    def timed(predictor: Predictor, inputs: Tensors) -> Timed:
+        began = clock()
+        outputs = predictor.run(inputs, timeout=RUN_SECONDS)
+        seconds = clock() - began
+        tick()
+        return Timed(outputs, seconds)
 
-def _keep(runs: Runs, index: int, outputs: Tensors) -> None:
-    if index == len(runs.outputs):
-        runs.outputs.append(outputs)
-    elif runs.repeatable:
-        runs.repeatable = bitwise_equal(outputs, runs.outputs[index])
+    return interleave(
+        {name: partial(timed, predictor) for name, predictor in predictors.items()},
+        [inputs for _, inputs in samples],
+        rounds=requests,
+    )
 
 
 def measure_concurrent(
@@ -90,7 +75,8 @@ def measure_concurrent(
     loads = {name: Load(instances=len(several)) for name, several in predictors.items()}
     names = list(predictors)
     for slice_number in range(SLICES):
-        for name in _rotated(names, slice_number):
+        start = slice_number % len(names)
+        for name in names[start:] + names[:start]:
             load = loads[name]
             share = -(-requests // (SLICES * load.instances)) * load.instances
             began = clock()
@@ -126,8 +112,3 @@ def _busy(
     with ThreadPoolExecutor(len(predictors)) as clients:
         list(clients.map(client, predictors))
     return seconds
-
-
-def _rotated(names: Sequence[str], by: int) -> Iterator[str]:
-    start = by % len(names)
-    return iter((*names[start:], *names[:start]))

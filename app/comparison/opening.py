@@ -44,7 +44,9 @@ def open_groups(
             predictors = opened.predictors[group.name] = []
             try:
                 for _ in range(count(group)):
-                    predictors.append(_open(files, group, open_predictor, test))
+                    predictors.append(
+                        test.opened(open_predictor, files.spec(group), timeout=FIRST_RUN_SECONDS)
+                    )
                     opened_one()
             except PaddlepoolError as error:
                 for predictor in opened.predictors.pop(group.name):
@@ -54,15 +56,3 @@ def open_groups(
         opened.close()
         raise
     return opened
-
-
-def _open(
-    files: ModelFiles, group: InstanceGroup, open_predictor: PredictorFactory, test: SelfTest
-) -> Predictor:
-    predictor = open_predictor(files.spec(group))
-    try:
-        test.check(predictor, timeout=FIRST_RUN_SECONDS)
-    except BaseException:
-        predictor.close()
-        raise
-    return predictor

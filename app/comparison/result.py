@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from app.comparison.measure import Load, Runs
+from app.comparison.measure import Load
 from app.comparison.tasks import TaskComparison
-from app.evidence.proof import Evidence, bitwise_equal, judge, max_abs_drift, mean_abs_drift
+from app.contracts.tensors import largest_difference, mean_difference
+from app.evidence.proof import judge
+from app.evidence.sampling import Runs, evidence
 from app.repository.config import Budget, InstanceGroup, ModelConfig
 
 
@@ -118,8 +120,8 @@ def group_results(
                 p95_seconds=_quantile(each.seconds, 0.95),
                 ratio_to_default=medians[name] / medians[config.default_group],
                 ratio_to_slowest=medians[name] / slowest,
-                max_abs_drift=max(max_abs_drift(a, b) for a, b in pairs),
-                mean_difference=float(np.mean([mean_abs_drift(a, b) for a, b in pairs])),
+                max_abs_drift=max(largest_difference(a, b) for a, b in pairs),
+                mean_difference=float(np.mean([mean_difference(a, b) for a, b in pairs])),
                 agreement=float(np.mean([task.agreement(a, b) for a, b in pairs]))
                 if task is not None
                 else None,
@@ -145,18 +147,7 @@ def _proof(
         return None, None, "it is what the others are compared with"
     if base not in runs:
         return base, None, f"its base {base} did not run"
-    own, theirs = runs[group.name], runs[base]
-    verdict = judge(
-        Evidence(
-            base=base,
-            seconds=own.seconds,
-            base_seconds=theirs.seconds,
-            bitwise_equal=all(
-                bitwise_equal(a, b) for a, b in zip(own.outputs, theirs.outputs, strict=True)
-            ),
-            repeatable=own.repeatable and theirs.repeatable,
-        )
-    )
+    verdict = judge(evidence(runs[group.name], runs[base], base=base))
     return base, verdict.effective, verdict.reason
 
 

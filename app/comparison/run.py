@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from app.comparison.machine import describe_machine
 from app.comparison.measure import SLICES, Load, measure_concurrent, measure_single
 from app.comparison.opening import Opened, open_groups
 from app.comparison.result import Comparison, group_results
 from app.comparison.tasks import ComparisonOf, choose_samples, golden_test
 from app.contracts.errors import BackendError, ConfigError
 from app.contracts.ports import Predictor, PredictorFactory
+from app.observability.build_info import describe_machine
 from app.repository.config import InstanceGroup, ModelConfig
 from app.repository.layout import ModelFiles
 from app.repository.selftest import SelfTest

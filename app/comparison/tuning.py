@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-EQUAL = 0.10
-"""Candidates whose rates differ by less count as equal; the simpler one is taken then."""
+from app.evidence.choice import fastest_of
+
+EQUAL = 1.10
+"""Candidates within this of the best count as equally fast; the simpler one is taken then."""
 
 BATCHES = (2, 4, 8)
 
@@ -72,18 +74,15 @@ def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None
     """The most requests per second within the latency; of equals the simplest: no batches, few
     threads a predictor (a crash or a slow request then holds up less), little memory."""
     fit = [each for each in outcomes if each.p95_seconds <= p95_seconds]
-    if not fit:
-        return None
-    best = max(each.per_second for each in fit)
-    equals = [each for each in fit if each.per_second >= best * (1 - EQUAL)]
     return min(
-        equals,
+        fastest_of(fit, rate=lambda each: each.per_second, within=EQUAL),
         key=lambda each: (
             each.candidate.batch,
             each.candidate.threads,
             len(each.candidate.buckets),
             each.resident_bytes,
         ),
+        default=None,
     )
 
 

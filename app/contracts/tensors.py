@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,3 +38,34 @@ class TensorSpec:
 def shape_key(tensors: Tensors) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     """What two jobs must share to run in one batch: names, dtypes and all axes but the first."""
     return tuple((name, a.dtype.str, a.shape[1:]) for name, a in sorted(tensors.items()))
+
+
+def absolute_differences(found: Array, expected: Array) -> NDArray[np.float64]:
+    """Of two arrays of one shape."""
+    with np.errstate(invalid="ignore"):  # infinity less infinity is NaN, as it should be
+        return np.abs(found.astype(np.float64) - expected.astype(np.float64))
+
+
+def largest_difference(found: Tensors, expected: Tensors) -> float:
+    """The largest absolute difference of any output; infinite where shapes differ or one is NaN."""
+    return _worst(found, expected, lambda gaps: gaps.max(initial=0.0))
+
+
+def mean_difference(found: Tensors, expected: Tensors) -> float:
+    """The mean absolute difference of the output where it is largest, as budgets limit it; infinite
+    where shapes differ or one is NaN."""
+    return _worst(found, expected, lambda gaps: gaps.mean() if gaps.size else 0.0)
+
+
+def _worst(
+    found: Tensors, expected: Tensors, measure: Callable[[NDArray[np.float64]], float]
+) -> float:
+    """The largest `measure` of an output's absolute differences."""
+    worst = 0.0
+    for name, reference in expected.items():
+        array = found.get(name)
+        if array is None or array.shape != reference.shape:
+            return math.inf
+        measured = float(measure(absolute_differences(array, reference)))
+        worst = max(worst, math.inf if math.isnan(measured) else measured)
+    return worst

@@ -1,9 +1,10 @@
-"""Which of several measured groups becomes the default one."""
+"""Which of several measured groups or configurations is the best."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from app.contracts.status import Candidate
 from app.evidence.proof import HIDDEN_EFFECT
@@ -17,6 +18,8 @@ EQUAL = 1.05
 EXACT_DIFFERENCE = 1e-4
 """The largest difference from the first group of what counts as the same float32."""
 
+T = TypeVar("T")
+
 
 def clearly_faster(low: float) -> bool:
     return low > GAIN
@@ -27,13 +30,18 @@ def undecided(low: float, high: float) -> bool:
     return low <= GAIN < high and high / low > HIDDEN_EFFECT
 
 
+def fastest_of(measured: Sequence[T], *, rate: Callable[[T], float], within: float) -> list[T]:
+    """Those of the highest rate: all that are at most `within` times slower than the fastest."""
+    fastest = max(map(rate, measured), default=0.0)
+    return [each for each in measured if rate(each) * within >= fastest]
+
+
 def best_of(candidates: Sequence[Candidate], lower_precision: frozenset[str]) -> Candidate | None:
     """The fit candidate with the highest throughput; of equals one in full precision, then one
     that answers a request alone sooner, as several threads on it do, then the one with the least
     memory. None where none is worth a change."""
     fit = [each for each in candidates if each.fit]
-    fastest = max((each.gain or 0.0 for each in fit), default=0.0)
-    equal = [each for each in fit if (each.gain or 0.0) * EQUAL >= fastest]
+    equal = fastest_of(fit, rate=lambda each: each.gain or 0.0, within=EQUAL)
     soonest = min((_seconds(each) for each in equal), default=0.0)
     return min(
         equal,

@@ -10,14 +10,14 @@ the runs are too few or too noisy to tell.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.tensors import Array, Tensors
+from app.contracts.tensors import Tensors
 
 Finding = Literal["effective", "ineffective", "unproven"]
 
@@ -130,27 +130,3 @@ def bitwise_equal(found: Tensors, expected: Tensors) -> bool:
         and found[name].tobytes() == expected[name].tobytes()
         for name in expected
     )
-
-
-def max_abs_drift(found: Tensors, expected: Tensors) -> float:
-    """Largest absolute difference over all outputs; infinite where shapes differ or one is NaN."""
-    return _worst(found, expected, lambda difference: difference.max(initial=0.0))
-
-
-def mean_abs_drift(found: Tensors, expected: Tensors) -> float:
-    """Mean absolute difference of the output where it is largest, as a budget limits it and the
-    self-test measures it; infinite where shapes differ or a value is no number."""
-    return _worst(found, expected, lambda difference: difference.mean() if difference.size else 0.0)
-
-
-def _worst(found: Tensors, expected: Tensors, measure: Callable[[Array], float]) -> float:
-    """The largest `measure` of an output's absolute differences."""
-    worst = 0.0
-    for name, reference in expected.items():
-        array = found.get(name)
-        if array is None or array.shape != reference.shape:
-            return math.inf
-        difference = np.abs(array.astype(np.float64) - reference.astype(np.float64))
-        measured = float(measure(difference))
-        worst = max(worst, math.inf if math.isnan(measured) else measured)
-    return worst

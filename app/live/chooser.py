@@ -20,7 +20,7 @@ from app.engine.pool.group import CRASH_LOOP
 from app.engine.registry.model import ServedModel, first_choice
 from app.evidence.choice import EXACT_DIFFERENCE, best_of, in_one_line
 from app.live.ports import Served
-from app.live.race import MAX_TOGETHER, Lap, Race
+from app.live.race import MAX_TOGETHER, Race
 from app.live.shadow_predictor import Refusals, ShadowPredictors
 from app.repository.layout import ModelFiles
 from app.resources import available_memory
@@ -157,7 +157,7 @@ class Chooser:
             return replace(unfit, reason=f"{CANNOT_START}{error.strerror or error}"), False
         if served.config.base_of(name) == first and lap.verdict is not None:
             served.record_effect(name, Effect(lap.verdict.effective, lap.verdict.reason))
-        return _candidate(name, lap), lap.decided
+        return lap.candidate, lap.decided
 
     def _room_for(self, served: ServedModel, name: str, search: _Search) -> int:
         """How many processes of each group a race may open beside what runs; 0 where not even one.
@@ -183,9 +183,8 @@ class Chooser:
     def _settle(self, served: ServedModel, search: _Search) -> None:
         """Put the best candidate in place; one that cannot start there is a candidate no longer."""
         config = served.files.config
-        lower = frozenset(each.name for each in config.instance_group if each.budget is not None)
         found = tuple(search.found.values())
-        best = best_of(found, lower)
+        best = best_of(found, config.lower_precision())
         first = config.default_group
         chosen = first if best is None else best.group
         reason = f"nothing is clearly faster than {first}" if best is None else best.reason
@@ -258,19 +257,3 @@ def _crashing(served: ServedModel, group: str) -> bool:
 
 def _key(served: ServedModel, group: str) -> tuple[str, str, str]:
     return served.name, served.manifest.sha256(), group
-
-
-def _candidate(name: str, lap: Lap) -> Candidate:
-    return Candidate(
-        group=name,
-        fit=lap.fit,
-        reason=lap.reason,
-        gain=lap.gain,
-        gain_low=lap.gain_low,
-        gain_high=lap.gain_high,
-        seconds=lap.seconds,
-        resident_bytes=lap.resident_bytes,
-        largest_difference=lap.quality.largest_difference,
-        mean_difference=lap.quality.mean_difference,
-        agreement=lap.quality.agreement,
-    )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Literal
 
 from app.contracts.errors import PaddlepoolError
@@ -15,15 +14,18 @@ from app.contracts.ports import Clock
 from app.contracts.status import CANNOT_START, Effect
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
-from app.evidence.proof import MIN_PAIRS, Evidence, Verdict, bitwise_equal, judge
+from app.evidence.proof import MIN_PAIRS, Verdict, judge
+from app.evidence.sampling import Runs, evidence, interleave
 from app.live.ports import Served
 from app.live.shadow_predictor import Refusals, ShadowPredictor, ShadowPredictors
 
 Which = Literal["off", "started", "all"]
 
 MAX_PAIRS = 24
-MAX_ATTEMPTS = 72
-"""Of pairs: those that requests interrupt are not counted."""
+MAX_ROUNDS = 72
+"""Pairs with an interrupted run do not count."""
+
+OWN, BASE = "own", "base"
 
 RETRY_SECONDS = 600.0
 """A group whose runs failed or were too noisy to tell, or whose process died once, is measured
@@ -32,15 +34,6 @@ again after this pause."""
 NOTHING_TO_COMPARE = Effect(None, "the others are compared with it, and it names no base")
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Runs:
-    seconds: list[float] = field(default_factory=list)
-    base_seconds: list[float] = field(default_factory=list)
-    outputs: Tensors | None = None
-    base_outputs: Tensors | None = None
-    repeatable: bool = True
 
 
 class Prover:
@@ -113,48 +106,25 @@ class Prover:
                     again = not self._refusals.final(error, served, group)
                     return Effect(None, f"{who}{CANNOT_START}{error.message}"), again
             try:
-                verdict = self._compare(
+                verdict = _compare(
                     served.selftest.inputs, shadow_predictors[group], shadow_predictors[base], base
                 )
             except PaddlepoolError as error:
                 return Effect(None, f"its runs failed: {error.message}"), True
         return Effect(verdict.effective, verdict.reason), verdict.effective is None
 
-    def _compare(
-        self, inputs: Tensors, shadow: ShadowPredictor, base_shadow: ShadowPredictor, base: str
-    ) -> Verdict:
-        runs = _Runs()
-        verdict = _judge(runs, base)
-        for _ in range(MAX_ATTEMPTS):
-            _run_pair(inputs, shadow, base_shadow, runs)
-            verdict = _judge(runs, base)
-            pairs = len(runs.seconds)
-            if pairs >= MIN_PAIRS and (verdict.effective is not None or pairs >= MAX_PAIRS):
-                break
-        return verdict
 
+def _compare(
+    inputs: Tensors, shadow: ShadowPredictor, base_shadow: ShadowPredictor, base: str
+) -> Verdict:
+    def known(runs: Mapping[str, Runs]) -> bool:
+        pairs = len(runs[OWN].seconds)
+        if pairs < MIN_PAIRS:
+            return False
+        return pairs >= MAX_PAIRS or judged(runs).effective is not None
 
-def _run_pair(
-    inputs: Tensors, shadow: ShadowPredictor, base_shadow: ShadowPredictor, runs: _Runs
-) -> None:
-    own, base = shadow.run(inputs), base_shadow.run(inputs)
-    for found, first in ((own, runs.outputs), (base, runs.base_outputs)):
-        if first is not None and not bitwise_equal(found.outputs, first):
-            runs.repeatable = False
-    runs.outputs, runs.base_outputs = own.outputs, base.outputs
-    if own.seconds is not None and base.seconds is not None:
-        runs.seconds.append(own.seconds)
-        runs.base_seconds.append(base.seconds)
+    def judged(runs: Mapping[str, Runs]) -> Verdict:
+        return judge(evidence(runs[OWN], runs[BASE], base=base))
 
-
-def _judge(runs: _Runs, base: str) -> Verdict:
-    own, theirs = runs.outputs, runs.base_outputs
-    return judge(
-        Evidence(
-            base=base,
-            seconds=runs.seconds,
-            base_seconds=runs.base_seconds,
-            bitwise_equal=own is not None and theirs is not None and bitwise_equal(own, theirs),
-            repeatable=runs.repeatable,
-        )
-    )
+    runners = {OWN: shadow.run, BASE: base_shadow.run}
+    return judged(interleave(runners, [inputs], rounds=MAX_ROUNDS, enough=known))

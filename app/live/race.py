@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import cycle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from app.contracts.tensors import Tensors, shape_key
+from app.contracts.status import Candidate
+from app.contracts.tensors import Tensors, largest_difference, shape_key
 from app.engine.registry.model import ServedModel
 from app.evidence.choice import clearly_faster, undecided
-from app.evidence.proof import (
-    HIDDEN_EFFECT,
-    MIN_PAIRS,
-    Evidence,
-    Verdict,
-    bitwise_equal,
-    judge,
-    max_abs_drift,
-    ratio_interval,
-)
+from app.evidence.proof import HIDDEN_EFFECT, MIN_PAIRS, Verdict, judge, ratio_interval
+from app.evidence.sampling import Runner, Runs, Timed, evidence, interleave
 from app.live.shadow_predictor import ShadowPredictor, ShadowPredictors, run_together
 from app.repository.selftest import Quality
 
@@ -31,35 +23,17 @@ QUICK_PAIRS = 3
 """A candidate that lost every one of so many pairs is not measured further."""
 
 MAX_PAIRS = 24
-MAX_ATTEMPTS = 200
-"""Of runs: one that a request interrupts is made again."""
+MAX_ROUNDS = 100
+"""Pairs with an interrupted run do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lap:
     """What a race came to. `decided` is False where it should be run again."""
 
-    fit: bool
+    candidate: Candidate
     decided: bool
-    reason: str
-    quality: Quality
-    resident_bytes: int
     verdict: Verdict | None = None
-    gain: float | None = None
-    gain_low: float | None = None
-    gain_high: float | None = None
-    seconds: float | None = None
-
-
-@dataclass(slots=True)
-class _Times:
-    """Seconds of a run, over how many ran at a time: what one run costs the machine."""
-
-    own: list[float] = field(default_factory=list)
-    theirs: list[float] = field(default_factory=list)
-
-    def lost_all(self) -> bool:
-        return all(own > theirs for own, theirs in zip(self.own, self.theirs, strict=True))
 
 
 class Race:
@@ -114,89 +88,76 @@ class Race:
         outputs = run_together(self._own[:1], golden.inputs).outputs
         base_outputs = run_together(self._theirs[:1], golden.inputs).outputs
         quality = golden.quality(outputs)
-        difference = max_abs_drift(outputs, base_outputs)
-        if not difference <= most_difference:
-            return Lap(
-                fit=False,
-                decided=True,
-                reason=f"differs by {difference:.2g} from {self._first}, and exact "
-                f"admits {most_difference:.2g}",
-                quality=quality,
-                resident_bytes=self._resident_bytes(),
-            )
-        times = self._measure()
-        if len(times.own) == QUICK_PAIRS and times.lost_all():
-            slower = statistics.median(times.own) / statistics.median(times.theirs)
-            return Lap(
-                fit=False,
-                decided=True,
-                reason=f"takes {slower:.2f} times as long as {self._first}",
-                quality=quality,
-                resident_bytes=self._resident_bytes(),
-                gain=1 / slower,
-            )
-        verdict = judge(
-            Evidence(
-                base=self._first,
-                seconds=times.own,
-                base_seconds=times.theirs,
-                bitwise_equal=bitwise_equal(outputs, base_outputs),
-            )
-        )
-        return self._judged(verdict, quality, times)
-
-    def _measure(self) -> _Times:
-        times = _Times()
-        own_count, their_count = (self._counts[name] for name in (self._group, self._first))
-        inputs = cycle(_shapes(self._served))
-        attempts = iter(range(MAX_ATTEMPTS))
-        while not times.own or not self._enough(times):
-            tensors = next(inputs)
-            own = _undisturbed(self._own, tensors, attempts)
-            theirs = _undisturbed(self._theirs, tensors, attempts)
-            if own is None or theirs is None:
-                break
-            times.own.append(own / own_count)
-            times.theirs.append(theirs / their_count)
-        return times
-
-    def _enough(self, times: _Times) -> bool:
-        pairs = len(times.own)
-        if pairs == QUICK_PAIRS:
-            return times.lost_all()
-        if pairs < MIN_PAIRS:
-            return False
-        _, low, high = _gain(times)
-        sharp = high / low < HIDDEN_EFFECT and (clearly_faster(low) or not clearly_faster(high))
-        return sharp or pairs >= MAX_PAIRS
-
-    def _judged(self, verdict: Verdict, quality: Quality, times: _Times) -> Lap:
-        pairs = len(times.own)
-        if pairs < MIN_PAIRS:
-            return Lap(
-                fit=False,
-                decided=False,
-                reason=f"requests left time for {pairs} of the {MIN_PAIRS} pairs of runs it takes",
-                quality=quality,
-                resident_bytes=self._resident_bytes(),
-            )
-        gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
-        fit = clearly_faster(low)
-        noisy = "too noisy to tell: " if undecided(low, high) else ""
-        return Lap(
-            fit=fit,
-            decided=not noisy,
-            reason=f"{noisy}{gain:.2f} times the throughput of {self._first} "
-            f"({low:.2f} to {high:.2f}, {pairs} pairs), {_told(quality)}, "
-            f"{self._resident_bytes() / 1e6:.0f} MB a process",
-            quality=quality,
+        unfit = Candidate(
+            group=self._group,
+            fit=False,
+            reason="",
             resident_bytes=self._resident_bytes(),
-            verdict=verdict,
+            largest_difference=quality.largest_difference,
+            mean_difference=quality.mean_difference,
+            agreement=quality.agreement,
+        )
+        difference = largest_difference(outputs, base_outputs)
+        if not difference <= most_difference:
+            reason = (
+                f"differs by {difference:.2g} from {self._first}, and exact "
+                f"admits {most_difference:.2g}"
+            )
+            return Lap(candidate=replace(unfit, reason=reason), decided=True)
+        runners = {name: self._runner(name) for name in (self._group, self._first)}
+        runs = interleave(runners, _shapes(self._served), rounds=MAX_ROUNDS, enough=self._enough)
+        own, theirs = runs[self._group], runs[self._first]
+        pairs = len(own.seconds)
+        unfit = replace(unfit, resident_bytes=self._resident_bytes())
+        if pairs == QUICK_PAIRS and _lost_all(own, theirs):
+            slower = statistics.median(own.seconds) / statistics.median(theirs.seconds)
+            reason = f"takes {slower:.2f} times as long as {self._first}"
+            return Lap(candidate=replace(unfit, reason=reason, gain=1 / slower), decided=True)
+        if pairs < MIN_PAIRS:
+            reason = f"requests left time for {pairs} of the {MIN_PAIRS} pairs of runs it takes"
+            return Lap(candidate=replace(unfit, reason=reason), decided=False)
+        verdict = judge(evidence(own, theirs, base=self._first))
+        gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
+        noisy = "too noisy to tell: " if undecided(low, high) else ""
+        reason = (
+            f"{noisy}{gain:.2f} times the throughput of {self._first} "
+            f"({low:.2f} to {high:.2f}, {pairs} pairs), {_told(quality)}, "
+            f"{self._resident_bytes() / 1e6:.0f} MB a process"
+        )
+        candidate = replace(
+            unfit,
+            fit=clearly_faster(low),
+            reason=reason,
             gain=gain,
             gain_low=low,
             gain_high=high,
-            seconds=statistics.median(times.own) * self._counts[self._group],
+            seconds=statistics.median(own.seconds) * self._counts[self._group],
         )
+        return Lap(candidate=candidate, decided=not noisy, verdict=verdict)
+
+    def _runner(self, group: str) -> Runner:
+        """Runs all predictors of the group at once; the seconds are what one run costs the
+        machine: those of all, over how many processes the group has."""
+        predictors = self._own if group == self._group else self._theirs
+
+        def run(inputs: Tensors) -> Timed:
+            timed = run_together(predictors, inputs)
+            if timed.seconds is None:
+                return timed
+            return replace(timed, seconds=timed.seconds / self._counts[group])
+
+        return run
+
+    def _enough(self, runs: Mapping[str, Runs]) -> bool:
+        own, theirs = runs[self._group], runs[self._first]
+        pairs = len(own.seconds)
+        if pairs == QUICK_PAIRS:
+            return _lost_all(own, theirs)
+        if pairs < MIN_PAIRS:
+            return False
+        _, low, high = ratio_interval(theirs.seconds, own.seconds)
+        sharp = high / low < HIDDEN_EFFECT and (clearly_faster(low) or not clearly_faster(high))
+        return sharp or pairs >= MAX_PAIRS
 
     def _resident_bytes(self) -> int:
         return max(each.resident_bytes() for each in self._own)
@@ -207,19 +168,8 @@ def _told(quality: Quality) -> str:
     return f"mean difference {quality.mean_difference:.2g}{agreement}"
 
 
-def _undisturbed(
-    predictors: Sequence[ShadowPredictor], inputs: Tensors, attempts: Iterator[int]
-) -> float | None:
-    """The seconds of the first run that no request interrupts; None when no attempt is left."""
-    for _ in attempts:
-        if (seconds := run_together(predictors, inputs).seconds) is not None:
-            return seconds
-    return None
-
-
-def _gain(times: _Times) -> tuple[float, float, float]:
-    ratio, low, high = ratio_interval(times.own, times.theirs)
-    return 1 / ratio, 1 / high, 1 / low
+def _lost_all(own: Runs, theirs: Runs) -> bool:
+    return all(a > b for a, b in zip(own.seconds, theirs.seconds, strict=True))
 
 
 def _shapes(served: ServedModel) -> Sequence[Tensors]:

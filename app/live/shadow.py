@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from app.contracts.errors import PaddlepoolError
 from app.contracts.ports import Agreement, AgreementOf
 from app.contracts.reasons import ShadowOutcome
-from app.contracts.tensors import Tensors
+from app.contracts.tensors import Tensors, largest_difference
 from app.engine.registry.model import ServedModel
-from app.evidence.proof import max_abs_drift
 from app.live.ports import LiveObserver, Served
 from app.live.shadow_predictor import Refusals, ShadowPredictor, ShadowPredictors
 from app.repository.config import ModelConfig
@@ -147,7 +146,7 @@ class Shadow:
         self._observer.drifted(
             model=served.name,
             group=group,
-            drift=max_abs_drift(timed.outputs, answered.outputs),
+            drift=largest_difference(timed.outputs, answered.outputs),
             agreement=None if agreement is None else agreement(timed.outputs, answered.outputs),
         )
         return True

@@ -12,19 +12,12 @@ from app.contracts.ports import Predictor, PredictorFactory
 from app.contracts.tensors import Tensors, shape_key
 from app.engine.queue.job import ShapeKey
 from app.engine.registry.model import ServedModel
+from app.evidence.sampling import Timed
 from app.live.idle_gate import IdleGate
 from app.process.suspension import Suspension
 
 RUN_SECONDS = 120.0
 """Of the process's own running: time for which it is stopped does not count."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """One run's outputs; `seconds` is None when requests interrupted it."""
-
-    outputs: Tensors
-    seconds: float | None
 
 
 class ShadowPredictor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.contracts.tensors import Array
+from app.contracts.tensors import Array, absolute_differences
 
 
 def drift(found: Array, expected: Array) -> float:
@@ -12,6 +12,5 @@ def drift(found: Array, expected: Array) -> float:
     of 1; 0 where there is nothing to compare."""
     if not expected.size:
         return 0.0
-    wanted = expected.astype(np.float64)
-    largest = max(1.0, float(np.abs(wanted).max()))
-    return float(np.abs(found.astype(np.float64) - wanted).mean()) / largest
+    largest = max(1.0, float(np.abs(expected.astype(np.float64)).max()))
+    return float(absolute_differences(found, expected).mean()) / largest

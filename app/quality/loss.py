@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.contracts.ports import Agreement
-from app.contracts.tensors import Tensors
-from app.evidence.proof import mean_abs_drift
+from app.contracts.tensors import Tensors, mean_difference
 from app.quality.ports import Findings, Table, Value
 
 
@@ -38,7 +37,7 @@ def compare_outputs(
 ) -> Table:
     """How far the outputs themselves are from those of the base, over all jobs."""
     pairs = list(zip(found, expected, strict=True))
-    drifts = [mean_abs_drift(ours, theirs) for ours, theirs in pairs]
+    drifts = [mean_difference(ours, theirs) for ours, theirs in pairs]
     columns: tuple[str, ...] = ("runs", "mean difference", "worst mean")
     values: tuple[Value, ...] = (len(drifts), float(np.mean(drifts)), max(drifts))
     if agreement is not None:

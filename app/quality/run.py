@@ -83,9 +83,8 @@ def _findings(
     """What the task found, and the outputs of every job in order."""
     group = files.config.group(name)
     test = files.selftest(agreement).judging(group)
-    predictor = open_predictor(files.spec(group))
+    predictor = test.opened(open_predictor, files.spec(group), timeout=FIRST_RUN_SECONDS)
     try:
-        test.check(predictor, timeout=FIRST_RUN_SECONDS)
         bench = PredictorBench(
             predictor,
             max_batch_size=max(1, files.config.dynamic_batching.max_batch_size),

@@ -175,6 +175,10 @@ class ModelConfig(_Table):
     def group(self, name: str) -> InstanceGroup:
         return next(group for group in self.instance_group if group.name == name)
 
+    def lower_precision(self) -> frozenset[str]:
+        """The groups that compute in a lower precision, within a budget."""
+        return frozenset(each.name for each in self.instance_group if each.budget is not None)
+
     @property
     def first_group(self) -> str | None:
         """The group that serves until another one is chosen; None where the choice is made."""

@@ -11,11 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.contracts.errors import BackendError, ConfigError, ManifestError
-from app.contracts.ports import Agreement, Predictor
-from app.contracts.tensors import Array, Tensors, TensorSpec
+from app.contracts.ports import Agreement, Predictor, PredictorFactory, PredictorSpec
+from app.contracts.tensors import (
+    Array,
+    Tensors,
+    TensorSpec,
+    absolute_differences,
+    largest_difference,
+    mean_difference,
+)
 from app.repository.config import Budget, InstanceGroup
 from app.repository.plain_files import open_plain_file
 
@@ -57,6 +63,18 @@ class SelfTest:
         """The same test by the tolerance or the budget of this group, if it has one."""
         return replace(self, tolerance=group.tolerance or self.tolerance, budget=group.budget)
 
+    def opened(
+        self, open_predictor: PredictorFactory, spec: PredictorSpec, *, timeout: float
+    ) -> Predictor:
+        """A predictor that passed check(); raises what opening and check() raise."""
+        predictor = open_predictor(spec)
+        try:
+            self.check(predictor, timeout=timeout)
+        except BaseException:
+            predictor.close()
+            raise
+        return predictor
+
     def check(self, predictor: Predictor, *, timeout: float) -> None:
         """Run it once. Raises BackendError where an output is missing, misshapen or wrong, and
         ConfigError where the budget asks for an agreement that nothing measures."""
@@ -68,11 +86,10 @@ class SelfTest:
             self._check_budget(self.budget, self.quality(found))
 
     def quality(self, found: Tensors) -> Quality:
-        """Of outputs with the shapes of the golden ones; NaN where one of them is."""
-        gaps = [_differences(found[name], expected) for name, expected in self.outputs.items()]
+        """Of outputs with the shapes of the golden ones."""
         return Quality(
-            largest_difference=float(np.max([gap.max(initial=0.0) for gap in gaps])),
-            mean_difference=float(np.max([gap.mean() if gap.size else 0.0 for gap in gaps])),
+            largest_difference=largest_difference(found, self.outputs),
+            mean_difference=mean_difference(found, self.outputs),
             agreement=None if self.agreement is None else self.agreement(found, self.outputs),
         )
 
@@ -87,7 +104,7 @@ class SelfTest:
 
     def _check_tolerance(self, found: Tensors) -> None:
         for name, expected in self.outputs.items():
-            worst = float(_differences(found[name], expected).max(initial=0.0))
+            worst = float(absolute_differences(found[name], expected).max(initial=0.0))
             # `not <=` rather than `>`: a NaN must fail.
             if not worst <= self.tolerance:
                 raise BackendError(
@@ -122,11 +139,6 @@ class SelfTest:
                 limit=least,
                 received=quality.agreement,
             )
-
-
-def _differences(found: Array, expected: Array) -> NDArray[np.float64]:
-    with np.errstate(invalid="ignore"):  # infinity less infinity is NaN, as it should be
-        return np.abs(found.astype(np.float64) - expected.astype(np.float64))
 
 
 def read_selftest(

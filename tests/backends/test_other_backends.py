@@ -21,8 +21,8 @@ from app.comparison.measure import measure_single
 from app.comparison.tasks import Sample
 from app.contracts.errors import BackendError, ConfigError
 from app.contracts.ports import Predictor, PredictorFactory
-from app.contracts.tensors import Tensors
-from app.evidence.proof import Evidence, Verdict, bitwise_equal, judge, max_abs_drift
+from app.contracts.tensors import Tensors, largest_difference
+from app.evidence.proof import Evidence, Verdict, bitwise_equal, judge
 from app.observability.build_info import build_info
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles, ModelRepository
@@ -73,10 +73,12 @@ def test_every_backend_gives_the_golden_output(mnist: ModelFiles, backend: str) 
     inputs, expected = golden(mnist)
     with opened(mnist, backend) as predictor:
         for _ in range(2):
-            assert max_abs_drift(predictor.run(inputs, timeout=PATIENCE), expected) < 1e-3
+            assert largest_difference(predictor.run(inputs, timeout=PATIENCE), expected) < 1e-3
         one = {name: array[:1] for name, array in inputs.items()}
         found = predictor.run(one, timeout=PATIENCE)
-        assert max_abs_drift(found, {name: array[:1] for name, array in expected.items()}) < 1e-3
+        assert (
+            largest_difference(found, {name: array[:1] for name, array in expected.items()}) < 1e-3
+        )
 
 
 def test_only_lines_of_ours_are_logged_of_a_failed_run(capfd: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +105,7 @@ def test_a_foreign_program_needs_no_network(tiny: ModelFiles, backend: str) -> N
             found = predictor.run({"image": picture}, timeout=PATIENCE)
             expected = reference.run({"image": picture}, timeout=PATIENCE)
             assert list(found) == ["scores", "mean"]
-            assert max_abs_drift(found, expected) < 1e-5
+            assert largest_difference(found, expected) < 1e-5
 
 
 def test_a_foreign_program_has_no_dynamic_graph(tiny: ModelFiles) -> None:
@@ -181,7 +183,7 @@ def test_bfloat16_is_another_computation_or_refused(tiny: ModelFiles) -> None:
             pass
         return
     with opened(tiny, "paddle_inference", bfloat16=True) as predictor:
-        drift = max_abs_drift(predictor.run(inputs, timeout=PATIENCE), expected)
+        drift = largest_difference(predictor.run(inputs, timeout=PATIENCE), expected)
     assert 1e-5 < drift < 2e-2
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from app.comparison.machine import describe_machine
 from app.comparison.opening import open_groups
 from app.contracts.errors import BackendError
 from app.contracts.ports import PredictorSpec, Suspended
+from app.observability.build_info import describe_machine
 from app.repository.layout import ModelRepository
 from tests.engine.fakes import FakeFactory, FakePredictor, write_double
 

@@ -13,11 +13,13 @@ import pytest
 
 from app.cli import main
 from app.comparison.config_edit import write_default_group
-from app.comparison.measure import Runs
 from app.comparison.recommend import recommend
 from app.comparison.result import Comparison, GroupResult, group_results
 from app.contracts.errors import ConfigError
-from app.repository.config import Budget
+from app.contracts.status import Candidate
+from app.evidence.choice import best_of, clearly_faster
+from app.evidence.sampling import Runs
+from app.repository.config import Budget, InstanceGroup, ModelConfig
 from app.repository.layout import ModelRepository
 from app.repository.selftest import SelfTest
 from tests.engine.fakes import write_double
@@ -43,6 +45,21 @@ DEFAULT = GroupResult(
     concurrent_p50_seconds=0.1,
     concurrent_p95_seconds=0.2,
     concurrent_per_second=20.0,
+)
+
+
+OFFERED = ModelConfig(
+    default_group="main",
+    instance_group=tuple(
+        InstanceGroup(name=name, backend="fake", **more)  # type: ignore[arg-type]
+        for name, more in {
+            "main": {},
+            "spare": {},
+            "quick": {},
+            "low": {"budget": {"agreement": 0.9}},
+            "shown": {"candidate": False},
+        }.items()
+    ),
 )
 
 
@@ -104,17 +121,63 @@ def comparison(*others: dict[str, Any]) -> Comparison:
 )
 def test_the_recommendation(other: dict[str, Any], group: str, reason: str) -> None:
     """The most requests a second within the quality, and one line that says why."""
-    found = recommend(comparison(other))
+    found = recommend(comparison(other), OFFERED)
     assert (found.group, found.reason) == (group, reason)
+
+
+@pytest.mark.parametrize(
+    ("figures", "chosen"),
+    [
+        ({"spare": (30.0, 0.1, 9), "quick": (29.0, 0.1, 2)}, "quick"),  # equals: less memory
+        ({"spare": (30.0, 0.1, 2), "quick": (29.0, 0.05, 9)}, "quick"),  # equals: sooner alone
+        ({"spare": (29.0, 0.1, 9), "low": (30.0, 0.1, 1)}, "spare"),  # equals: full precision
+        ({"spare": (25.0, 0.1, 1), "low": (30.0, 0.1, 9)}, "low"),
+        ({"spare": (21.9, 0.1, 1), "quick": (21.0, 0.1, 1)}, "main"),  # nothing gains a tenth
+    ],
+)
+def test_auto_and_tune_choose_the_same_group(
+    figures: dict[str, tuple[float, float, int]], chosen: str
+) -> None:
+    """On the same requests a second, seconds of a run beside others, and memory."""
+    candidates = [
+        Candidate(
+            group=name,
+            fit=clearly_faster(rate / 20),
+            reason="",
+            gain=rate / 20,
+            seconds=seconds,
+            resident_bytes=memory,
+        )
+        for name, (rate, seconds, memory) in figures.items()
+    ]
+    best = best_of(candidates, OFFERED.lower_precision())
+    assert (best.group if best else "main") == chosen
+    others = [
+        {
+            "group": name,
+            "concurrent_per_second": rate,
+            "concurrent_p50_seconds": seconds,
+            "resident_bytes": memory,
+        }
+        for name, (rate, seconds, memory) in figures.items()
+    ]
+    assert recommend(comparison(*others), OFFERED).group == chosen
+
+
+def test_a_group_that_is_no_candidate_is_not_recommended() -> None:
+    """The server would not choose it either."""
+    found = recommend(comparison({"group": "shown", "concurrent_per_second": 60.0}), OFFERED)
+    assert found.group == "main"
+    assert found.reason.endswith("shown would be faster, but config.toml says candidate = false")
 
 
 def test_a_slow_p95_is_no_candidate() -> None:
     """With a limit the fastest group within it is taken, if it is slower than the default one."""
     slow = {"concurrent_per_second": 60.0, "concurrent_p95_seconds": 0.5}
     quick = {"group": "quick", "concurrent_per_second": 15.0, "concurrent_p95_seconds": 0.05}
-    assert recommend(comparison(slow, quick)).group == "spare"
-    assert recommend(comparison(slow, quick), p95_seconds=0.3).group == "main"
-    limited = recommend(comparison(slow, quick), p95_seconds=0.1)
+    assert recommend(comparison(slow, quick), OFFERED).group == "spare"
+    assert recommend(comparison(slow, quick), OFFERED, p95_seconds=0.3).group == "main"
+    limited = recommend(comparison(slow, quick), OFFERED, p95_seconds=0.1)
     assert limited.group == "quick"
     assert limited.reason.endswith(
         "spare would be faster, but its p95 is 500 ms, asked for are 100"
@@ -126,7 +189,7 @@ def test_nothing_is_recommended_where_nothing_is_fast_enough(
 ) -> None:
     """Each group's p95 is said, and the exit code tells; the default group is no answer either."""
     slow = {"concurrent_per_second": 60.0, "concurrent_p95_seconds": 0.5}
-    found = recommend(comparison(slow), p95_seconds=0.1)
+    found = recommend(comparison(slow), OFFERED, p95_seconds=0.1)
     assert not found.fit
     assert found.reason == (
         "main: its p95 is 200 ms, asked for are 100; spare: its p95 is 500 ms, asked for are 100"
@@ -142,11 +205,16 @@ def test_each_group_is_judged_by_its_own_budget() -> None:
     """One without a limit on a measure is not held to it, but for what is no number."""
     faster: dict[str, Any] = {"concurrent_per_second": 60.0, "mean_difference": 0.5}
     loose = Budget(mean_difference=1.0, agreement=0.5)
-    assert recommend(comparison(faster)).group == "main"
-    assert recommend(comparison(faster | {"budget": loose, "agreement": 0.6})).group == "spare"
+    assert recommend(comparison(faster), OFFERED).group == "main"
+    assert (
+        recommend(comparison(faster | {"budget": loose, "agreement": 0.6}), OFFERED).group
+        == "spare"
+    )
     by_agreement = faster | {"budget": Budget(agreement=0.9)}
-    assert recommend(comparison(by_agreement)).group == "spare"
-    assert recommend(comparison(by_agreement | {"mean_difference": np.inf})).group == "main"
+    assert recommend(comparison(by_agreement), OFFERED).group == "spare"
+    assert (
+        recommend(comparison(by_agreement | {"mean_difference": np.inf}), OFFERED).group == "main"
+    )
 
 
 def test_the_mean_difference_is_that_of_the_budgets(tmp_path: Path) -> None:

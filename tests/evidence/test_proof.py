@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from app.contracts.tensors import Tensors
-from app.evidence.proof import Evidence, bitwise_equal, judge, max_abs_drift
+from app.contracts.tensors import Tensors, largest_difference
+from app.evidence.proof import Evidence, bitwise_equal, judge
 
 
 def evidence(
@@ -90,6 +90,6 @@ def test_drift_and_bits() -> None:
     assert bitwise_equal(outputs(1, 2), outputs(1, 2))
     assert not bitwise_equal(nearly, outputs(1, 2))
     assert not bitwise_equal(outputs(0.0), outputs(-0.0))
-    assert max_abs_drift(outputs(1, 2.5), outputs(1, 2)) == 0.5
-    assert max_abs_drift(outputs(math.nan), outputs(1)) == math.inf
-    assert max_abs_drift(outputs(1), outputs(1, 2)) == math.inf
+    assert largest_difference(outputs(1, 2.5), outputs(1, 2)) == 0.5
+    assert largest_difference(outputs(math.nan), outputs(1)) == math.inf
+    assert largest_difference(outputs(1), outputs(1, 2)) == math.inf

@@ -13,7 +13,7 @@ import pytest
 
 from app.contracts.status import Candidate, Choice
 from app.live.kept_choices import MAX_CHOICES, KeptChoices, default_place, open_kept_choices
-from app.live.machine import describe
+from app.observability.build_info import machine as describe
 from app.repository.layout import ModelFiles, ModelRepository
 from tests.engine.fakes import DOUBLE, write_double
 from tests.model_files import write_config, write_version

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from app import __version__
-from app.observability.build_info import _cpu_flags, build_info
+from app.observability.build_info import build_info
 
 
 def test_the_build_is_known_without_importing_paddle() -> None:
@@ -22,7 +22,7 @@ def test_only_flags_that_choose_kernels_are_told(tmp_path: Path) -> None:
     """In a fixed order, so that two machines with the same have the same label."""
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("model name : x\nflags\t\t: fpu avx512f fma sse avx2 \nbugs : y\n")
-    assert _cpu_flags(cpuinfo) == "avx2+fma+avx512f"
+    assert build_info(cpuinfo)["cpu_flags"] == "avx2+fma+avx512f"
     cpuinfo.write_text("flags : fpu\n")
-    assert _cpu_flags(cpuinfo) == "none"
-    assert _cpu_flags(tmp_path / "missing") == "none"
+    assert build_info(cpuinfo)["cpu_flags"] == "none"
+    assert build_info(tmp_path / "missing")["cpu_flags"] == "none"

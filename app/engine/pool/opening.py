@@ -65,13 +65,7 @@ class Opening:
     def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
         """A tested predictor that takes no part in the group's work; it may also raise
         DeadlineExceeded."""
-        predictor = open_predictor(self._spec)
-        try:
-            self._selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
-        except BaseException:
-            predictor.close()
-            raise
-        return predictor
+        return self._selftest.opened(open_predictor, self._spec, timeout=FIRST_RUN_SECONDS)
 
     def _proven(
         self, predictor: Predictor, observed: Callable[[ShapeKey, float], None] | None
