@@ -19,6 +19,7 @@ from harness import HOST, ROOT, STOP_SECONDS, free_port, is_ready
 CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
 COMPOSE = ROOT / "docker-compose.yml"
 START_SECONDS = 120.0
+UNLIMITED = 1_000_000
 
 
 @dataclass(slots=True)
@@ -80,11 +81,16 @@ def replicas(count: int, environment: Mapping[str, str]) -> Iterator[list[Replic
 
 
 @contextlib.contextmanager
-def balancer(executable: Path, ports: list[int], directory: Path) -> Iterator[int]:
+def balancer(
+    executable: Path, ports: list[int], directory: Path, *, requests: int = UNLIMITED
+) -> Iterator[int]:
     """HAProxy before these ports; its own port."""
     port = free_port()
     file = directory / "haproxy.cfg"
-    file.write_text(local_configuration(ports, port=port, status_port=free_port()), "utf-8")
+    configuration = local_configuration(
+        ports, port=port, status_port=free_port(), requests=requests
+    )
+    file.write_text(configuration, "utf-8")
     service = yaml.safe_load(COMPOSE.read_text("utf-8"))["services"]["balancer"]
     environment = os.environ | service["environment"]
     with subprocess.Popen(
@@ -101,8 +107,11 @@ def balancer(executable: Path, ports: list[int], directory: Path) -> Iterator[in
             process.terminate()
 
 
-def local_configuration(ports: list[int], *, port: int, status_port: int) -> str:
-    """The committed configuration with other addresses and no resolver, otherwise the same."""
+def local_configuration(
+    ports: list[int], *, port: int, status_port: int, requests: int = UNLIMITED
+) -> str:
+    """The committed configuration with other addresses, no resolver, and so many requests of one
+    address in ten seconds: here all clients have the same one. Otherwise the same."""
     servers = "\n".join(f"    server replica{n} {HOST}:{at}" for n, at in enumerate(ports, 1))
     changes = (
         (r"bind :8080", f"bind {HOST}:{port}"),
@@ -110,6 +119,10 @@ def local_configuration(ports: list[int], *, port: int, status_port: int) -> str
         (r"(?m)^    server-template .*$", servers),
         (r"(?ms)^resolvers docker\n.*?\n\n", ""),
         (r"/usr/local/etc/haproxy/503.http", str(CONFIGURATION.with_name("503.http"))),
+        (r"/usr/local/etc/haproxy/429.json", str(CONFIGURATION.with_name("429.json"))),
+        (r"(?<=http_req_rate\(0\) gt )\d+", str(requests)),
+        (r"(?<=conn_rate\(0\) gt )\d+", str(UNLIMITED)),
+        (r"(?<=conn_cur\(0\) gt )\d+", str(UNLIMITED)),
     )
     text = CONFIGURATION.read_text("utf-8")
     for pattern, replacement in changes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import shutil
 import subprocess
@@ -79,6 +80,26 @@ def test_what_belongs_to_one_replica_is_not_found_however_it_is_spelt(tmp_path: 
             got = {path: status_of(port, path) for path in (*OF_ONE, "/sentiment")}
         replica.shutdown()
     assert got == dict.fromkeys(OF_ONE, 404) | {"/sentiment": 200}
+
+
+@needs_haproxy
+@pytest.mark.slow
+def test_an_address_that_asks_too_often_gets_429(tmp_path: Path) -> None:
+    with ThreadingHTTPServer((HOST, 0), Everything) as replica:
+        threading.Thread(target=replica.serve_forever, daemon=True).start()
+        ports = [replica.server_port]
+        with balancer(Path(str(HAPROXY)), ports, tmp_path, requests=9) as port:
+            got = [status_of(port, "/sentiment") for _ in range(12)]
+        replica.shutdown()
+    assert (got[0], got[-1]) == (200, 429)
+
+
+def test_what_the_balancer_says_by_itself_is_in_the_servers_words() -> None:
+    """Its 429 and 503 have the codes of docs/errors.md."""
+    for name, code in (("429.json", "quota_exceeded"), ("503.http", "overloaded")):
+        file = CONFIGURATION.with_name(name).read_text("utf-8")
+        problem = json.loads(file[file.index("{") :])
+        assert (problem["status"], problem["code"]) == (int(name[:3]), code)
 
 
 OF_ONE = (
