@@ -156,7 +156,7 @@ def build_application(
 
 
 def _statuses(mount: _Mount) -> Iterable[int]:
-    """Which the metrics have series for from the start."""
+    """Statuses that the metrics have series for from the start."""
     if mount.errors is None:
         return mount.statuses
     return mount.errors.documented_statuses((*ANY_STATUSES, *mount.statuses))

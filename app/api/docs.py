@@ -20,7 +20,7 @@ POLICY = (
 )
 
 FILES = ("docs.css", "docs.js", "swagger-ui.css.gz", "swagger-ui-bundle.js.gz")
-"""What the two pages load, below static/."""
+"""Files that the two pages load, below static/."""
 
 
 def router() -> APIRouter:
@@ -44,7 +44,7 @@ async def page() -> Response:
 
 
 async def errors_page() -> Response:
-    """What the `type` of a problem points to."""
+    """The page that the `type` of a problem points to."""
     template = Template((STATIC / "errors.html").read_text("utf-8"))
     return _html(template.substitute(rows="\n".join(map(_row, error_codes()))))
 

@@ -196,7 +196,7 @@ def _number(value: object) -> int | float | None:
 
 
 def _place(fault: Mapping[str, Any]) -> str:
-    """Where the fault is. Keys a client made up are not repeated."""
+    """The place of the fault. Keys that a client made up are not repeated."""
     if fault["type"] == "extra_forbidden":
         return ".".join(str(part) for part in fault["loc"][:-1])
     return ".".join(str(part) for part in fault["loc"])

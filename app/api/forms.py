@@ -13,13 +13,13 @@ from app.contracts.errors import InvalidParameter
 
 FORM = "multipart/form-data"
 CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1")
-"""Of a form's fields. Python keeps every name that its codecs are asked for and do not know, for
+"""Charsets accepted for a form's fields. Python keeps every unknown name that it is asked for, for
 good, and has codecs that fail in ways of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a form holds, in its order: the bytes of its files and the text of its other fields. A
+    """The parts of a form, in its order: the bytes of its files and the text of its other fields. A
     file without a name and without bytes, as browsers send where nobody chose one, is left out."""
 
     files: list[tuple[str, bytes]]

@@ -71,7 +71,7 @@ class GroupInfo(BaseModel):
 
 
 class CandidateInfo(BaseModel):
-    """What was found out about an instance group that may become the default one."""
+    """Measurements of an instance group that may become the default one."""
 
     group: str
     fit: bool = Field(description="Whether it is clearly faster, and its output good enough.")
@@ -93,7 +93,7 @@ class CandidateInfo(BaseModel):
 
 
 class ChoiceInfo(BaseModel):
-    """Which instance group answers requests that name none, and why."""
+    """The instance group that answers requests that name none, and the reason."""
 
     group: str
     by: str = Field(
@@ -152,7 +152,7 @@ class Info(BaseModel):
 
 
 def router(*, card: Sequence[str]) -> APIRouter:
-    """What a client reads instead of guessing; `card` names the parameters shown of each model."""
+    """Facts for clients; `card` names the parameters shown of each model."""
 
     async def info(services: ServicesDep) -> Info:
         """Models, versions, fingerprints, provenance of the weights, instance groups and limits."""
@@ -220,7 +220,7 @@ def _served(served: ServedModel) -> dict[str, Any]:
 
 
 def group_members(served: ServedModel) -> list[dict[str, Any]]:
-    """What there is to tell of each instance group; GroupInfo has most of it."""
+    """Everything known of each instance group; GroupInfo has most of it."""
     # Not asdict(): that copies every value, and there are many groups.
     names = [field.name for field in fields(GroupStatus)]
     return [

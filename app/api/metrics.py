@@ -14,8 +14,8 @@ from app.observability.gauges import ModelGauges
 
 
 class Scrapes:
-    """Makes the text once for all who ask before its making begins, and once at a time: nobody
-    needs a key to ask, and it takes a fifth of a second."""
+    """Renders the text once for all requests that wait for it, one rendering at a time: it takes a
+    fifth of a second, and the endpoint may need no key."""
 
     def __init__(self) -> None:
         self._one = asyncio.Lock()

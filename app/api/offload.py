@@ -14,14 +14,14 @@ T = TypeVar("T")
 RETRY_SECONDS = 1.0
 
 LARGE_BYTES = 256 * 1024
-"""Of JSON this many are read in a few milliseconds; less is not worth a change of threads."""
+"""JSON up to this size is read in a few milliseconds: not worth a change of threads."""
 
 PART_BYTES = 192 * 1024
 """Divisible by three: the base64 of such parts, one after the other, is that of the whole."""
 
 
 async def beside_the_loop(services: Services, work: Callable[[], T], *, size: int) -> T:
-    """What `work` returns or raises; it runs in the thread for such above LARGE_BYTES of `size`.
+    """Run `work`, in the operations thread where `size` is above LARGE_BYTES.
 
     A thread helps as far as `work` is made of several calls: within one, such as the parser's, the
     interpreter does not change threads. Raises Overloaded where it is not its turn within the time

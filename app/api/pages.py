@@ -30,9 +30,9 @@ MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 PACKED = ".gz"
-"""What others wrote lies here packed, as `uplot.iife.min.js.gz`, with its licence beside it."""
+"""Third-party files lie here packed, as `uplot.iife.min.js.gz`, with their licence beside them."""
 HEADER = "<!-- header -->"
-"""Where a page has the header of console/header.html."""
+"""Replaced in a page by console/header.html."""
 # A page shows pictures it made itself (blob:) and samples, and talks to this server alone.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "

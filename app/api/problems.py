@@ -85,7 +85,7 @@ class ErrorForm:
         return self.statuses.get(fault.code, self.statuses.get(fault.status, fault.status))
 
     def documented_statuses(self, statuses: Iterable[int]) -> set[int]:
-        """What becomes of these of ours."""
+        """The statuses that this form has for these of ours."""
         named = {status for code, status in self.statuses.items() if isinstance(code, str)}
         return {self.statuses.get(status, status) for status in statuses} | named
 
@@ -141,10 +141,10 @@ class ProtocolError(BaseModel):
 
 
 ANY_STATUSES = (400, 401, 403, 408, 413, 415, 422, 429, 500, 501, 503)
-"""What every operation can answer with, whatever it does."""
+"""Error statuses of every operation."""
 
 TASK_STATUSES = (404, 413, 415, 422, 503, 504)
-"""What a task's endpoint answers with, besides."""
+"""Further error statuses of a task's endpoint."""
 
 
 def documented(

@@ -1,4 +1,4 @@
-"""What every task's reply has in common: where the answer came from and how long it took."""
+"""Headers of every task's reply: the origin of the answer and its times."""
 
 from __future__ import annotations
 

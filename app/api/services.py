@@ -1,4 +1,4 @@
-"""What an endpoint may use: one frozen value on `app.state`, handed out by one dependency."""
+"""Everything an endpoint may use: one frozen value on `app.state`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # an extra that most servers do without
 
 @dataclass(slots=True)
 class Lifecycle:
-    """Where the process is in its life. A signal handler sets `draining`, so it needs no lock.
+    """The phase of the process. A signal handler sets `draining`, so it needs no lock.
 
     `doors` are closed beside HTTP's own when the drain delay is over: each takes no new requests
     then, and returns when those in flight have ended or their time is up.
@@ -51,7 +51,7 @@ class Services:
     task_tensors: Mapping[str, TaskTensors] = field(default_factory=dict)
     """Tasks that answer under /v2 as models, by their names there."""
     confinement: Callable[[], Mapping[str, Sequence[str]]] = dict
-    """What keeps codec and predictor processes from the rest of the system."""
+    """The confinement in force, by kind of child process."""
     tracing: Tracing | None = None
     operations: Executor
     """Runs what operators ask for and what may block for some milliseconds: scrapes, /info, large

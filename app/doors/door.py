@@ -1,4 +1,4 @@
-"""What a door declares about itself."""
+"""The declaration of a door."""
 
 from __future__ import annotations
 

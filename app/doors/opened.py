@@ -18,5 +18,5 @@ DOORS: tuple[Door, ...] = (
 
 
 def open_doors(names: Container[str], tasks: Container[str]) -> tuple[Door, ...]:
-    """Those whose names are given and whose task there is."""
+    """The doors with these names whose task exists."""
     return tuple(door for door in DOORS if door.name in names and door.task in tasks)

@@ -77,8 +77,8 @@ async def remove(
     bgc: Annotated[str | None, Query(description="Background: `r,g,b,a`, 0 to 255.")] = None,
     extras: Annotated[str | None, Query(description="Refused, unless `{}`.")] = None,
 ) -> Response:
-    """What rembg does by default is what this does by default: the network's mask as it is, and the
-    picture's own colours. `a=true` refines edges, `dc=true` takes the old background's colour out
+    """The defaults are those of rembg: the network's mask as it is, and the picture's own colours.
+    `a=true` refines edges, `dc=true` takes the old background's colour out
     of them.
     """
     settings = services.settings

@@ -36,9 +36,9 @@ from app.settings import Settings
 JSON = "application/json"
 URLENCODED = "application/x-www-form-urlencoded"
 DETECTED = "other"
-"""What remove.bg's X-Type says of a picture that is of none of its kinds: nothing is detected."""
+"""remove.bg's X-Type for a picture of no kind of its own: this server detects none."""
 UNLIMITED_CALLS = 1_000_000
-"""What /v1.0/account says is left where no quota is set: clients compare it with their need."""
+"""Free calls that /v1.0/account names without a quota: clients compare them with their need."""
 FIELD_TEXT_BYTES = 1024
 QUOTED = {
     b"%2B": b"+",
@@ -50,7 +50,7 @@ QUOTED = {
     b"%3A": b":",
     b"%3B": b";",
 }
-"""What a client quotes of base64, and of a `data:` address before it; lines may be broken."""
+"""Characters that clients quote in base64 and in a `data:` address before it."""
 UNKNOWN_FOREGROUND = {
     "title": "Could not identify foreground in image",
     "code": "unknown_foreground",

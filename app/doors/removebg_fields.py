@@ -1,4 +1,4 @@
-"""What remove.bg's fields mean to the task: each works, or is refused by its name."""
+"""remove.bg's fields as options of the task: each works, or is refused by its name."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _coloured(fields: Mapping[str, str], source: Source) -> dict[str, str]:
 
 
 def _colour(text: str) -> tuple[str, bool]:
-    """As the task reads it, and whether it is opaque; hexadecimal digits come without a #."""
+    """The colour as the task reads it, and whether it is opaque. Digits may lack the #."""
     for written in (text, f"#{text}"):
         if (colour := read_colour(written)) is not None:
             return written, colour[3] == 255

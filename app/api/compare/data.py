@@ -29,7 +29,7 @@ WINDOWS = {"1m": 60.0, "10m": 600.0, "1h": 3600.0}
 
 
 class EngineState:
-    """What the registry tells of every model, read at most once a second; for one thread."""
+    """The state of every model, read at most once a second; for one thread."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""What /compare/data tells: its shape, and its numbers from the counts of the history."""
+"""The reply of /compare/data: its shape, and its numbers from the counts of the history."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MAX_LISTS = 2**18
 and more time than many numbers, and all are made before the first can be looked at."""
 
 NUMBER_BYTES = 10
-"""What a number takes in JSON, about."""
+"""Approximate bytes of a number in JSON."""
 
 PART_NUMBERS = 16_384
 """Numbers written in one call: half a millisecond, after which the interpreter can turn to the

@@ -1,4 +1,4 @@
-"""What an inference request asks for, whichever door it came through: its document, checked."""
+"""The document of an inference request, checked, for HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ OUTPUT_PARAMETERS = ("binary_data", "classification")
 MAX_ID_CHARACTERS = 256
 MAX_CLASSES = 1_000
 SIMPLE = (str, int, float, bool)
-"""What a task's own parameter may be."""
+"""The types that a task's own parameter may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a request is held against: the tensors of a model, or those of a task.
+    """The tensors and parameters that a request must fit: those of a model, or of a task.
 
     `options` are a task's own parameters, None where there is no task.
     """
@@ -47,7 +47,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyForm:
-    """What a client wants of the reply: its outputs by name, which of them raw, and of which only
+    """The reply that a client wants: its outputs by name, which of them raw, and of which only
     so many of the largest values. `options` are a task's own parameters."""
 
     outputs: tuple[str, ...]

@@ -93,5 +93,5 @@ def metadata_of(services: Services, model: str, version: int | None) -> ModelMet
 
 
 def platform_of(served: ServedModel) -> str:
-    """What kind of program the version's reference is, in Triton's words."""
+    """The format of the version's reference program, in Triton's words."""
     return PLATFORMS[served.manifest.reference.format]

@@ -33,7 +33,7 @@ LEAVES: Mapping[str, set[type]] = {
     "f": {int, float},
     "O": {str},
 }
-"""What JSON may hold for each kind of NumPy type."""
+"""The JSON types accepted for each kind of NumPy type."""
 
 MAX_AXES = 32
 """NumPy makes no array of more, in some versions."""

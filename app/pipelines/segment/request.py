@@ -1,4 +1,4 @@
-"""What a client may ask of `/segment`, and what it gets: options checked, with defaults applied."""
+"""A request to `/segment` with its options checked and defaults applied, and its result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SegmentRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """Where the foreground lies in the upright picture, in pixels; all 0 when there is none."""
+    """The foreground's place in the upright picture, in pixels; all 0 when there is none."""
 
     top: int
     left: int

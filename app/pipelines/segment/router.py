@@ -39,7 +39,7 @@ EXAMPLE = {
 
 
 class ForegroundBox(BaseModel):
-    """Where the foreground lies in the upright, uncropped picture; all 0 when there is none."""
+    """The foreground's place in the upright, uncropped picture; all 0 when there is none."""
 
     top: int
     left: int

@@ -1,4 +1,4 @@
-"""What a client may ask of background, framing and shadow: options checked, with defaults applied.
+"""Background, framing and shadow of a request: options checked, with defaults applied.
 
 The words are those of remove.bg (`crop_margin`, `scale`, `position`), so that its clients' requests
 can be taken over as they are.
@@ -30,7 +30,7 @@ Length = tuple[float, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Where the foreground stands and on what. The defaults leave a result as it is without one.
+    """The place of the foreground and its background. The defaults leave the result unchanged.
 
     `bg_blur` is the blur's standard deviation and `scale` the subject's share of the canvas, in
     percent; `margins` are top, right, bottom, left; `position` is how much of the free room lies

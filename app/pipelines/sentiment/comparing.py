@@ -1,4 +1,4 @@
-"""What a comparison of predictors needs of this task: inputs from texts, agreement of labels."""
+"""Inputs and measure of agreement for comparing predictors on texts."""
 
 from __future__ import annotations
 

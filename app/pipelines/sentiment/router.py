@@ -28,7 +28,7 @@ class _Strict(BaseModel):
 
 
 def _without_routing(schema: dict[str, Any]) -> None:
-    """What the document has among the query's parameters it does not name twice."""
+    """Leave out of the schema what the document has among the query's parameters."""
     del schema["additionalProperties"]
     for name in ROUTING:
         del schema["properties"][name]
@@ -93,7 +93,7 @@ EXAMPLES: dict[str, Example] = {
         },
     },
 }
-"""What a page offers to send; the words are ours."""
+"""Requests that a page offers to send; the words are ours."""
 
 HAPPY = {"label": "happy", "label_zh": "快乐", "score": 0.9902}
 SAD = {"label": "sad", "label_zh": "悲伤", "score": 0.9571}
@@ -174,7 +174,7 @@ def _texts(body: SentimentRequest) -> tuple[list[str], bool]:
 
 
 def _in_one_place(routing: Routing, asked: SentimentParameters) -> Routing:
-    """What the query and `parameters` name together. Raises InvalidParameter for what both do."""
+    """Merge the query with `parameters`. Raises InvalidParameter for a name that is in both."""
     named = {name: value for name in ROUTING if (value := getattr(asked, name)) is not None}
     for name in named:
         if getattr(routing, name) is not None:

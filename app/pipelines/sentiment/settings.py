@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from app.settings import KIB, Bytes
 
 MAX_TOP_K = 1_000
-"""Of every front door; a model with fewer labels answers with all it has."""
+"""Largest `top_k` of every format; a model with fewer labels answers with all it has."""
 
 
 class SentimentSettings(BaseModel):

@@ -1,4 +1,4 @@
-"""Which texts are accepted: every refusal happens here, before the tokenizer sees a character.
+"""Checks of texts: every refusal happens here, before the tokenizer sees a character.
 
 A tokenizer that truncates still reads the whole text first: 3.4 million characters take it 23 s,
 so the length is limited in characters. No message repeats any part of a text.

@@ -1,4 +1,4 @@
-"""What each method sends, and how its reply is read; nothing here does any I/O."""
+"""The request of each method, and the reading of its reply; nothing here does any I/O."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Unavailable(ApiError):
 
 
 class InvalidRequest(ApiError):
-    """What was asked for, or sent, is at fault."""
+    """The request or its content is at fault."""
 
 
 class ServerFault(ApiError):

@@ -51,7 +51,7 @@ class Retries:
 
 
 class Wire(Protocol):
-    """What moves bytes and passes time."""
+    """Port for sending bytes and waiting."""
 
     def build(
         self, call: Call[Any], body: bytes | None, files: Mapping[str, bytes]

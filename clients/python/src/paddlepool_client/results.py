@@ -1,4 +1,4 @@
-"""What the server answers, as values."""
+"""The server's answers as values."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Begun:
 
 
 def take_up(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Begun:
-    """What an earlier run has written for these rows; anything else is cut off.
+    """Continue from an earlier run's results for these rows; cut off anything else.
 
     Afterwards `part` is there and holds the header and that many rows. A row whose last column
     is not empty has failed. Raises CommandError when it cannot be written.

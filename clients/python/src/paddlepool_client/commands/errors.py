@@ -1,4 +1,4 @@
-"""What ends a command with one line on standard error."""
+"""The error that ends a command with one line on standard error."""
 
 from __future__ import annotations
 

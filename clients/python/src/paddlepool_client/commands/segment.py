@@ -165,7 +165,7 @@ def _one(
 def _results(
     args: argparse.Namespace, sources: list[Path], options: Mapping[str, Any]
 ) -> dict[Path, Path]:
-    """Where the result of each picture goes. Raises CommandError."""
+    """The path of each picture's result. Raises CommandError."""
     for source in sources:
         if not source.is_file():
             raise CommandError(f"{source} is no file and no directory")

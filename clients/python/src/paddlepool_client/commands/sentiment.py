@@ -143,7 +143,7 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
 
 
 def _check_columns(args: argparse.Namespace, table: Table) -> tuple[int, list[str]]:
-    """Where the texts are, and the header of the output. Raises CommandError."""
+    """The column of the texts, and the header of the output. Raises CommandError."""
     found = table.columns.count(args.column)
     if not found:
         raise CommandError(
