@@ -19,7 +19,6 @@ from tests.api.fakes import make_settings
 
 GOOD = '{"text": "好"}'
 JSON = "application/json"
-Text = str | None
 
 
 class Asked(BaseModel):

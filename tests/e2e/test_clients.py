@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-import socket
-import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -47,22 +44,6 @@ def test_work_ends_when_its_client_has_gone(tmp_path: Path) -> None:
             text = client.get("/metrics").text
         name = "paddlepool_request_duration_seconds_count"
         assert f'{name}{{method="POST",route="/slow",status="499"}} 90.0' in text
-
-
-def test_a_reset_is_noticed_behind_a_request_that_waits(strict_server: Server) -> None:
-    """Nothing is read while a request waits for the one before. That one ends, and none begins."""
-    first = b"POST /slow?seconds=60 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
-    before, lines = counts(strict_server), len(strict_server.log())
-    with strict_server.connect() as connection:
-        connection.sendall(first)
-        wait_until(lambda: counts(strict_server)["started"] == before["started"] + 1)
-        connection.sendall(first)
-        time.sleep(0.2)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    ended = {name: before[name] + (name != "answered") for name in before}
-    wait_until(lambda: counts(strict_server) == ended)
-    strict_server.wait_logged(route="/slow", status=499)
-    assert not [line for line in strict_server.log()[lines:] if line["level"] == "ERROR"]
 
 
 def test_a_client_that_leaves_in_its_body_harms_nobody(strict_server: Server) -> None:

@@ -32,21 +32,10 @@ JSON = "application/json"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """With a key; two jobs of a picture may wait, so that the queue is soon full."""
+    """With a key."""
+    settings = {"api_keys": KEY, "codec_timeout_seconds": 60, "timeout_default_ms": 30_000}
     directory = tmp_path_factory.mktemp("doors")
-    repository = shutil.copytree(ROOT / "model_repo", directory / "models")
-    config = repository / "u2netp" / "config.toml"
-    text = config.read_text("utf-8")
-    short = re.sub(r"max_queue_size = \d+", "max_queue_size = 2", text)
-    assert short != text
-    config.write_text(short, "utf-8")
-    settings = {
-        "api_keys": KEY,
-        "segment_max_bytes": 1_000_000,
-        "codec_timeout_seconds": 60,
-        "timeout_default_ms": 30_000,
-    }
-    with running(repository, directory, settings=settings) as server:
+    with running(ROOT / "model_repo", directory, settings=settings) as server:
         server.wait_loaded()
         yield server
 
@@ -205,15 +194,7 @@ def test_the_documented_client_of_paddlex(server: Server, client: httpx.Client) 
     assert np.array_equal(opened(base64.b64decode(result["image"])), expected)
 
 
-PATHS = {
-    "rembg": "/api/remove",
-    "removebg": "/v1.0/removebg",
-    "huggingface": "/hf/segment",
-    "paddlex": "/semantic-segmentation",
-}
-TOLD = {"rembg": "detail", "removebg": "errors", "huggingface": "error", "paddlex": "errorMsg"}
-
-
+@pytest.mark.nightly
 def test_the_lines_of_the_page_run_as_they_stand(server: Server) -> None:
     """docs/coming-from.md, but for the port and the key."""
     page = (ROOT / "docs" / "coming-from.md").read_text("utf-8")

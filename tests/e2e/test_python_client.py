@@ -89,6 +89,7 @@ def test_refusals_are_typed_and_carry_the_limit(served: Server) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[f"{n}" for n in range(len(EXAMPLES))])
+@pytest.mark.nightly
 def test_the_examples_of_the_readme_run(served: Server, example: str, tmp_path: Path) -> None:
     """As they stand but for the address and the key."""
     here = f'Client("{served.url}", api_key="{KEY}")'
