@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -145,38 +145,42 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
 def main() -> int:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     arguments.add_argument("--crds", type=Path, help="custom resource definitions, *.yaml.gz")
-    arguments.add_argument("--chart", type=Path, default=CHART)
-    arguments.add_argument("--kserve", type=Path, default=KSERVE)
-    arguments.add_argument("--ray", type=Path, default=RAY)
     given = arguments.parse_args()
     schemas = {} if given.crds is None else crd_schemas(given.crds)
-    findings = [*lint(given.chart), *accepted_nonsense(given.chart)]
-    objects = [*written(given.kserve), *written(given.ray)]
+    findings = [*lint(CHART), *accepted_nonsense(CHART)]
+    objects = [*written(KSERVE), *written(RAY)]
     try:
-        objects += rendered(given.chart)
+        objects += rendered(CHART)
     except helm_python.HelmError as error:
         findings.append(f"the chart cannot be rendered: {error}")
-    unseen = set()
-    for label, found in objects:
-        kind = (found["apiVersion"], found["kind"])
-        if is_core(found):
-            findings += [f"{label}: {fault}" for fault in core_faults(found)]
-        elif kind in schemas:
-            errors = jsonschema.Draft7Validator(schemas[kind]).iter_errors(found)
-            findings += [f"{label}: {error.json_path}: {error.message}" for error in errors]
-        else:
-            unseen.add("/".join(kind))
+    findings += faults_of(objects, schemas)
+    kinds = {(found["apiVersion"], found["kind"]) for _, found in objects if not is_core(found)}
+    unseen = {"/".join(kind) for kind in kinds - schemas.keys()}
     for finding in findings:
         print(f"fault: {finding}")
     for name in sorted(unseen):
         print(f"no schema at hand: {name}")
     print(
-        f"{len(objects)} objects of {len(VALUES)} sets of values, {given.kserve.name} and "
-        f"{given.ray.name}, "
+        f"{len(objects)} objects of {len(VALUES)} sets of values, {KSERVE.name} and "
+        f"{RAY.name}, "
         f"{len(REFUSED)} sets of nonsense, Kubernetes {' and '.join(VERSIONS)}: "
         f"{len(findings)} faults"
     )
     return 1 if findings else 0
+
+
+def faults_of(
+    objects: Iterable[tuple[str, dict[str, Any]]],
+    schemas: Mapping[tuple[str, str], dict[str, Any]],
+) -> Iterator[str]:
+    """What the schema of its kind forbids in each object, where there is one."""
+    for label, found in objects:
+        kind = (found["apiVersion"], found["kind"])
+        if is_core(found):
+            yield from (f"{label}: {fault}" for fault in core_faults(found))
+        elif kind in schemas:
+            for error in jsonschema.Draft7Validator(schemas[kind]).iter_errors(found):
+                yield f"{label}: {error.json_path}: {error.message}"
 
 
 def lint(chart: Path) -> Iterator[str]:
@@ -201,10 +205,13 @@ def accepted_nonsense(chart: Path) -> Iterator[str]:
         yield f"accepted: {name}: {values}"
 
 
-def rendered(chart: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def rendered(
+    chart: Path, names: Iterable[str] = tuple(VALUES)
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every object that the chart makes of each set of values, with a label for messages."""
     with helm_python.Chart.load(chart) as loaded:
-        for name, values in VALUES.items():
+        for name in names:
+            values = VALUES[name]
             loaded.validate_schema(dict(values))
             files = loaded.render(dict(values), name="release", namespace="spare")
             for path, text in sorted(files.items()):

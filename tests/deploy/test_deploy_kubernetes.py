@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ KSERVE = ROOT / "deploy" / "kserve"
 RAY = ROOT / "deploy" / "ray"
 PYTHON = ROOT / ".venv-deploy" / "bin" / "python"
 CRDS = ROOT.parent / "shared" / "data" / "crds"
-NO_CRDS = "SKIPPED MANIFEST TESTS: no custom resource definitions beside the project"
 
 SETTINGS = {
     f"PADDLEPOOL_{name.upper()}"
@@ -41,75 +39,76 @@ KEPT = {
 }
 """Settings that are not among the chart's `settings`."""
 
-Check = Callable[..., tuple[int, str]]
+TYPOS = (
+    ("helm/paddlepool/templates/deployment.yaml", "readinessProbe", "readynessProbe"),
+    ("helm/paddlepool/templates/_helpers.tpl", "readOnlyRootFilesystem", "readOnlyRoot"),
+    ("helm/paddlepool/templates/autoscaling.yaml", "averageUtilization", "averageUse"),
+    ("helm/paddlepool/templates/service.yaml", "targetPort", "targetport"),
+    ("helm/paddlepool/values.schema.json", '"replicaCount"', '"replicas"'),
+    ("kserve/servingruntime.yaml", "supportedModelFormats", "supportedModelFormat"),
+    ("kserve/inferenceservice.yaml", "maxReplicas", "maxReplica"),
+    ("kserve/inferenceservice.yaml", "annotations:", "annotation:"),
+    ("ray/rayservice.yaml", "serveConfigV2", "serveConfigv2"),
+    ("ray/rayservice.yaml", "containerPort: 6379", "containerport: 6379"),
+)
+CHECK_TYPOS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import check_manifests
+import helm_python
+schemas = check_manifests.crd_schemas(Path(sys.argv[2])) if sys.argv[2] else {}
+for place in map(Path, sys.argv[3:]):
+    chart = place.name == "helm"
+    try:
+        objects = (
+            [*check_manifests.rendered(place / "paddlepool", ["everything"])]
+            if chart
+            else [*check_manifests.written(place)]
+        )
+        print(len([*check_manifests.faults_of(objects, schemas)]))
+    except helm_python.HelmError:
+        print(1)
+"""
+"""Prints how many faults each directory has; a chart is rendered once, with every switch on."""
 
 
-@pytest.fixture
-def check() -> Check:
-    """deploy/check_manifests.py with these options: its exit code and what it prints."""
+def in_their_environment(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Python with what the checks of manifests need."""
     if not PYTHON.exists():
         pytest.skip("SKIPPED HELM CHART TESTS: `make .venv-deploy/.installed` makes what they need")
-
-    def run(*options: str | Path) -> tuple[int, str]:
-        done = subprocess.run(
-            [PYTHON, ROOT / "deploy" / "check_manifests.py", *options],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert not done.stdout or "Traceback" not in done.stderr, done.stderr
-        return done.returncode, done.stdout
-
-    return run
+    done = subprocess.run([PYTHON, *arguments], capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
 
 
 @pytest.mark.slow
-def test_chart_and_manifests_are_without_a_fault(check: Check) -> None:
-    """Lint, strict schemas of two Kubernetes versions, and 30 sets of values refused."""
-    code, printed = check()
-    assert (code, printed.splitlines()[-1].endswith(": 0 faults")) == (0, True), printed
-
-
-@pytest.mark.slow
-def test_manifests_fit_their_definitions(check: Check) -> None:
-    """With the definitions at hand no kind of KServe's or Ray's is without a schema."""
-    if not CRDS.is_dir():
-        pytest.skip(NO_CRDS)
-    code, printed = check("--crds", CRDS)
-    assert (code, "serving.kserve.io" in printed, "ray.io" in printed) == (0, False, False), printed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "right", "wrong"),
-    [
-        ("helm/paddlepool/templates/deployment.yaml", "readinessProbe", "readynessProbe"),
-        ("helm/paddlepool/templates/_helpers.tpl", "readOnlyRootFilesystem", "readOnlyRoot"),
-        ("helm/paddlepool/templates/autoscaling.yaml", "averageUtilization", "averageUse"),
-        ("helm/paddlepool/templates/service.yaml", "targetPort", "targetport"),
-        ("helm/paddlepool/values.schema.json", '"replicaCount"', '"replicas"'),
-        ("kserve/servingruntime.yaml", "supportedModelFormats", "supportedModelFormat"),
-        ("kserve/inferenceservice.yaml", "maxReplicas", "maxReplica"),
-        ("kserve/inferenceservice.yaml", "annotations:", "annotation:"),
-        ("ray/rayservice.yaml", "serveConfigV2", "serveConfigv2"),
-        ("ray/rayservice.yaml", "containerPort: 6379", "containerport: 6379"),
-    ],
-    ids=lambda value: Path(str(value)).name,
-)
-def test_a_planted_typo_is_found(
-    check: Check, tmp_path: Path, file: str, right: str, wrong: str
-) -> None:
-    if not file.startswith("helm") and not CRDS.is_dir():
-        pytest.skip(NO_CRDS)
-    for directory in ("helm", "kserve", "ray"):  # the chart's links become files
-        shutil.copytree(ROOT / "deploy" / directory, tmp_path / directory)
-    text = (tmp_path / file).read_text("utf-8")
-    assert right in text
-    (tmp_path / file).write_text(text.replace(right, wrong), "utf-8")
+def test_chart_and_manifests_are_without_a_fault() -> None:
+    """Lint, strict schemas of two Kubernetes versions, and 30 sets of values refused; with the
+    definitions at hand no kind of KServe's or Ray's is without a schema."""
     crds = ("--crds", CRDS) if CRDS.is_dir() else ()
-    chart, kserve, ray = tmp_path / "helm" / "paddlepool", tmp_path / "kserve", tmp_path / "ray"
-    code, printed = check("--chart", chart, "--kserve", kserve, "--ray", ray, *crds)
-    assert (code, "fault: " in printed) == (1, True), printed
+    done = in_their_environment(ROOT / "deploy" / "check_manifests.py", *crds)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-1].endswith(": 0 faults")
+    if crds:
+        assert not {"serving.kserve.io", "ray.io"} & set(re.split("[ /]", done.stdout))
+
+
+@pytest.mark.slow
+def test_planted_typos_are_found(tmp_path: Path) -> None:
+    crds = str(CRDS) if CRDS.is_dir() else ""
+    typos = [each for each in TYPOS if crds or each[0].startswith("helm")]
+    places = []
+    for number, (file, right, wrong) in enumerate(typos):
+        directory, _, _ = file.partition("/")
+        root = tmp_path / str(number)
+        places.append(shutil.copytree(ROOT / "deploy" / directory, root / directory))
+        text = (root / file).read_text("utf-8")
+        assert right in text
+        (root / file).write_text(text.replace(right, wrong), "utf-8")
+    done = in_their_environment("-c", CHECK_TYPOS, ROOT / "deploy", crds, *places)
+    found = dict(zip(typos, map(int, done.stdout.split()), strict=True))
+    assert [typo for typo, faults in found.items() if not faults] == []
 
 
 def test_every_value_has_a_schema() -> None:
