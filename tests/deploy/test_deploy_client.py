@@ -60,31 +60,15 @@ def alone(program: str, paths: list[Path], directory: Path) -> str:
 def test_the_client_works_where_neither_the_server_nor_paddle_is(
     source: Path, installed: list[Path], tmp_path: Path
 ) -> None:
-    """It is imported from what was installed, types and all, and its own tests pass there."""
-    imported = alone(
-        """
-import importlib.util, paddlepool_client
-print(paddlepool_client.__file__)
-print([name for name in ("paddle", "numpy", "PIL", "app") if importlib.util.find_spec(name)])
-""",
-        installed,
-        tmp_path,
-    )
-    package = installed[0] / "paddlepool_client"
-    assert imported.splitlines() == [str(package / "__init__.py"), "[]"]
-    assert (package / "py.typed").is_file()
-    tests = ["-q", "-p", "no:cacheprovider", str(source / "tests")]
-    passed = alone(f"import pytest; sys.exit(pytest.main({tests!r}))", installed, tmp_path)
-    assert " passed" in passed
-
-
-def test_its_metadata_name_httpx_and_nothing_else(installed: list[Path], tmp_path: Path) -> None:
-    """For whoever only uses it; pytest is an extra."""
+    """It is imported from what was installed, types and all, its metadata name httpx and nothing
+    else, and its own tests pass there."""
     said = alone(
         """
+import importlib.util, paddlepool_client
 from importlib.metadata import distribution
-import paddlepool_client
 there = distribution("paddlepool-client")
+print(paddlepool_client.__file__)
+print([name for name in ("paddle", "numpy", "PIL", "app") if importlib.util.find_spec(name)])
 print(there.version == paddlepool_client.__version__)
 print([line for line in there.requires if "extra" not in line])
 print(there.metadata["License-Expression"])
@@ -93,9 +77,13 @@ print([(each.name, each.load().__name__) for each in there.entry_points])
         installed,
         tmp_path,
     )
+    package = installed[0] / "paddlepool_client"
     assert said.splitlines() == [
-        "True",
-        "['httpx>=0.28']",
-        "Apache-2.0",
+        *(str(package / "__init__.py"), "[]"),
+        *("True", "['httpx>=0.28']", "Apache-2.0"),
         "[('paddlepool-client', 'main')]",
     ]
+    assert (package / "py.typed").is_file()
+    tests = ["-q", "-p", "no:cacheprovider", str(source / "tests")]
+    passed = alone(f"import pytest; sys.exit(pytest.main({tests!r}))", installed, tmp_path)
+    assert " passed" in passed

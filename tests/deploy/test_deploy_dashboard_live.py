@@ -70,7 +70,7 @@ def post(url: str, body: bytes, content_type: str) -> None:
         reply.read()
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
 def test_no_panel_is_empty_when_both_models_are_used(
     script: Callable[[str], ModuleType],
     tmp_path: Path,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,17 +84,6 @@ def lost(before: Any, after: Any, path: str = "") -> Iterator[str]:
             yield from lost(left, right, f"{path}[{number}]")
     elif before != after:
         yield path
-
-
-def test_panels_lie_side_by_side() -> None:
-    """Inside the grid of 24 columns, none over another, each with its own number."""
-    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
-    assert all(place["x"] + place["w"] <= 24 for place in places)
-    for one, two in combinations(places, 2):
-        beside = one["x"] + one["w"] <= two["x"] or two["x"] + two["w"] <= one["x"]
-        above = one["y"] + one["h"] <= two["y"] or two["y"] + two["h"] <= one["y"]
-        assert beside or above
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
 def test_the_data_source_is_the_provisioned_one() -> None:

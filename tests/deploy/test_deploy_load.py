@@ -22,28 +22,16 @@ LOCUST = ROOT / ".venv-load" / "bin" / "locust"
 LABELS = ("angry", "happy", "neutral", "surprise", "sad", "fear")
 
 
-@pytest.fixture
-def users_at(script: Callable[[str], ModuleType]) -> Callable[..., int | None]:
-    function: Callable[..., int | None] = script("loadtest/plans.py").users_at
-    return function
-
-
 @pytest.mark.parametrize(
-    ("plan", "expected"),
-    [("step", [2, 4, 6, 8, 10]), ("spike", [2, 2, 10, 2, 2])],
-    ids=["step", "spike"],
+    ("plan", "expected"), [("step", [2, 4, 6, 8, 10]), ("spike", [2, 2, 10, 2, 2])]
 )
-def test_plans_have_five_parts(
-    users_at: Callable[..., int | None], plan: str, expected: list[int]
+def test_plans_have_five_parts_and_an_end(
+    script: Callable[[str], ModuleType], plan: str, expected: list[int]
 ) -> None:
-    """Users at the start of each fifth of the time."""
+    """Users at the start of each fifth of the time; never without one before the end."""
+    users_at = script("loadtest/plans.py").users_at
     found = [users_at(second, plan=plan, duration=50, peak=10) for second in (0, 10, 20, 30, 40)]
     assert found == expected
-
-
-@pytest.mark.parametrize("plan", ["step", "spike"])
-def test_a_plan_ends_at_its_duration(users_at: Callable[..., int | None], plan: str) -> None:
-    """Never without a user before it."""
     assert users_at(9.999, plan=plan, duration=10, peak=1) == 1
     assert users_at(10, plan=plan, duration=10, peak=1) is None
 
@@ -106,7 +94,7 @@ def run_locust(url: str, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("plan", ["step", "spike", "arrivals"])
+@pytest.mark.parametrize("plan", ["step", "arrivals"])
 def test_a_good_server_passes_every_plan(stub: Callable[[Answer], str], plan: str) -> None:
     """With both endpoints asked."""
     code, printed = run_locust(stub(good), "--plan", plan, "--rate", "40")

@@ -11,8 +11,9 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -28,10 +29,33 @@ ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = ROOT / "deploy" / "ray" / "rayservice.yaml"
 PATIENCE = 120.0
 
-needs_ray = pytest.mark.skipif(
-    not PYTHON.exists(),
-    reason="SKIPPED RAY SERVE TESTS: `make .venv-ray/.installed` makes what they need",
-)
+
+def needs_ray(test: Callable[..., None]) -> Callable[..., None]:
+    """Each starts Ray, or a process that imports it."""
+    reason = "SKIPPED RAY SERVE TESTS: `make .venv-ray/.installed` makes what they need"
+    return pytest.mark.nightly(pytest.mark.skipif(not PYTHON.exists(), reason=reason)(test))
+
+
+def python_with_ray(
+    *arguments: str, given: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PYTHON, *arguments],
+        input=given,
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+
+def serve_config() -> Any:
+    """The application that the committed RayService has."""
+    text = yaml.safe_load(MANIFEST.read_text("utf-8"))["spec"]["serveConfigV2"]
+    return yaml.safe_load(text)
+
+
 INFER = json.dumps(
     {
         "inputs": [
@@ -55,8 +79,6 @@ def up(tiny_model_repository: Path) -> Iterator[tuple[int, subprocess.Popen[byte
 
 
 @needs_ray
-@pytest.mark.e2e
-@pytest.mark.slow
 def test_a_replica_answers_and_its_metrics_have_its_name(
     up: tuple[int, subprocess.Popen[bytes]],
 ) -> None:
@@ -77,8 +99,6 @@ def test_a_replica_answers_and_its_metrics_have_its_name(
 
 
 @needs_ray
-@pytest.mark.e2e
-@pytest.mark.slow
 def test_what_is_more_than_fits_gets_503_and_when_to_ask_again(
     up: tuple[int, subprocess.Popen[bytes]],
 ) -> None:
@@ -106,8 +126,6 @@ def test_what_is_more_than_fits_gets_503_and_when_to_ask_again(
 
 
 @needs_ray
-@pytest.mark.e2e
-@pytest.mark.slow
 def test_a_request_in_flight_is_answered_before_the_end(
     up: tuple[int, subprocess.Popen[bytes]],
 ) -> None:
@@ -127,32 +145,21 @@ def test_a_request_in_flight_is_answered_before_the_end(
 
 
 @needs_ray
-@pytest.mark.slow
 def test_the_manifest_is_what_ray_serve_takes() -> None:
     """Its serveConfigV2 by Ray's own schema, its arguments by ours."""
-    text = yaml.safe_load(MANIFEST.read_text("utf-8"))["spec"]["serveConfigV2"]
-    [application] = yaml.safe_load(text)["applications"]
     program = (
         "import sys, json; from ray.serve.schema import ServeDeploySchema;"
         "from app.scale.ray import application;"
-        "given = json.load(sys.stdin);"
-        "config = ServeDeploySchema.model_validate(given);"
+        "config = ServeDeploySchema.model_validate(json.load(sys.stdin));"
         "application(config.applications[0].args)"
     )
-    done = subprocess.run(
-        [PYTHON, "-c", program],
-        input=json.dumps(yaml.safe_load(text)),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = python_with_ray("-c", program, given=json.dumps(serve_config()))
     assert done.returncode == 0, done.stderr
+    [application] = serve_config()["applications"]
     assert application["import_path"] == "app.scale.ray:application"
 
 
 @needs_ray
-@pytest.mark.slow
 @pytest.mark.parametrize(("drain", "given"), [("20", 40), ("100", 120)])
 def test_a_replica_has_the_drain_timeout_to_end(drain: str, given: float) -> None:
     """And 20 s more."""
@@ -161,15 +168,16 @@ def test_a_replica_has_the_drain_timeout_to_end(drain: str, given: float) -> Non
         "options = application({})._bound_deployment._deployment_config;"
         "print(options.graceful_shutdown_timeout_s)"
     )
-    done = subprocess.run(
-        [PYTHON, "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"PADDLEPOOL_DRAIN_TIMEOUT_SECONDS": drain},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = python_with_ray("-c", program, PADDLEPOOL_DRAIN_TIMEOUT_SECONDS=drain)
     assert float(done.stdout) == given
+
+
+@needs_ray
+def test_figures_that_do_not_fit_are_refused_before_ray_starts() -> None:
+    done = python_with_ray("-m", "app.cli", "ray", "up", "--cpus", "0")
+    assert (done.returncode, done.stdout) == (1, "")
+    said = "paddlepool ray: num_cpus: Input should be greater than 0, received '0'"
+    assert done.stderr.splitlines()[-1] == said
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,28 +186,12 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     parser = argparse.ArgumentParser()
     configure(parser)
     with pytest.raises(
-        ConfigError, match=r"^ray is not installed: pip install 'paddlepool\[ray\]'$"
+        ConfigError, match=r"^ray is not installed: pip install 'paddlepool\[ray\]'"
     ):
         run(parser.parse_args(["up"]))
 
 
-@needs_ray
-@pytest.mark.slow
-def test_figures_that_do_not_fit_are_refused_before_ray_starts() -> None:
-    done = subprocess.run(
-        [PYTHON, "-m", "app.cli", "ray", "up", "--cpus", "0"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    said = "paddlepool ray: num_cpus: Input should be greater than 0, received '0'"
-    assert done.stderr.splitlines()[-1] == said
-
-
 def test_the_manifest_s_settings_are_settings() -> None:
-    text = yaml.safe_load(MANIFEST.read_text("utf-8"))["spec"]["serveConfigV2"]
-    [application] = yaml.safe_load(text)["applications"]
+    [application] = serve_config()["applications"]
     given = set(application["runtime_env"]["env_vars"])
     assert given <= {f"PADDLEPOOL_{name.upper()}" for name in Settings.model_fields}

@@ -80,6 +80,18 @@ def replying(head: str, body: bytes = b"", *, seen: list[bytes] | None = None) -
     return answer
 
 
+def exchanged(
+    answer: Answer, pieces: Iterable[bytes] = (b"body",), **changed: Any
+) -> list[dict[str, Any]]:
+    """The messages of the answer to one request through a relay to such a server."""
+
+    async def ask() -> list[dict[str, Any]]:
+        async with relay_to(answer) as relay:
+            return await through(relay, scope(**changed), pieces)
+
+    return asyncio.run(ask())
+
+
 def test_a_request_arrives_as_it_was_sent() -> None:
     """Path and query are not written anew, no header is added but the client's address."""
     seen: list[bytes] = []
@@ -90,16 +102,10 @@ def test_a_request_arrives_as_it_was_sent() -> None:
         (b"connection", b"keep-alive"),
         (b"x-request-id", b"abc"),
     ]
-
-    async def ask() -> None:
-        async with relay_to(replying("HTTP/1.1 200 OK\nContent-Length: 0", seen=seen)) as relay:
-            await through(relay, scope(headers=headers))
-
-    asyncio.run(ask())
+    exchanged(replying("HTTP/1.1 200 OK\nContent-Length: 0", seen=seen), headers=headers)
     head, _, body = seen[0].partition(b"\r\n\r\n")
     line, *fields = head.split(b"\r\n")
-    assert line == b"POST /a%20b?x=%2F&y HTTP/1.1"
-    assert body == b"body"
+    assert (line, body) == (b"POST /a%20b?x=%2F&y HTTP/1.1", b"body")
     assert sorted(each.lower() for each in fields) == [
         b"content-length: 4",
         b"host: a.example",
@@ -115,12 +121,7 @@ def test_an_answer_comes_back_as_it_was_given() -> None:
         "HTTP/1.1 422 Unprocessable\nContent-Length: 3\nContent-Encoding: gzip\nX-A: b\n"
         "Date: now\nX-Request-ID: abc\nConnection: close"
     )
-
-    async def ask() -> list[dict[str, Any]]:
-        async with relay_to(replying(head, b"\x1f\x8b\x00")) as relay:
-            return await through(relay, scope())
-
-    start, *bodies = asyncio.run(ask())
+    start, *bodies = exchanged(replying(head, b"\x1f\x8b\x00"))
     assert (start["type"], start["status"]) == ("http.response.start", 422)
     assert start["headers"] == [
         (b"content-length", b"3"),
@@ -164,12 +165,8 @@ def test_a_body_is_passed_on_as_it_comes() -> None:
 
 def test_a_request_without_a_body_gets_none() -> None:
     seen: list[bytes] = []
-
-    async def ask() -> None:
-        async with relay_to(replying("HTTP/1.1 200 OK\nContent-Length: 0", seen=seen)) as relay:
-            await through(relay, scope(method="GET", headers=[(b"host", b"a")]), pieces=())
-
-    asyncio.run(ask())
+    answer = replying("HTTP/1.1 200 OK\nContent-Length: 0", seen=seen)
+    exchanged(answer, (), method="GET", headers=[(b"host", b"a")])
     assert b"transfer-encoding" not in seen[0].lower()
     assert b"content-length" not in seen[0].lower()
 
@@ -177,28 +174,18 @@ def test_a_request_without_a_body_gets_none() -> None:
 def test_a_server_that_is_gone_is_a_503_to_be_asked_again() -> None:
     """In the project's form: no answer changes anything."""
 
-    async def ask() -> list[dict[str, Any]]:
-        async with relay_to(replying("")) as relay:
-            pass
-        relay = Relay(int(relay._origin.rpartition(":")[2]))
-        try:
-            return await through(relay, scope())
-        finally:
-            await relay.close()
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
 
-    start, body = asyncio.run(ask())
+    start, body = exchanged(close)
     assert start["status"] == 503
     assert dict(start["headers"])[b"retry-after"] == b"1"
     assert json.loads(body["body"])["status"] == 503
 
 
 def test_half_an_answer_is_cut_off_and_not_completed() -> None:
-    async def ask() -> list[dict[str, Any]]:
-        async with relay_to(replying("HTTP/1.1 200 OK\nContent-Length: 9", b"half")) as relay:
-            return await through(relay, scope())
-
     with pytest.raises(aiohttp.ClientError):
-        asyncio.run(ask())
+        exchanged(replying("HTTP/1.1 200 OK\nContent-Length: 9", b"half"))
 
 
 def test_a_request_that_is_cancelled_leaves_the_server() -> None:
