@@ -18,7 +18,6 @@ import math
 import os
 import re
 import shutil
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -30,7 +29,7 @@ import orjson
 from balanced import CONFIGURATION, balancer
 from capacity_page import CHOSEN, FLOAT32, page
 from cases import TEXT, mask_request, picture, text_request
-from closed_loop import HttpWay, checked, one_client
+from closed_loop import HttpWay, checked
 from harness import ROOT, Connection, Server, cpu_seconds, request, running_server
 from PIL import Image
 from tqdm import tqdm
@@ -50,7 +49,6 @@ SETTINGS = {
     CHOSEN: PATIENT | {"PADDLEPOOL_PROVE_GROUPS": "started"},
 }
 PROBE = "GET /v2/health/live"
-PRICED, PRICE_PAIRS = ("mask of 1 MP", "1 text"), 120
 
 
 def requests() -> dict[str, bytes]:
@@ -160,23 +158,8 @@ def proxy_rows(asked: Mapping[str, bytes], seconds: float, haproxy: Path) -> dic
                 measured(through, name, sent, clients=4, seconds=seconds)
                 for name, sent in (probe | dict(asked)).items()
             ],
-            "price": [price(server.port, port, name, asked[name]) for name in PRICED],
             "balanced": balanced_replicas(),
         }
-
-
-def price(direct: int, through: int, name: str, asked: bytes) -> str:
-    """p50 of a request on both ways, asked in turns, and the median difference of a pair."""
-    taken: tuple[list[float], list[float]] = ([], [])
-    for pair in range(PRICE_PAIRS):
-        for way in (0, 1) if pair % 2 else (1, 0):
-            taken[way].extend(one_client(HttpWay((direct, through)[way], asked), seconds=0.0))
-    bare, balanced = (1000 * statistics.median(each) for each in taken)
-    difference = 1000 * statistics.median(b - a for a, b in zip(*taken, strict=True))
-    return (
-        f"{name}: p50 {bare:.2f} ms bare, {balanced:.2f} ms through; "
-        f"a pair differs by {difference:+.2f} ms ({difference / bare:+.1%})"
-    )
 
 
 def balanced_replicas() -> int:

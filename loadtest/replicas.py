@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,61 +66,39 @@ class Tally:
         )
 
 
-class Lost(Exception):
-    """A request that was not answered, and why: a status, or what became of the connection."""
-
-
-Ask = Callable[[], bytes]
-"""One request; gives the body of its answer or raises Lost."""
-
-
-class RawUser:
-    """Asks over one connection, which it opens anew when it is lost; never asks again."""
-
-    def __init__(self, port: int, asked: bytes) -> None:
-        self._port = port
-        self._asked = asked
-        self._connection: Connection | None = None
-
-    def __call__(self) -> bytes:
-        try:
-            self._connection = self._connection or Connection(self._port)
-            reply = self._connection.send(self._asked)
-        except OSError as error:
-            self._connection = None
-            raise Lost(type(error).__name__) from error
-        if reply.headers.get("connection") == "close":
-            self._connection = None
-        if reply.status != 200:
-            raise Lost(str(reply.status))
-        return reply.body
-
-
 @contextlib.contextmanager
-def users(asking: Iterable[tuple[Ask, bytes]]) -> Iterator[Tally]:
-    """A user for each way to ask, with the answer it must get, while the block runs; the tally is
-    complete after it."""
+def users(port: int, calm: Mapping[str, bytes]) -> Iterator[Tally]:
+    """Two users for each request, who never ask again, while the block runs; each answer is held to
+    the calm one. The tally is complete after the block."""
     tally, lock, ending = Tally(), threading.Lock(), threading.Event()
 
-    def use(ask: Ask, calm: bytes) -> None:
-        while not ending.is_set():
+    def use(asked: bytes, expected: bytes) -> None:
+        connection: Connection | None = None
+        while not ending.wait(0.05):
             begun = time.perf_counter()
             try:
-                body = ask()
-            except Lost as lost:
-                with lock:
-                    _count_lost(tally, str(lost))
-                ending.wait(0.05)
-                continue
+                connection = connection or Connection(port)
+                reply = connection.send(asked)
+                reason = "" if reply.status == 200 else str(reply.status)
+                if reply.headers.get("connection") == "close":
+                    connection = None
+            except OSError as error:
+                connection, reason = None, type(error).__name__
             with lock:
+                if reason:
+                    tally.lost += 1
+                    tally.reasons[reason] = tally.reasons.get(reason, 0) + 1
+                    continue
                 tally.slowest = max(tally.slowest, time.perf_counter() - begun)
-                if body == calm:
+                if reply.body == expected:
                     tally.right += 1
                 else:
                     tally.wrong += 1
-            ending.wait(0.05)
 
-    threads = [threading.Thread(target=use, args=each) for each in asking]
+    threads = [
+        threading.Thread(target=use, args=(REQUESTS[name], calm[name]))
+        for name in (*REQUESTS, *REQUESTS)
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -129,16 +107,6 @@ def users(asking: Iterable[tuple[Ask, bytes]]) -> Iterator[Tally]:
         ending.set()
         for thread in threads:
             thread.join()
-
-
-def raw_users(port: int, calm: Mapping[str, bytes]) -> list[tuple[Ask, bytes]]:
-    """Two for each request."""
-    return [(RawUser(port, REQUESTS[name]), calm[name]) for name in (*REQUESTS, *REQUESTS)]
-
-
-def _count_lost(tally: Tally, reason: str) -> None:
-    tally.lost += 1
-    tally.reasons[reason] = tally.reasons.get(reason, 0) + 1
 
 
 def chaos(running: list[Replica], seconds: float) -> list[str]:
@@ -185,7 +153,7 @@ def main() -> int:
         }
         for name, (least, part) in parts.items():
             if given.only in (None, name):
-                with users(raw_users(port, calm)) as tally:
+                with users(port, calm) as tally:
                     for line in part() or ():
                         print(f"  {line}")
                 print(f"{name}: {tally}")

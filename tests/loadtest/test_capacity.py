@@ -58,7 +58,6 @@ def test_the_page_shows_the_sums() -> None:
         "replicas": rows,
         "api": [row("GET /", per_second=900.0)],
         "proxy": [row()],
-        "price": ["one text: p50 3.00 ms bare"],
         "balanced": balanced_replicas(),
     }
     text = page(report)
