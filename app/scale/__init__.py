@@ -1,1 +1,1 @@
-"""Several servers as one: replicas that somebody else's engine places, scales and restarts."""
+"""Replicas that another engine places, scales and restarts: Ray Serve."""

@@ -1,4 +1,4 @@
-"""A complete server of its own process on this machine, for whoever stands in front of it."""
+"""A complete server in a process of its own, behind a proxy on the same machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST = "127.0.0.1"
 GRPC_PORT = f"{PREFIX}GRPC_PORT"
 TRUSTED_PROXIES = f"{PREFIX}TRUSTED_PROXIES"
 KILL_AFTER_SECONDS = 5.0
-"""What a server gets beyond its drain timeout."""
+"""Time to end after the drain timeout, before the process is killed."""
 
 
 class LocalServer:
@@ -56,10 +56,11 @@ def seconds_to_end(settings: Settings) -> float:
 
 
 def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings, but for what belongs to whoever stands in front.
+    """The environment for a server behind a proxy.
 
-    Whoever is in front takes a replica out of rotation before it is drained, so that the server
-    need not wait, and says who the client is. gRPC has no way in: its port would be each replica's.
+    The proxy takes a replica out of rotation before it is drained, so the server does not wait, and
+    names the client, so the server trusts it. The gRPC port is removed: nothing forwards to it, and
+    all replicas of a machine would bind the same one.
     """
     trusted = [environment[TRUSTED_PROXIES]] if environment.get(TRUSTED_PROXIES) else []
     changed = {

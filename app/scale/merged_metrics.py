@@ -1,4 +1,4 @@
-"""The metrics of several servers as one text, each sample with the name of its server."""
+"""Merges the metrics of several servers; each sample is labelled with its server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def merged(texts: Mapping[str, str], *, label: str) -> str:
-    """Expositions in Prometheus' text format, by server, as one.
+    """Merge expositions in Prometheus' text format, given by server.
 
     Each sample gets `label` with the server's name; each family is described once.
     """
@@ -30,7 +30,7 @@ def merged(texts: Mapping[str, str], *, label: str) -> str:
 
 
 def _marked(sample: str, mark: str) -> str:
-    """`name{a="b"} 1` or `name 1` with one label more."""
+    """Adds a label to `name{a="b"} 1` or `name 1`."""
     name, space, value = sample.partition(" ")
     head, brace, _ = name.partition("{")
     if brace:

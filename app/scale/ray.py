@@ -28,17 +28,17 @@ READY = "/v2/health/ready"
 METRICS = "/metrics"
 MODEL_CONTROL = "/v2/repository"
 ASKED_WITH = (b"authorization", b"x-api-key", b"host")
-"""Headers that decide whether somebody may read the metrics."""
+"""Headers that decide whether a client may read the metrics."""
 
 MAX_ONGOING = 16
-"""The shortest queue of a model: what is more waits before Ray, where any replica may take it."""
+"""As many as the shortest queue of a model; further requests wait in Ray for any replica."""
 
 MAX_QUEUED = 2 * MAX_ONGOING
 TARGET_ONGOING = 4
-"""Two requests at work and two being prepared keep two cores busy."""
+"""Two running and two being prepared keep two cores busy."""
 
 WAIT_SECONDS = 15.0
-"""What Ray has to wait for what is in flight, before the server's own time to end."""
+"""How long Ray waits for requests in flight before the server's own time to end."""
 
 START_SECONDS = 600.0
 LOOK_SECONDS = 0.1
@@ -46,7 +46,7 @@ SCRAPE_SECONDS = 5.0
 
 
 class Scale(BaseModel):
-    """What `serve run app.scale.ray:application NAME=VALUE …` takes, and `args` of a RayService."""
+    """Arguments of `serve run app.scale.ray:application`, and `args` of a RayService."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -67,7 +67,7 @@ class Scale(BaseModel):
 
 @serve.ingress()
 class Replica:
-    """One server and the way to it."""
+    """A server and the relay to it."""
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:  # the name that Ray calls
         """Start the server and wait until its models answer."""
@@ -124,7 +124,7 @@ class Replica:
             await self._relay(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Ray ends the application when its last request is answered."""
+        """Drain when Ray ends the application, after its last request."""
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -133,7 +133,7 @@ class Replica:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Of all replicas; whoever may not ask this one's server may not ask any."""
+        """Answer with the metrics of all replicas, if this one's server accepts the client."""
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in scope["headers"]

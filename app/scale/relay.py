@@ -1,4 +1,4 @@
-"""An ASGI application whose answers another server on this machine gives."""
+"""An ASGI application that forwards requests to another server on this machine."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ CONNECTION_HEADERS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
      b"upgrade", b"expect")
 )  # fmt: skip
-"""Of one connection, not of the request."""
+"""Headers that belong to one connection and are not forwarded."""
 
 SET_IN_FRONT = frozenset((b"date", b"server", b"x-request-id"))
-"""Headers of a reply that the HTTP server in front sets itself; it passes the request's id on."""
+"""Reply headers that the HTTP server in front sets itself; it forwards the request's id."""
 
 IDLE_SECONDS = 2.0
-"""Below PADDLEPOOL_KEEP_ALIVE_SECONDS: no request goes into a connection that is being closed."""
+"""Below PADDLEPOOL_KEEP_ALIVE_SECONDS, so that no request is sent on a closing connection."""
 
 log = logging.getLogger("paddlepool.relay")
 
 
 class Relay:
-    """Passes requests to the server on a port of this machine as they come, and its replies back.
+    """Streams requests to the server on a port of this machine, and its replies back.
 
-    Nothing is read ahead and nothing is waited for: the server's own deadlines hold. A request that
-    is cancelled closes the server's connection, as a client that leaves does.
+    Nothing is buffered, so the server's own deadlines hold. A cancelled request closes the
+    connection to the server, as a client that disconnects does.
     """
 
     def __init__(self, port: int) -> None:
@@ -79,8 +79,8 @@ class Relay:
         except aiohttp.ClientError as error:
             log.warning("the server did not answer: %r", error)
             if started:
-                raise  # half a reply is out; only closing the connection tells the client
-            # No answer changes anything: it may be asked for again.
+                raise  # part of the reply is sent; only closing the connection shows the error
+            # Requests change nothing, so the client may retry.
             fault = http_fault(503, "The replica did not answer.", {"Retry-After": "1"})
             await reply(fault, scope)(scope, receive, send)
 
@@ -92,7 +92,7 @@ def _target(scope: Scope) -> str:
 
 
 def _request_headers(scope: Scope) -> list[tuple[str, str]]:
-    """Those of the request, and the address it came from behind those it names."""
+    """The request's headers, with the client's address appended to X-Forwarded-For."""
     headers = [
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in scope["headers"]
