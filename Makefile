@@ -11,7 +11,7 @@ FIRST := $(if $(wildcard $(INSTALLED)),,$(SERVING))
 # pip's own progress for people; a log gets the words below alone.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
 
-.PHONY: help run test test-all test-fast check lint fuzz load chart sbom install lock comparison screenshots weights
+.PHONY: help run test test-all test-fast check lint fuzz faults load chart sbom install lock comparison screenshots weights
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -61,6 +61,9 @@ $(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml $(F
 
 fuzz: $(INSTALLED)  ## a minute of coverage-guided fuzzing for each target; FUZZ="--seconds 600 --keep http"
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
+
+faults: $(INSTALLED)  ## plant the faults of tests/faults and check that tests find them; FAULTS="api deploy"
+	$(BIN)/python -m tests.faults.run $(FAULTS)
 
 load: $(INSTALLED) .venv-load/.installed  ## a minute of load and a report; LOAD="--plan spike --host http://..."
 	$(BIN)/python loadtest/run.py $(LOAD)

@@ -1,0 +1,126 @@
+"""Plant each fault of `tests/faults/*.toml` and check that the tests it names find it.
+
+    .venv/bin/python -m tests.faults.run [AREA ...]
+
+Every fault is applied to a copy of the working tree, so the checkout stays as it is. A fault is
+found when its tests fail with it and pass without it. Exit code 1 when any fault was not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TOGETHER = 2
+HUNG_SECONDS = 900
+LEFT_OUT = (".git", ".venv*", ".mypy_cache", ".ruff_cache", ".pytest_cache", "runs", "*.egg-info")
+FOUND, NOT_FOUND, NO_FIT = "found", "NOT FOUND", "does not apply"
+
+
+@dataclass(frozen=True)
+class Fault:
+    what: str
+    file: str
+    find: str
+    replace: str
+    tests: list[str]
+
+
+def main() -> int:
+    areas = sorted(path.stem for path in Path(__file__).parent.glob("*.toml"))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("areas", nargs="*", choices=(*areas, []), metavar="AREA")
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="faults_") as directory:
+        copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        if (ROOT.parent / "shared").exists():  # data that some tests read beside the project
+            (Path(directory) / "shared").symlink_to(ROOT.parent / "shared")
+        for number in range(TOGETHER):
+            copies.put(copy_tree(Path(directory) / str(number)))
+
+        def attempt(fault: Fault) -> tuple[str, str]:
+            copy = copies.get()
+            try:
+                return plant(fault, copy)
+            finally:
+                copies.put(copy)
+
+        with ThreadPoolExecutor(TOGETHER) as pool:
+            for area in parser.parse_args().areas or areas:
+                faults = read(area)
+                for fault, (verdict, why) in zip(faults, pool.map(attempt, faults), strict=True):
+                    counts[verdict] += 1
+                    print(f"{verdict:14} {area}: {fault.what} {why}".rstrip(), flush=True)
+    print(f"{counts.total()} faults:", ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
+    return 0 if counts[FOUND] == counts.total() else 1
+
+
+def read(area: str) -> list[Fault]:
+    text = (Path(__file__).parent / f"{area}.toml").read_text("utf-8")
+    return [Fault(**table) for table in tomllib.loads(text)["fault"]]
+
+
+def copy_tree(target: Path) -> Path:
+    """Copy the working tree; the environments are linked, because nothing changes them."""
+    shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    for environment in ROOT.glob(".venv*"):
+        (target / environment.name).symlink_to(environment)
+    return target
+
+
+def plant(fault: Fault, copy: Path) -> tuple[str, str]:
+    """Apply the fault to the copy, run its tests, and restore the file."""
+    sound, faulty = ROOT / fault.file, copy / fault.file
+    text = sound.read_text("utf-8") if sound.exists() else ""
+    if (times := text.count(fault.find)) != 1:
+        return NO_FIT, f"(`find` occurs {times} times in {fault.file})"
+    faulty.write_text(text.replace(fault.find, fault.replace), "utf-8")
+    try:
+        code, why = run_tests(fault.tests, copy)
+    finally:
+        shutil.copy2(sound, faulty)
+    if code == 0:
+        return NOT_FOUND, f"({why})"
+    if code != 1:
+        return NO_FIT, f"(pytest ended with {code}: {why})"
+    failed = why.removeprefix("FAILED ").removeprefix("ERROR ").partition(" - ")[0]
+    # A test that fails on its own finds nothing.
+    code, _ = run_tests([failed] if "::" in failed else fault.tests, copy)
+    return (FOUND, f"({failed})") if code == 0 else (NO_FIT, f"({failed} fails without it, too)")
+
+
+def run_tests(tests: list[str], copy: Path) -> tuple[int, str]:
+    """Return pytest's exit code and its line about the first failure, or its last line."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-m", "not nightly", *tests]
+    path = os.pathsep.join(map(str, (copy, copy / "clients" / "python" / "src")))
+    try:
+        done = subprocess.run(
+            command,
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=HUNG_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return 1, f"nothing ended within {HUNG_SECONDS} s"
+    lines = done.stdout.splitlines() or done.stderr.splitlines() or [""]
+    return done.returncode, next(
+        (x for x in lines if x.startswith(("FAILED ", "ERROR "))), lines[-1]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
