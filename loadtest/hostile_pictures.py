@@ -4,7 +4,8 @@
 
 The corpus is a directory of pictures whose MANIFEST.json says of each whether it should be decoded.
 Exit code 1: a 5xx but 503 with Retry-After; a picture of the corpus that is not answered as its
-manifest expects; a good picture that does not get the bytes of the calm answer; a process lost.
+manifest expects; a good picture that does not get the bytes of the calm answer; a process lost; an
+API process that grows over the mutants.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import mmap
 import random
 import sys
 import threading
@@ -28,11 +30,17 @@ from tqdm import tqdm
 CORPUS = ROOT / ".." / "shared" / "data" / "hostile_images"
 ACCEPTED = {"decode": {200}, "reject": {415, 422}, "either": {200, 415, 422}}
 CLIENTS = 3
+MOST_GROWN_MIB = 15
 ENVIRONMENT = {
     # A machine that is busy with the clients as well is slow; that is not judged here.
     "PADDLEPOOL_CODEC_TIMEOUT_SECONDS": "60",
     "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
 }
+
+
+def resident_mib(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
+    return pages * mmap.PAGESIZE / (1 << 20)
 
 
 def post(server: Server, body: bytes) -> Reply:
@@ -83,6 +91,7 @@ def main() -> int:
         before = set(descendants(server.pid))
         with neighbour(server) as good, ThreadPoolExecutor(CLIENTS) as clients:
             replies = list(clients.map(lambda body: post(server, body), files))
+            settled = resident_mib(server.pid)
             bar = tqdm(total=len(mutants), unit="mutant", disable=None)
             statuses: Counter[int] = Counter()
             for reply in clients.map(lambda body: post(server, body), mutants):
@@ -90,10 +99,13 @@ def main() -> int:
                 statuses[reply.status] += 1
                 if reply.status >= 500 and not refusal(reply):
                     faults.append(f"a mutant got {reply.status}: {reply.body[:200]!r}")
+        grown = resident_mib(server.pid) - settled
         lost = before - set(descendants(server.pid))
     for (name, entry), reply in zip(manifest.items(), replies, strict=True):
         if reply.status not in ACCEPTED[entry["expect"]]:
             faults.append(f"{name}: {reply.status}, expected {entry['expect']}")
+    if grown > MOST_GROWN_MIB:
+        faults.append(f"the API process grew by {grown:.0f} MiB")
     if lost:
         faults.append(f"{len(lost)} processes were lost")
     if good["wrong"] or not good["as calm"]:
@@ -101,6 +113,7 @@ def main() -> int:
     print(f"{len(files)} pictures: {dict(Counter(reply.status for reply in replies))}")
     print(f"{len(mutants)} mutants: {dict(statuses)}")
     print(f"good pictures beside: {dict(good)}; {len(lost)} of {len(before)} processes lost")
+    print(f"API process: {settled:.0f} MiB after the corpus, {grown:+.0f} MiB after the mutants")
     for fault in faults:
         print(f"MISSED {fault}")
     return 1 if faults else 0

@@ -132,17 +132,3 @@ def padded_png(padding: bytes) -> bytes:
     """A small PNG with these bytes behind its header."""
     plain = encoded(corners(), "PNG")
     return plain[:33] + padding + plain[33:]
-
-
-def tiff(entries: dict[int, list[int]], data: bytes) -> bytes:
-    """A little-endian TIFF of the entries' whole numbers; the data begins at the eighth byte."""
-    start = 8 + len(data)
-    directory, beyond = b"", b""
-    after = start + 2 + 12 * len(entries) + 4
-    for tag, values in sorted(entries.items()):
-        packed = struct.pack(f"<{len(values)}L", *values)
-        if len(values) > 1:
-            packed, beyond = struct.pack("<L", after + len(beyond)), beyond + packed
-        directory += struct.pack("<HHL", tag, 4, len(values)) + packed
-    head = b"II*\0" + struct.pack("<L", start) + data
-    return head + struct.pack("<H", len(entries)) + directory + bytes(4) + beyond

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import struct
 import time
-import zlib
-from collections.abc import Callable
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -246,79 +242,6 @@ def test_lying_headers_are_refused(body: bytes, error: type[InputError]) -> None
     with pytest.raises(error):
         decode(body, LIMITS)
     assert time.process_time() - before < 2.0
-
-
-def grey(size: tuple[int, int], compression: int, parts: list[bytes], **tags: Any) -> bytes:
-    """A TIFF of 8-bit grey: its strips one after the other, or its tiles where `tile` gives their
-    size; `rows` of a strip, and `more` entries, which may replace others."""
-    width, height = size
-    starts = list(accumulate(map(len, parts[:-1]), initial=8))
-    entries = {256: [width], 257: [height], 258: [8], 259: [compression], 262: [1], 277: [1]}
-    lengths = [len(part) for part in parts]
-    if "tile" in tags:
-        wide, high = tags["tile"]
-        entries |= {322: [wide], 323: [high], 324: starts, 325: lengths}
-    else:
-        entries |= {278: [tags["rows"]], 273: starts, 279: lengths}
-    return pictures.tiff(entries | tags.get("more", {}), b"".join(parts))
-
-
-def cut(pixels: np.ndarray, wide: int, high: int) -> list[np.ndarray]:
-    """Tiles of that size, by rows; those at the edge are filled up with zeros."""
-    height, width = pixels.shape
-    padded = np.pad(pixels, ((0, -height % high), (0, -width % wide)))
-    return [
-        padded[top : top + high, left : left + wide]
-        for top in range(0, height, high)
-        for left in range(0, width, wide)
-    ]
-
-
-GREY = np.asarray(pictures.photo(200, 150).convert("L"))
-
-
-@pytest.mark.parametrize("compression", [*COMPRESSIONS, "group3", "group4"])
-def test_a_tiff_may_have_many_strips(compression: str) -> None:
-    """Of sixteen rows, of which the last has six."""
-    image = pictures.photo(200, 150)
-    if compression.startswith("group"):
-        image = image.convert("1")
-    body = tiff(image, compression=compression, tiffinfo={278: 16}, strip_size=200 * 16 * 3)
-    assert compression == "raw" or struct.unpack_from("<L", body, entry(body, 273) + 4)[0] > 1
-    with Image.open(io.BytesIO(body)) as made:
-        near(np.asarray(made.convert("RGB")), decode(body, LIMITS), mean=0.0)
-    assert np.abs(np.asarray(image.convert("RGB")).astype(int) - decode(body, LIMITS)).mean() < 9
-
-
-@pytest.mark.parametrize(
-    ("compression", "pack"),
-    [
-        pytest.param(1, lambda part: part.tobytes(), id="raw"),
-        pytest.param(8, lambda part: zlib.compress(part.tobytes()), id="deflate"),
-        pytest.param(
-            7, lambda part: pictures.encoded(Image.fromarray(part), "JPEG", quality=95), id="jpeg"
-        ),
-        pytest.param(
-            7,
-            lambda part: pictures.encoded(Image.fromarray(part), "JPEG", progressive=True),
-            id="jpeg-progressive",
-        ),
-    ],
-)
-@pytest.mark.parametrize("tile", [(64, 64), (16, 32), (256, 256)])
-def test_a_tiff_may_have_tiles(
-    compression: int, pack: Callable[[np.ndarray], bytes], tile: tuple[int, int]
-) -> None:
-    """Which reach beyond the picture at its edges."""
-    body = grey((200, 150), compression, [pack(part) for part in cut(GREY, *tile)], tile=tile)
-    near(GREY, decode(body, LIMITS)[..., 0], mean=0.0 if compression != 7 else 6.0)
-
-
-def test_a_fax_may_have_its_bits_reversed() -> None:
-    """Which a decoder turns around in all bytes of a strip before it reads one."""
-    image = pictures.photo(200, 150).convert("1")
-    body = tiff(image, compression="group4", tiffinfo={266: 2, 278: 16})
-    near(np.asarray(image.convert("RGB")), decode(body, LIMITS), mean=0.0)
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9, 0.99])

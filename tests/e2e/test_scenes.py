@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -14,7 +12,6 @@ from PIL import Image
 
 from tests.codecs import pictures
 from tests.e2e.process import ROOT, Server, running
-from tests.e2e.test_hostile_pictures import ACCEPTED, CORPUS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
@@ -112,32 +109,3 @@ def test_what_cannot_be_done_is_said(
     assert response.status_code == status, response.text
     assert says in response.json()["detail"]
     assert "secret" not in response.text
-
-
-@pytest.mark.slow
-def test_every_hostile_second_picture_gets_its_expected_status(matting: Server) -> None:
-    """314 files as `bg_image`: what the manifest expects of each, never a 5xx; an error says that
-    it is about bg_image, and no process is lost."""
-    if not CORPUS.is_dir():
-        pytest.skip(f"NOT TESTED: the corpus {CORPUS.name} is not beside the project")
-    manifest = json.loads((CORPUS / "MANIFEST.json").read_text("utf-8"))
-    before = matting.children()
-
-    def outcome(name: str) -> tuple[str, int, str]:
-        with matting.client() as client:
-            fields = {"output": "composite", "format": "jpg", "size": "preview"}
-            response = post(client, (CORPUS / name).read_bytes(), **fields)
-        detail = "" if response.is_success else response.json()["detail"]
-        return name, response.status_code, detail
-
-    with ThreadPoolExecutor(2) as clients:
-        outcomes = list(clients.map(outcome, manifest))
-    wrong = {
-        name: (status, detail)
-        for name, status, detail in outcomes
-        if status not in ACCEPTED[manifest[name]["expect"]]
-        or (status != 200 and not detail.startswith("bg_image: "))
-    }
-    assert wrong == {}
-    assert len(outcomes) == 314
-    assert before <= matting.children()
