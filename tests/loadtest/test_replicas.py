@@ -118,8 +118,7 @@ def status_of(port: int, path: str) -> int:
 
 
 @needs_haproxy
-@pytest.mark.slow
-@pytest.mark.e2e
+@pytest.mark.nightly
 def test_nothing_is_lost_while_replicas_are_killed() -> None:
     """Two replicas, a kill every ten seconds, every answer compared with the calm one."""
     options = ("--replicas", "2", "--seconds", "15", "--only", "chaos")

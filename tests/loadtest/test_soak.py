@@ -99,9 +99,7 @@ def test_the_verdict_names_what_was_missed() -> None:
     ]
 
 
-@pytest.mark.e2e
-@pytest.mark.paddle
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_some_seconds_of_it() -> None:
     """Kills and a reload in 20 s: every answer right but for what was in a killed process."""
     options = ("--minutes", "0.34", "--kill-every", "5", "--reload-every", "8")
