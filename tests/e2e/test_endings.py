@@ -8,45 +8,17 @@ import resource
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from app.server.descriptors import OWN_DESCRIPTORS
-from app.server.ending import LINGER_SECONDS
-from app.server.refusals import REFUSED_CONNECTIONS
 from tests.e2e.process import ROOT, Server, read_all, read_reply, running, status_of, wait_until
 
 pytestmark = pytest.mark.e2e
 
 HOST = b"Host: localhost\r\n"
 SLOW = b"POST /slow?seconds=%b HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx"
-BUSY = 6.0
-"""Seconds: more than the end of a connection takes on a busy machine, and less than the deadline
-that a request has on `server`."""
-
-
-@pytest.mark.parametrize("what", ["413", "415", "404"])
-def test_a_refused_body_is_not_read_for_long(server: Server, what: str) -> None:
-    """In chunks of one byte each costs the parser as much as a large one: 32 GiB came in once."""
-    path = b"/nothing" if what == "404" else b"/sentiment"
-    coding = b"Content-Encoding: gzip\r\n" if what == "415" else b""
-    length = b"Content-Length: 9999999999" if what == "413" else b"Transfer-Encoding: chunked"
-    head = b"POST %b HTTP/1.1\r\n" % path + HOST + coding + length + b"\r\n\r\n"
-    sent = 0
-    with server.connect() as connection:
-        connection.sendall(head)
-        reply = read_reply(connection)
-        assert status_of(reply) == int(what)
-        assert b"connection: close" in reply.lower()
-        started = time.monotonic()
-        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-            while time.monotonic() - started < BUSY:
-                connection.sendall(b"1\r\nx\r\n" * 10_000)
-                sent += 60_000
-        assert 0.9 * LINGER_SECONDS < time.monotonic() - started < BUSY
-    assert sent < 64 << 20  # 1 MiB is read, the systems' own buffers take the rest
 
 
 def test_who_sends_everything_before_reading_hears_why_it_was_refused(server: Server) -> None:
@@ -180,25 +152,3 @@ def test_the_limit_of_open_files_is_raised_for_the_connections(tmp_path: Path) -
                 connection.close()
     assert status_of(reply) == 503
     assert json.loads(reply.partition(b"\r\n\r\n")[2])
-
-
-def test_no_number_of_connections_takes_all_open_files(tmp_path: Path) -> None:
-    """400 of one byte each took every file once, and no killed codec could be opened again."""
-    (tmp_path / "models").mkdir()
-    few = OWN_DESCRIPTORS + 20
-    script, settings = with_few_files(tmp_path, few), {"max_connections": 20}
-    with running(tmp_path / "models", tmp_path, script=script, settings=settings) as server:
-        server.wait_loaded()
-        files = Path(f"/proc/{server.process.pid}/fd")
-        before = len(list(files.iterdir()))
-        with contextlib.ExitStack() as stack:
-            for _ in range(2 * few):
-                connection = stack.enter_context(server.connect())
-                with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-                    connection.sendall(b"G")
-            most = before + 20 + REFUSED_CONNECTIONS
-            wait_until(lambda: len(list(files.iterdir())) <= most)
-            assert len(list(files.iterdir())) > before + 20
-        wait_until(lambda: len(list(files.iterdir())) <= before + 1)
-        with server.client() as client:
-            assert client.get("/v2/health/live").status_code == 200

@@ -3,7 +3,6 @@ the same answers."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import queue
 import shutil
@@ -33,7 +32,6 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what is imported beside it
     triton = pytest.importorskip("tritonclient.grpc")
-    aio = pytest.importorskip("tritonclient.grpc.aio")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 KEY = {"x-api-key": "admin"}
@@ -213,17 +211,6 @@ def test_model_control(client: Any) -> None:
     assert states() == {"UNAVAILABLE"}
     client.load_model("tiny", headers=KEY)
     assert states() == {"READY"}
-
-
-def test_the_client_of_asyncio(server: Server) -> None:
-    """Eight requests at once."""
-
-    async def ask() -> list[Any]:
-        async with aio.InferenceServerClient(address(server)) as client:
-            assert await client.is_server_ready()
-            return await asyncio.gather(*(client.infer("tiny", [image()]) for _ in range(8)))
-
-    assert {result.as_numpy("scores").shape for result in asyncio.run(ask())} == {(2, 2)}
 
 
 def test_health_and_reflection(server: Server) -> None:

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.nightly
 def test_goodput_survives_three_times_the_load(tmp_path: Path) -> None:
     """Both models, real requests: nothing but 200 and 503, and refusals that come at once. How
     much exactly is left a busy machine cannot tell: `loadtest/overload.py` measures it. Queues are

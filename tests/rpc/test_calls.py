@@ -39,7 +39,6 @@ from app.rpc.calls import headers_of
 from app.rpc.messages import SERVICE, Messages
 from app.rpc.server import WINDOW_BYTES, GrpcDoor
 from tests.rpc.half_sent import HalfSent
-from tests.rpc.slow_line import SlowLine
 
 MESSAGES = Messages()
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -419,19 +418,6 @@ REFLECTION = "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 def large(numbers: int) -> bytes:
     return infer(values=(1.0,) * numbers)
-
-
-def test_a_slow_client_gets_all_of_its_reply(registry: ModelRegistry) -> None:
-    """A connection is not idle while it takes the reply, which is written long before."""
-    with (
-        opened(registry, keep_alive_seconds=0.2, send_stall_seconds=2) as client,
-        contextlib.closing(SlowLine(client.port, bytes_a_second=8_000_000)) as line,
-        grpc.insecure_channel(f"127.0.0.1:{line.port}", options=UNLIMITED) as channel,
-    ):
-        ask = channel.unary_unary(f"/{SERVICE}/ModelInfer")
-        began = time.monotonic()
-        assert len(ask(large(4_000_000), timeout=PATIENCE)) > 16_000_000
-        assert time.monotonic() - began > 1.5
 
 
 def test_replies_that_nobody_takes_have_a_limit(registry: ModelRegistry) -> None:
