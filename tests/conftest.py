@@ -31,6 +31,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _children_import_tests() -> Iterator[None]:
+    """Child processes may not read the checkout beyond `app`. They get the package `tests` from a
+    directory of its own, and may read its files because libraries are sought there, too."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(ROOT / "tests" / "for_children"))
+        patched.setenv("LD_LIBRARY_PATH", str(ROOT / "tests"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_model_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository with one real, tiny Paddle model `tiny`; read-only: copy it to change it.

@@ -16,6 +16,8 @@ from typing import Any
 from app.contracts.errors import BackendError
 
 CONVERSION_SECONDS = 120.0
+CONVERTER = Path(__file__).parents[1] / "export" / "onnx_program.py"
+"""Run as a file: a confined process cannot look for modules in the directory that holds `app`."""
 
 
 def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
@@ -26,7 +28,7 @@ def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
     files = [opening["directory"], opening["program"], opening["params"] or ""]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "app.export.onnx_program", *files],
+            [sys.executable, "-P", str(CONVERTER), *files],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=CONVERSION_SECONDS,

@@ -23,6 +23,8 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
     if description is None:
         raise BackendError("the manifest names no network, so there is no dynamic graph to run")
     paddle.disable_signal_handler()
+    # Parts that are marked for export would be translated, into files that nobody here may write.
+    paddle.jit.enable_to_static(False)
     paddle.base.core.set_num_threads(opening["threads"])
     network = build(description["name"], description["options"])
     network.set_state_dict(load_parameters(Path(opening["directory"])))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from app.backends import BACKENDS
@@ -59,6 +62,10 @@ BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
 }
 """Part of how static programs are served. The dynamic graph and the other frameworks run as in any
 process of their users, which is what they are compared as: docs/decisions/0006."""
+
+
+CONVERTING = ("onnxruntime", "openvino")
+"""Backends that run ONNX programs, and convert a Paddle program while they open it."""
 
 
 def environment_of(
@@ -169,18 +176,21 @@ class ProcessBackend:
         _check_program(spec)
         opening = asdict(spec) | {"directory": str(spec.directory)}
         try:
-            child = Child(
-                target,
-                opening,
-                limits=Limits(
-                    nice=self._nice,
-                    environment=environment_of(spec.backend, self._environments),
-                    suspension=self._suspension if suspension is None else suspension,
-                    idle=suspension is None and self._suspension is not None,
-                    confinement=Confinement.PREDICTOR,
-                ),
-                check=partial(check_outputs, spec.outputs),
-            )
+            with _scratch(spec) as scratch:
+                child = Child(
+                    target,
+                    opening,
+                    limits=Limits(
+                        nice=self._nice,
+                        environment=environment_of(spec.backend, self._environments) | scratch,
+                        suspension=self._suspension if suspension is None else suspension,
+                        idle=suspension is None and self._suspension is not None,
+                        confinement=Confinement.PREDICTOR,
+                        reading=(spec.directory,),
+                        writing=[Path(path) for path in scratch.values()],
+                    ),
+                    check=partial(check_outputs, spec.outputs),
+                )
         except ChildTimeout as error:
             raise BackendError(f"the {spec.backend} process did not load the model") from error
         except ChildDied as error:
@@ -191,6 +201,16 @@ class ProcessBackend:
             log.warning("predictor processes are not confined by %s", " nor by ".join(missing))
         self.held = child.held
         return ProcessPredictor(child, spec)
+
+
+@contextlib.contextmanager
+def _scratch(spec: PredictorSpec) -> Iterator[dict[str, str]]:
+    """Make a temporary directory, as TMPDIR, while a model is opened that must be converted."""
+    if spec.backend in CONVERTING and spec.format != "onnx":
+        with tempfile.TemporaryDirectory(prefix="paddlepool-") as path:
+            yield {"TMPDIR": path}
+    else:
+        yield {}
 
 
 def check_outputs(

@@ -75,6 +75,9 @@ class Child:
                 "address_space": limits.address_space,
                 "nice": limits.nice,
                 "gentle": limits.suspension is not None,
+                "confinement": limits.confinement,
+                "reading": [str(path) for path in limits.reading],
+                "writing": [str(path) for path in limits.writing],
             }
             opened_meta = self.call(opening, timeout=start_timeout).meta
             self.ready: Mapping[str, Any] = opened_meta["ready"]
@@ -103,8 +106,6 @@ class Child:
             blocks = [block.descriptor for slot in self._slots for block in slot]
             inherited = (theirs.fileno(), lifeline, *blocks)
             command = [sys.executable, *ARGUMENTS, *map(str, inherited)]
-            if limits.confinement is not None:
-                command.append(limits.confinement)
             self._process = subprocess.Popen(
                 command,
                 pass_fds=inherited,

@@ -1,11 +1,10 @@
 """What a child may not do: a stranger's bytes may one day run their own code in it.
 
 Both kinds get no new privileges, no sockets, no other processes to start, signal or look into, no
-mode or owner of a file to change, and no terminal. `CODEC` may also open no file for writing and
-read only what Python and its libraries are made of;
-`PREDICTOR` may write beneath the temporary directory and Paddle's cache, where frameworks convert
-models, and to devices. Where the kernel refuses one of these the others hold, and who started the
-child is told.
+mode or owner of a file to change, and no terminal. They read only code, libraries and what the
+system says about itself; a `PREDICTOR` also its model. They write to devices alone, which are those
+of a GPU for a predictor. Where the kernel lacks one of these measures the others hold, and whoever
+started the child gets the list of what holds.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 
@@ -26,9 +25,12 @@ _CAPABILITIES_VERSION = 0x20080522
 _KEPT = 1 << 1 | 1 << 2
 """Of root's: to read files of other users, which the code or a model may be. The others would let
 it look into processes and change the system whatever stands below."""
-_ROOTS = ("/usr", "/lib", "/lib64", "/proc", "/sys", "/etc/ld.so.cache", "/etc/localtime")
+_SYSTEM = ("/usr", "/lib", "/lib64", "/sys", "/etc/ld.so.cache", "/etc/localtime")
+_PROC = ("self", "cpuinfo", "meminfo", "stat", "version", "filesystems", "sys", "driver", "devices")
+"""Not of other processes."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-"""The others are disks and terminals."""
+"""The others are disks, terminals and shared memory."""
+_PACKAGE = Path(__file__).parents[1]
 
 
 class Confinement(StrEnum):
@@ -39,27 +41,34 @@ class Confinement(StrEnum):
 MEASURES = ("no_new_privileges", "landlock", "seccomp")
 
 
-def confine_early(kind: Confinement) -> list[str]:
-    """Before the first thread is started: it would stay free. Returns what is in force."""
+def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[Path]) -> list[str]:
+    """Confine this process to its code, `reading` and `writing`; returns what is in force.
+
+    Call it before the first thread is started: that one would stay free.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         return []
     _drop_capabilities(libc)
-    if kind is Confinement.CODEC:
-        held = landlock.restrict(reading=_code(), writing=())
-    else:
-        cache = Path("~/.cache/paddle").expanduser()  # Paddle keeps translated networks there
-        with contextlib.suppress(OSError):
-            cache.mkdir(parents=True, exist_ok=True)
-        writing = (Path(os.environ.get("TMPDIR") or "/tmp"), Path("/dev"), cache)  # noqa: S108
-        held = landlock.restrict(reading=None, writing=writing)
+    devices = [Path("/dev/null")]
+    if kind is Confinement.PREDICTOR:
+        devices += Path("/dev").glob("nvidia*")
+        _make_cache()
+    held = landlock.restrict(reading=[*_code(), *reading], writing=[*devices, *writing])
     return ["no_new_privileges", *(["landlock"] if held else [])]
 
 
-def confine(kind: Confinement) -> list[str]:
-    """Once the child is open: frameworks may ask the system more while they load. Holds for all
-    threads. Returns what is in force."""
+def confine_calls(kind: Confinement) -> list[str]:
+    """Install the filter of system calls for all threads; returns what is in force."""
     return ["seccomp"] if seccomp.install(codec=kind is Confinement.CODEC) else []
+
+
+def _make_cache() -> None:
+    """Make the directory that Paddle makes when it is imported, and fails without."""
+    with contextlib.suppress(OSError, RuntimeError):
+        home = Path("~").expanduser()
+        os.environ.setdefault("HOME", str(home))  # the list of users cannot be read later
+        (home / ".cache/paddle/dataset").mkdir(parents=True, exist_ok=True)
 
 
 def _drop_capabilities(libc: ctypes.CDLL) -> None:
@@ -72,6 +81,9 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
 
 
 def _code() -> Iterator[Path]:
-    yield from map(Path, (*_ROOTS, *_DEVICES, sys.prefix, sys.base_prefix, *filter(None, sys.path)))
-    yield Path(__file__).parents[1]
+    """Where programs and libraries are. Of a checkout only the package: keys may lie beside it."""
+    yield from map(Path, (*_SYSTEM, *_DEVICES, sys.prefix, sys.base_prefix))
+    yield from (Path("/proc", name) for name in _PROC)
+    yield from (path for path in map(Path, filter(None, sys.path)) if path != _PACKAGE.parent)
+    yield _PACKAGE
     yield from map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))

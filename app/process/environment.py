@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from app.contracts.ports import Suspended
 from app.process.confinement import Confinement
@@ -32,7 +33,8 @@ class Limits:
 
     With a `suspension` the child stands still while that is held, and no timeout runs on then. An
     `idle` one runs only on processors that nobody else wants. `confinement` says what it may do to
-    the rest of the system.
+    the rest of the system; a confined one may read `reading` and write
+    beneath `writing` beside what it needs itself.
     """
 
     address_space: int | None = None
@@ -41,6 +43,8 @@ class Limits:
     suspension: Suspended | None = None
     idle: bool = False
     confinement: Confinement | None = None
+    reading: Sequence[Path] = ()
+    writing: Sequence[Path] = ()
 
 
 def child_environment(added: Mapping[str, str]) -> dict[str, str]:

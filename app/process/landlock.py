@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIRECTORY = 1, 2, 4, 8
+_WRITE_FILE, _READ_FILE, _READ_DIRECTORY = 2, 4, 8
 _CHANGE_DIRECTORY = sum(1 << bit for bit in range(4, 13))
 """Make or remove what is in it."""
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
@@ -24,12 +24,11 @@ _SCOPE = 0b11
 """Neither signals nor abstract sockets to whoever is not under these rules."""
 
 
-def restrict(*, reading: Iterable[Path] | None, writing: Iterable[Path]) -> int:
-    """Refuse this thread all writing but beneath the paths of `writing`, all reading and running
-    of files but beneath those of `reading` (None: anywhere), and TCP.
+def restrict(*, reading: Iterable[Path], writing: Iterable[Path]) -> int:
+    """Let this thread read files only beneath `reading`, write only beneath `writing`; and no TCP.
 
-    Returns the version of the rules that the kernel knows, 0 where it has none. What is open
-    already stays so.
+    Returns the version of the rules that the kernel knows, 0 where it has none. Files that are open
+    already stay open. Paths that do not exist are left out.
     """
     call = ctypes.CDLL(None, use_errno=True).syscall
     version = int(call(_CREATE, None, 0, 1))
@@ -38,8 +37,7 @@ def restrict(*, reading: Iterable[Path] | None, writing: Iterable[Path]) -> int:
     write = _WRITE_FILE | _CHANGE_DIRECTORY
     write |= (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
     read = _READ_FILE | _READ_DIRECTORY
-    handled = write if reading is None else write | read | _EXECUTE
-    attributes = struct.pack("=Q", handled)
+    attributes = struct.pack("=Q", write | read)
     if version >= 4:
         attributes += struct.pack("=Q", _TCP)
     if version >= 6:
@@ -49,8 +47,8 @@ def restrict(*, reading: Iterable[Path] | None, writing: Iterable[Path]) -> int:
         return 0
     try:
         for path in writing:
-            _allow(call, rules, path, handled & ~_EXECUTE)
-        for path in reading or ():
+            _allow(call, rules, path, write | read)
+        for path in reading:
             _allow(call, rules, path, read)
         return version if call(_RESTRICT, rules, 0) == 0 else 0
     finally:
@@ -58,7 +56,7 @@ def restrict(*, reading: Iterable[Path] | None, writing: Iterable[Path]) -> int:
 
 
 def _allow(call: ctypes._FuncPointer, rules: int, path: Path, access: int) -> None:
-    with contextlib.suppress(OSError):  # what is not there needs no rule
+    with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):

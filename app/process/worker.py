@@ -23,7 +23,7 @@ from typing import Any
 
 from app.contracts.errors import PaddlepoolError
 from app.contracts.tensors import Tensors
-from app.process.confinement import Confinement, confine, confine_early
+from app.process.confinement import Confinement, confine_calls, confine_files
 from app.process.environment import lower_limit
 from app.process.shared_arrays import SharedArrays
 
@@ -42,8 +42,7 @@ Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[st
 
 
 def main(arguments: Sequence[str]) -> None:
-    wire_fd, lifeline, *blocks = map(int, arguments[: 2 + 2 * SLOTS])
-    options = arguments[2 + 2 * SLOTS :]
+    wire_fd, lifeline, *blocks = map(int, arguments)
     _end_with_parent(lifeline)
     # A terminal signals the whole process group when it closes and at Ctrl-C and Ctrl-Z. Only the
     # parent decides to stop, and a stopped child would be taken for a dead one.
@@ -52,8 +51,6 @@ def main(arguments: Sequence[str]) -> None:
     _leave_terminal()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # out of memory ends a child, never the API process
-    confinement = next((kind for kind in Confinement if kind in options), None)
-    held = confine_early(confinement) if confinement else []
     wire = socket.socket(fileno=wire_fd)
     slots = [(SharedArrays(blocks[2 * n]), SharedArrays(blocks[2 * n + 1])) for n in range(SLOTS)]
     handler: Handler | None = None
@@ -69,9 +66,7 @@ def main(arguments: Sequence[str]) -> None:
         began = time.perf_counter()
         try:
             if handler is None:
-                ready, handler = _open(message["meta"])
-                held += confine(confinement) if confinement else []
-                opened = {"ready": ready, "held": held}
+                opened, handler = _open(message["meta"])
                 seconds = time.perf_counter() - began
                 answer: dict[str, Any] = {"meta": opened, "arrays": [], "seconds": seconds}
             else:
@@ -99,9 +94,14 @@ def main(arguments: Sequence[str]) -> None:
 def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Import the target and build its handler, then apply the limits.
 
-    Imports need more room than calls. A lost child must be replaced soon, so its priority is
-    lowered only once it is open; that of a gentle one is lowered first.
+    Files are confined first, before a library starts a thread; system calls last, because
+    frameworks start programs and threads while they load. Imports need more room than calls. A lost
+    child must be replaced soon, so its priority is lowered only once it is open; that of a gentle
+    one is lowered first.
     """
+    confinement = Confinement(kind) if (kind := opening["confinement"]) else None
+    reading, writing = map(Path, opening["reading"]), map(Path, opening["writing"])
+    held = confine_files(confinement, reading, writing) if confinement else []
     if opening["gentle"]:
         _give_way(int(opening["nice"]))
     module, _, function = str(opening["target"]).partition(":")
@@ -110,7 +110,8 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
         _give_way(int(opening["nice"]))
     if space := opening["address_space"]:
         lower_limit(resource.RLIMIT_AS, space)
-    return ready, handler
+    held += confine_calls(confinement) if confinement else []
+    return {"ready": ready, "held": held}, handler
 
 
 def _passing(failure: Exception) -> int | None:

@@ -1,14 +1,14 @@
-"""What a stranger's code would try in a child process; each returns the name of what stopped it."""
+"""What a stranger's code would try in a child process: fifty probes, each named after its aim."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import fcntl
+import json
 import os
 import platform
 import resource
-import signal
 import socket
 import stat
 import struct
@@ -19,24 +19,33 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PTRACE_ATTACH = 16
-PTRACE_NUMBER = {"x86_64": 101, "aarch64": 117}
-F_SETOWN_EX = 15
-FIOSETOWN = 0x8901
+import numpy as np
+
+import app
+
+NUMBERS = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "pidfd_open": (434, 434),
+    "unshare": (272, 97),
+    "io_uring_setup": (425, 425),
+}
+"""On x86_64 and on aarch64."""
+PTRACE_ATTACH, CLONE_NEWUSER, F_SETOWN_EX, FIOSETOWN = 16, 0x10000000, 15, 0x8901
+ROOT = Path(__file__).parents[2]
+
+Probes = Mapping[str, Callable[[], object]]
 
 
-def _call(numbers: Mapping[str, int], *arguments: object) -> None:
+def _call(name: str, *arguments: object) -> None:
+    number = NUMBERS[name][platform.machine() == "aarch64"]
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(numbers[platform.machine()], *arguments) != 0:
+    if libc.syscall(number, *arguments) < 0:
         raise OSError(ctypes.get_errno(), "refused")
 
 
-def _ptrace() -> None:
-    _call(PTRACE_NUMBER, PTRACE_ATTACH, os.getppid(), 0, 0)
-
-
 def _by_descriptor(change: Callable[[int], object]) -> None:
-    """To a file that it may read; what is tried leaves it as it was."""
+    """Change a file that it may only read; what is tried leaves the file as it was."""
     descriptor = os.open(__file__, os.O_RDONLY)
     try:
         change(descriptor)
@@ -48,9 +57,14 @@ def _same_mode(descriptor: int) -> None:
     os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode))
 
 
-def _read_parent(name: str) -> None:
-    with Path(f"/proc/{os.getppid()}/{name}").open("rb") as file:
-        file.read(1)
+def _secrets() -> None:
+    if not any("secret" in value for value in os.environ.values()):
+        raise PermissionError(errno.EACCES, "there is none")
+
+
+def _fork() -> None:
+    if os.fork() == 0:
+        os._exit(0)
 
 
 def _in_thread(attempt: Callable[[], object]) -> None:
@@ -69,62 +83,89 @@ def _in_thread(attempt: Callable[[], object]) -> None:
         raise raised[0]
 
 
-def _fork() -> None:
-    if os.fork() == 0:
-        os._exit(0)
-
-
-def attempts(folder: Path) -> dict[str, Callable[[], object]]:
-    there = folder / "there"
-    return {
-        "socket": lambda: socket.socket(socket.AF_INET),
-        "unix socket": lambda: socket.socket(socket.AF_UNIX),
-        "socketpair": lambda: socket.socketpair(),
-        "exec": lambda: os.execv("/bin/true", ["true"]),  # noqa: S606
-        "subprocess": lambda: subprocess.run([sys.executable, "-c", ""], check=True),
-        "fork": _fork,
-        "ptrace": _ptrace,
-        "kill the parent": lambda: os.kill(os.getppid(), signal.SIGTERM),
-        "probe the parent": lambda: os.kill(os.getppid(), 0),
-        "limit the parent": lambda: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (9, 9)),
-        "the parent's environment": lambda: _read_parent("environ"),
-        "the parent's memory": lambda: _read_parent("mem"),
+def probes(folder: Path) -> Probes:
+    """`folder` holds a key file `key` and a repository `models` with the model `mine` of the
+    predictor and another one, `other`. It is the working directory and the home."""
+    parent = os.getppid()
+    mine, other, key = folder / "models/mine/1", folder / "models/other/1", folder / "key"
+    weights = mine / "weights"
+    proc = Path("/proc", str(parent))
+    reading: Probes = {
+        "read its code": Path(app.__file__).read_bytes,
+        "read its model": weights.read_bytes,
+        "read another model": (other / "weights").read_bytes,
+        "read the keys": key.read_bytes,
+        "read passwords": Path("/etc/shadow").read_bytes,
+        "read beside its code": (ROOT / "pyproject.toml").read_bytes,
+        "list the checkout": lambda: list(ROOT.iterdir()),
+        "list the home": lambda: list(folder.iterdir()),
+        "list temporary files": lambda: list(Path("/tmp").iterdir()),  # noqa: S108
+        "list everything": lambda: list(Path("/").iterdir()),
+        "read a device": lambda: Path("/dev/full").open("rb").close(),
+    }
+    writing: Probes = {
         "create": lambda: (folder / "new").write_bytes(b""),
-        "overwrite": lambda: there.write_bytes(b""),
-        "append": lambda: there.open("ab").close(),
-        "truncate": lambda: os.truncate(there, 0),
-        "remove": there.unlink,
-        "rename": lambda: there.rename(folder / "other"),
+        "create in a thread": lambda: _in_thread((folder / "new").touch),
+        "create a temporary file": lambda: Path(f"/tmp/attempt-{os.getpid()}").touch(),  # noqa: S108
+        "create shared memory": lambda: Path(f"/dev/shm/attempt-{os.getpid()}").touch(),  # noqa: S108
+        "add to its model": lambda: (mine / "new").write_bytes(b""),
+        "overwrite its model": lambda: weights.write_bytes(b""),
+        "append to its model": lambda: weights.open("ab").close(),
+        "overwrite its code": lambda: Path(app.__file__).open("ab").close(),
+        "truncate": lambda: os.truncate(key, 0),
+        "remove": key.unlink,
+        "rename": lambda: key.rename(folder / "other"),
         "make a directory": (folder / "directory").mkdir,
-        "link": lambda: (folder / "link").symlink_to(there),
-        "read": there.read_bytes,
-        "change a mode": lambda: there.chmod(0o4755),
+        "link": lambda: (folder / "link").symlink_to(key),
+        "spare itself when memory is out": lambda: Path("/proc/self/oom_score_adj").write_text("0"),
+        "change a mode": lambda: key.chmod(0o4755),
         "change a mode by descriptor": lambda: _by_descriptor(_same_mode),
-        "change an owner": lambda: os.chown(there, -1, -1),
+        "change an owner": lambda: os.chown(key, -1, -1),
+        "change an owner by descriptor": lambda: _by_descriptor(lambda d: os.chown(d, -1, -1)),
         "change an access list": lambda: _by_descriptor(
             lambda d: os.setxattr(d, "system.posix_acl_access", b"", os.XATTR_REPLACE)
         ),
-        "change an owner by descriptor": lambda: _by_descriptor(lambda d: os.chown(d, -1, -1)),
-        "have signals sent": lambda: fcntl.fcntl(2, fcntl.F_SETOWN, os.getppid()),
+    }
+    others: Probes = {
+        "find a key in its environment": _secrets,
+        "the parent's environment": (proc / "environ").read_bytes,
+        "the parent's arguments": (proc / "cmdline").read_bytes,
+        "the parent's memory": lambda: (proc / "mem").open("rb").close(),
+        "the parent's memory by a call": lambda: _call("process_vm_readv", parent, 0, 0, 0, 0, 0),
+        "trace the parent": lambda: _call("ptrace", PTRACE_ATTACH, parent, 0, 0),
+        "hold the parent": lambda: _call("pidfd_open", parent, 0),
+        "limit the parent": lambda: resource.prlimit(parent, resource.RLIMIT_NOFILE, (9, 9)),
+        "lower the parent's priority": lambda: os.setpriority(os.PRIO_PROCESS, parent, 19),
+        "make the parent idle": lambda: os.sched_setscheduler(
+            parent, os.SCHED_IDLE, os.sched_param(0)
+        ),
+        "signal the parent": lambda: os.kill(parent, 0),
+        "signal its group": lambda: os.kill(0, 0),
+        "signal everybody": lambda: os.kill(-1, 0),
+        "have signals sent": lambda: fcntl.fcntl(2, fcntl.F_SETOWN, parent),
         "have signals sent to any": lambda: fcntl.fcntl(
-            2, F_SETOWN_EX, struct.pack("ii", 1, os.getppid())
+            2, F_SETOWN_EX, struct.pack("ii", 1, parent)
         ),
         "have signals sent by a device": lambda: fcntl.ioctl(
-            2, FIOSETOWN, struct.pack("i", os.getppid())
+            2, FIOSETOWN, struct.pack("i", parent)
         ),
-        "lower the parent's priority": lambda: os.setpriority(os.PRIO_PROCESS, os.getppid(), 19),
-        "lower a user's priority": lambda: os.setpriority(os.PRIO_USER, 0, 19),
-        "make the parent idle": lambda: os.sched_setscheduler(
-            os.getppid(), os.SCHED_IDLE, os.sched_param(0)
-        ),
-        "read a device": lambda: Path("/dev/full").open("rb").close(),
-        "make a file of memory": lambda: os.close(os.memfd_create("memory")),
-        "create in a thread": lambda: _in_thread((folder / "new").touch),
-        "socket in a thread": lambda: _in_thread(lambda: socket.socket(socket.AF_INET)),
     }
+    starting: Probes = {
+        "exec": lambda: os.execv("/bin/true", ["true"]),  # noqa: S606
+        "subprocess": lambda: subprocess.run([sys.executable, "-c", ""], check=True),
+        "fork": _fork,
+        "a namespace of its own": lambda: _call("unshare", CLONE_NEWUSER),
+        "socket": lambda: socket.socket(socket.AF_INET),
+        "socket in a thread": lambda: _in_thread(lambda: socket.socket(socket.AF_INET)),
+        "unix socket": lambda: socket.socket(socket.AF_UNIX),
+        "socketpair": lambda: socket.socketpair(),
+        "a ring of requests": lambda: _call("io_uring_setup", 1, ctypes.create_string_buffer(120)),
+        "a file of memory": lambda: os.close(os.memfd_create("memory")),
+    }
+    return {**reading, **writing, **others, **starting}
 
 
-def outcomes(tried: Mapping[str, Callable[[], object]]) -> dict[str, str]:
+def outcomes(tried: Probes) -> dict[str, str]:
     """By name: the error that stopped it, or "done"."""
     found = {}
     for name, attempt in tried.items():
@@ -140,7 +181,28 @@ def outcomes(tried: Mapping[str, Callable[[], object]]) -> dict[str, str]:
 def in_codec(
     meta: Mapping[str, Any], arrays: Mapping[str, Any], descriptors: Sequence[int]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    return outcomes(attempts(Path(meta["folder"]))), {}
+    return outcomes(probes(Path(meta["folder"]))), {}
+
+
+def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
+    """Answers with JSON in an array, from a thread that is older than the filter of calls, as those
+    of the frameworks are."""
+    ready = threading.Event()
+    found: dict[str, str] = {}
+
+    def before() -> None:
+        ready.wait()
+        found.update(outcomes(probes(Path(opening["options"]["folder"]))))
+
+    thread = threading.Thread(target=before, daemon=True)
+    thread.start()
+
+    def handle(*_: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        ready.set()
+        thread.join()
+        return {}, {"0": np.frombuffer(json.dumps(found).encode(), np.uint8)}
+
+    return {}, handle
 
 
 def open_terminal(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
@@ -148,32 +210,10 @@ def open_terminal(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
 
     def handle(*_: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         os.write(2, b"written")
-        tried: dict[str, Callable[[], object]] = {
+        tried: Probes = {
             "its own": lambda: os.close(os.open("/dev/tty", os.O_RDONLY)),
             "read": lambda: os.read(2, 0),
         }
         return outcomes(tried), {}
-
-    return {}, handle
-
-
-def open_predictor(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
-    ready = threading.Event()
-    found: dict[str, str] = {}
-
-    def before() -> None:
-        """A thread that is older than the filter, as those of the frameworks are."""
-        ready.wait()
-        found.update(outcomes(attempts(Path(folder[0]))))
-
-    folder: list[str] = []
-    thread = threading.Thread(target=before, daemon=True)
-    thread.start()
-
-    def handle(meta: Mapping[str, Any], *_: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        folder.append(str(meta["folder"]))
-        ready.set()
-        thread.join()
-        return found, {}
 
     return {}, handle
