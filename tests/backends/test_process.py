@@ -34,7 +34,6 @@ from tests.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
 from tests.engine.fakes import PATIENCE, RecordingObserver, Sleeper, row, wait_until, write_double
 from tests.model_files import PAIRS, write_manifest
 from tests.process import hostile
-from tests.process.kernel import check_held
 
 pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
 
@@ -66,13 +65,6 @@ def predictor() -> Iterator[ProcessPredictor]:
     assert isinstance(predictor, ProcessPredictor)
     yield predictor
     predictor.close()
-
-
-def test_a_predictor_answers_by_output_name(predictor: ProcessPredictor) -> None:
-    """Outputs come back under the manifest's names and belong to the caller."""
-    first = predictor.run(row(1, 2), timeout=PATIENCE)["y"]
-    second = predictor.run(row(3, 4), timeout=PATIENCE)["y"]
-    assert (first.tolist(), second.tolist()) == ([[2, 4]], [[6, 8]])
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 0), (1, 1 << 21), (7, 5)], ids=str)
@@ -124,30 +116,25 @@ def test_a_dead_process_is_noticed_when_a_batch_is_sent(predictor: ProcessPredic
         predictor.receive(timeout=PATIENCE)
 
 
-def test_a_crash_is_named(predictor: ProcessPredictor) -> None:
-    """A native crash raises WorkerCrashed and the predictor knows that it is dead."""
-    with pytest.raises(WorkerCrashed, match="crashed"):
-        predictor.run(row(CRASH), timeout=PATIENCE)
-    assert predictor.failure() == "crashed"
-    assert predictor.resident_bytes() == 0
-
-
-def test_a_hang_ends_at_the_timeout(predictor: ProcessPredictor) -> None:
-    """The process is killed, not waited for."""
+@pytest.mark.parametrize(
+    ("value", "timeout", "raised", "reason"),
+    [
+        (CRASH, PATIENCE, WorkerCrashed, "crashed"),
+        (STOP, PATIENCE, WorkerCrashed, "stopped"),
+        (HANG, 0.3, DeadlineExceeded, "timeout"),
+    ],
+)
+def test_the_end_of_a_run_is_named(
+    predictor: ProcessPredictor, value: float, timeout: float, raised: type[Exception], reason: str
+) -> None:
+    """A native crash, a stop (nothing in it will ever answer) and a hang, which is killed. The
+    predictor knows that it is dead, long before the timeout where it need not wait for it."""
     began = time.monotonic()
-    with pytest.raises(DeadlineExceeded):
-        predictor.run(row(HANG), timeout=0.3)
-    assert 0.3 <= time.monotonic() - began < PATIENCE
-    assert predictor.failure() == "timeout"
-
-
-def test_a_stopped_process_counts_as_dead(predictor: ProcessPredictor) -> None:
-    """It is noticed long before the timeout, because nothing in it will ever answer."""
-    began = time.monotonic()
-    with pytest.raises(WorkerCrashed, match="stopped"):
-        predictor.run(row(STOP), timeout=PATIENCE)
+    with pytest.raises(raised):
+        predictor.run(row(value), timeout=timeout)
     assert time.monotonic() - began < PATIENCE / 4
-    assert predictor.failure() == "stopped"
+    assert predictor.failure() == reason
+    assert predictor.resident_bytes() == 0
 
 
 def test_a_refusal_leaves_the_process_alive(capfd: pytest.CaptureFixture[str]) -> None:
@@ -164,20 +151,6 @@ def test_a_refusal_leaves_the_process_alive(capfd: pytest.CaptureFixture[str]) -
     assert (logged["event"], logged["error"]) == ("a call failed", "ValueError")
     assert logged["where"][-1].startswith("run:")
     assert "secret" not in line
-
-
-@pytest.mark.parametrize(
-    ("sent", "expected"), [(signal.SIGKILL, "killed"), (signal.SIGSTOP, "stopped")]
-)
-def test_an_idle_failure_is_seen(
-    predictor: ProcessPredictor, sent: signal.Signals, expected: str
-) -> None:
-    """failure() tells without a run that this predictor will not answer."""
-    assert predictor.failure() is None
-    os.kill(predictor.pid, sent)
-    # Both signals act at once, but the kernel reports them when it has delivered them.
-    os.waitid(os.P_PID, predictor.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
-    assert predictor.failure() == expected
 
 
 @pytest.mark.parametrize(
@@ -220,19 +193,6 @@ def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
     assert policy == os.SCHED_OTHER, "nobody without privileges could take it back"
 
 
-def test_predictors_are_confined() -> None:
-    """By whatever of it the kernel has, and that is what is told of them."""
-    backend = ProcessBackend(BACKENDS)
-    predictor = backend(spec())
-    try:
-        check_held(backend.held)
-        status = Path(f"/proc/{_pid(predictor)}/status").read_text("ascii")
-    finally:
-        predictor.close()
-    assert "\nNoNewPrivs:\t1\n" in status
-    assert "\nSeccomp:\t2\n" in status
-
-
 def test_a_settled_predictor_serves_whatever_is_held() -> None:
     """It leaves the suspension it was opened with, and a stop signal is a failure again."""
     suspension = Suspension()
@@ -262,14 +222,6 @@ def test_a_held_predictor_gets_ahead_with_moments() -> None:
 @pytest.fixture
 def observer() -> RecordingObserver:
     return RecordingObserver()
-
-
-@pytest.fixture
-def five_seconds() -> float:
-    """In which a predictor must be back; more where opening one takes longer than a second now."""
-    began = time.monotonic()
-    ProcessBackend(BACKENDS)(spec()).close()
-    return 5.0 * max(1.0, time.monotonic() - began)
 
 
 @contextlib.contextmanager
@@ -308,35 +260,24 @@ def registry(
         yield registry
 
 
-@pytest.mark.parametrize("attack", ["negative offset", "objects", "garbage", "flood of garbage"])
+GUILTY = {
+    "garbage": hostile.TURNS["garbage"],
+    "objects": hostile.TURNS["objects"],
+    **{name: 2000.0 + number for number, name in enumerate(hostile.WRONG)},
+}
+
+
+@pytest.mark.parametrize("wrong", GUILTY)
 def test_a_predictor_that_turns_hostile_costs_its_request(
-    tmp_path: Path, observer: RecordingObserver, attack: str
-) -> None:
-    """The server lives, the request gets an error of the server's, the process is replaced."""
-    with (
-        serving_double(tmp_path, observer, HOSTILE, count=1) as registry,
-        registry.lease("double") as model,
-    ):
-        guilty = row(hostile.TURNS[attack])
-        future = model.submit(guilty, deadline=time.monotonic() + PATIENCE)
-        with pytest.raises(WorkerCrashed):
-            future.result(timeout=PATIENCE)
-        good = model.submit(row(1), deadline=time.monotonic() + PATIENCE)
-        assert good.result(timeout=PATIENCE).outputs["y"] == 2
-        assert observer.restarts == ["corrupt"]
-
-
-@pytest.mark.parametrize("wrong", hostile.WRONG)
-def test_outputs_that_the_model_does_not_have_are_not_believed(
     tmp_path: Path, observer: RecordingObserver, wrong: str
 ) -> None:
-    """Nobody is answered with them, and who gives them is replaced."""
+    """Nobody is answered with messages that are none or outputs that the model does not have. The
+    request gets an error of the server's, and the process is replaced."""
     with (
         serving_double(tmp_path, observer, HOSTILE, count=1, width=3) as registry,
         registry.lease("double") as model,
     ):
-        guilty = row(2000.0 + list(hostile.WRONG).index(wrong), 0, 0)
-        future = model.submit(guilty, deadline=time.monotonic() + PATIENCE)
+        future = model.submit(row(GUILTY[wrong], 0, 0), deadline=time.monotonic() + PATIENCE)
         with pytest.raises(WorkerCrashed):
             future.result(timeout=PATIENCE)
         good = model.submit(row(1, 2, 3), deadline=time.monotonic() + PATIENCE)
@@ -348,7 +289,7 @@ def test_what_a_model_gives_in_its_tests_is_not_held_against_its_process() -> No
     """It may be the model that is wrong: the self-test says what it lacks, and refuses it."""
     predictor = ProcessBackend(HOSTILE)(spec(batched=True))
     try:
-        nothing = row(2000.0 + list(hostile.WRONG).index("no output"))
+        nothing = row(2000.0 + list(hostile.WRONG).index("another output"))
         assert predictor.run(nothing, timeout=PATIENCE) == {}
         assert predictor.failure() is None
     finally:
@@ -360,10 +301,9 @@ def test_a_signal_under_load_costs_one_request(
     registry: ModelRegistry,
     observer: RecordingObserver,
     predictors: Callable[[], set[int]],
-    five_seconds: float,
     sent: signal.Signals,
 ) -> None:
-    """Four clients, two predictors, one struck: one request lost at most, both back in 5 s."""
+    """Four clients, two predictors, one struck: one request lost at most, and both are back."""
     stop = threading.Event()
 
     def client() -> tuple[int, list[BaseException]]:
@@ -385,11 +325,9 @@ def test_a_signal_under_load_costs_one_request(
             while len(observer.batches) < 20:
                 stop.wait(0.01)
             os.kill(min(before), sent)
-            struck = time.monotonic()
             observer.wait_for(lambda: len(observer.restarts) == 1)
             while registry.served()[0].groups()[0].live < 2:
                 stop.wait(0.01)
-            recovered = time.monotonic() - struck
         finally:
             stop.set()
         outcomes = [each.result(timeout=PATIENCE) for each in running]
@@ -397,7 +335,6 @@ def test_a_signal_under_load_costs_one_request(
     assert len(lost) <= 1
     assert all(isinstance(error, WorkerCrashed) for error in lost)
     assert sum(good for good, _ in outcomes) > 20
-    assert recovered < five_seconds
     after = predictors()
     assert len(after) == 2
     assert len(after & before) == 1
@@ -410,54 +347,31 @@ def test_an_idle_predictor_is_replaced_before_anyone_asks(
     registry: ModelRegistry,
     observer: RecordingObserver,
     predictors: Callable[[], set[int]],
-    five_seconds: float,
     sent: signal.Signals,
     reason: str,
 ) -> None:
     """Struck while it waits, it is noticed and replaced without a request being lost."""
     struck = min(predictors())
     os.kill(struck, sent)
-    began = time.monotonic()
     observer.wait_for(lambda: observer.restarts == [reason])
     while registry.served()[0].groups()[0].live < 2:
         threading.Event().wait(0.01)
-    assert time.monotonic() - began < five_seconds
     assert struck not in predictors()
 
 
-def test_crashing_requests_amid_good_ones_harm_no_other(registry: ModelRegistry) -> None:
-    """Three crashes among 150 requests: those three fail and no other."""
-
-    def ask(value: float) -> BaseException | None:
-        with registry.lease("double") as model:
-            future = model.submit(row(value), deadline=time.monotonic() + PATIENCE)
-            return future.exception(timeout=PATIENCE)
-
-    values = [CRASH if number % 50 == 25 else SPIN for number in range(150)]
-    with ThreadPoolExecutor(4) as clients:
-        outcomes = list(clients.map(ask, values))
-    failed = [value for value, error in zip(values, outcomes, strict=True) if error]
-    assert failed == [CRASH] * 3
-
-
 def test_a_hanging_request_is_answered_at_its_deadline(
-    registry: ModelRegistry, observer: RecordingObserver, five_seconds: float
+    registry: ModelRegistry, observer: RecordingObserver
 ) -> None:
-    """504 within 0.2 s of the deadline; the worker is killed 2 s after it and back 3 s later."""
+    """504 at the deadline, not later; the worker is killed 2 s after it and comes back."""
     deadline = time.monotonic() + 0.5
-    answering, killing = Sleeper(deadline), Sleeper(deadline + 2.0)
+    answering = Sleeper(deadline)
     with registry.lease("double") as model:
         future = model.submit(row(HANG), deadline=deadline)
         assert isinstance(future.exception(timeout=PATIENCE), DeadlineExceeded)
-        answered = time.monotonic() - deadline
+        assert 0.0 <= time.monotonic() - deadline < 0.2 + answering.late()
         observer.wait_for(lambda: observer.restarts == ["timeout"])
-        killed = time.monotonic() - deadline
-        while model.groups()[0].live < 2:
-            threading.Event().wait(0.01)
-        back = time.monotonic() - deadline
-    assert 0.0 <= answered < 0.2 + answering.late()
-    assert 2.0 <= killed < 2.5 + killing.late()
-    assert back - killed < 0.6 * five_seconds
+        assert time.monotonic() - deadline >= 2.0
+        wait_until(lambda: model.groups()[0].live == 2)
 
 
 def test_closing_the_registry_leaves_no_process(

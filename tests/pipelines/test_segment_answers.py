@@ -1,11 +1,11 @@
-"""What a hostile codec process answers to `/segment` is told to nobody, and it is replaced."""
+"""Checks of what a codec process answers to the stages of `/segment`."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +14,12 @@ from app.codecs.picture import PictureStore
 from app.codecs.pool import CodecPool
 from app.codecs.service import Codecs
 from app.contracts.errors import WorkerCrashed
-from app.contracts.ports import Finished, ServedModelInfo
-from app.contracts.tensors import TensorSpec
-from app.pipelines.segment import pipeline as module
-from app.pipelines.segment.pipeline import SegmentPipeline, open_pipeline
-from app.pipelines.segment.request import read_options
-from tests.codecs import pictures
-from tests.engine.fakes import calling, wait_until
-from tests.pipelines.hostile_stages import BACKGROUND, OPENED, RENDERED, WIDTHS
-
-pytestmark = pytest.mark.slow  # a real codec process
+from app.contracts.ports import ServedModelInfo
+from app.contracts.tensors import Array, Tensors, TensorSpec
+from app.pipelines.segment import stages
+from app.pipelines.segment.answers import check_background, check_opened, check_rendered
+from app.pipelines.segment.pipeline import open_pipeline
+from tests.engine.fakes import wait_until
 
 INFO = ServedModelInfo(
     name="u2netp",
@@ -33,81 +29,98 @@ INFO = ServedModelInfo(
     outputs=(TensorSpec("d0", "float32", (-1, 1, 32, 32)),),
     parameters={"size": 32},
 )
-BACK = pictures.encoded(pictures.photo(40, 30), "PNG")
 
 
-class Spent:
-    """A Quota without limits."""
-
-    def __init__(self) -> None:
-        self.pixels: list[int] = []
-
-    def spend(self, what: str, amount: int) -> None:
-        assert what == "pixels"
-        self.pixels.append(amount)
+def lie(meta: Mapping[str, Any], _arrays: Tensors, _descriptors: object) -> stages.Result:
+    return meta["answer"], {}
 
 
-class Server:
-    def __init__(self) -> None:
-        self.reasons: list[str] = []
-        pool = CodecPool(count=1, wall_seconds=60.0, on_restart=self.reasons.append)
-        self.codecs = Codecs(pool=pool, pictures=PictureStore(budget=1 << 30))
-        self.pipeline: SegmentPipeline = open_pipeline(INFO, codecs=self.codecs)
-
-    async def ask(self, width: int, *, background: bool, **options: str) -> Finished:
-        body = pictures.encoded(pictures.photo(width, 60), "PNG")
-        request = read_options(body, options, background=BACK if background else None)
-        deadline = time.monotonic() + 60
-        prepared = await self.pipeline.prepare(request, deadline=deadline)
-        try:
-            mask = np.linspace(0, 1, 1024, dtype=np.float32).reshape(1, 1, 32, 32)
-            return await self.pipeline.finish(prepared, [{"d0": mask}], deadline=deadline)
-        finally:
-            prepared.release()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "STAGES", "tests.pipelines.hostile_stages")
-        server = Server()
-        yield server
-        assert server.codecs.pictures.held == 0
-        server.codecs.close()
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["open_picture", "open_background", "render"])
+def test_an_answer_that_is_refused_costs_the_process(
+    stage: str,
+) -> None:
+    """Every stage has a check, and its request gets an error of the server's."""
+    reasons: list[str] = []
+    pool = CodecPool(count=1, wall_seconds=60.0, on_restart=reasons.append)
+    codecs = Codecs(pool=pool, pictures=PictureStore(budget=1 << 30))
+    try:
+        open_pipeline(INFO, codecs=codecs)
+        check = pool._checks[f"app.pipelines.segment.stages:{stage}"]
+        pool.expect(f"{__name__}:lie", check)
+        call = pool.submit(f"{__name__}:lie", {"answer": {}}, deadline=time.monotonic() + 60)
+        with pytest.raises(WorkerCrashed):
+            call.result(timeout=60)
+        wait_until(lambda: reasons == ["corrupt"])
+    finally:
+        codecs.close()
 
 
-@pytest.mark.parametrize("wrong", [*OPENED, *RENDERED, *BACKGROUND])
-def test_what_no_stage_answers_costs_the_process(server: Server, wrong: str) -> None:
-    """500 for whoever asked, no pixels given back, no stage or header by its words."""
-    spent = Spent()
-    before = len(server.reasons)
-    background = wrong in BACKGROUND
-    asking = server.ask(
-        WIDTHS[wrong], background=background, output="composite" if background else "mask"
-    )
-    with calling("somebody", quota=spent), pytest.raises(WorkerCrashed):
-        asyncio.run(asking)
-    wait_until(lambda: len(server.reasons) > before)
-    assert server.reasons[before:] == ["corrupt"]
-    assert spent.pixels == ([] if wrong in OPENED else [60 * WIDTHS[wrong]])
+@pytest.mark.parametrize("pixels", [-5, 0, 101])
+def test_a_background_has_pixels_within_the_limit(pixels: int) -> None:
+    """They are charged to a quota."""
+    good = {"shape": [5, 6, 3], "pixels": 30, "seconds": 0.1}
+    check_background(ASKED, good, {})
+    with pytest.raises(ValueError, match="pixels"):
+        check_background(ASKED, good | {"pixels": pixels}, {})
+
+
+ASKED = {"limits": {"pixels": 100}, "network": {"size": 4}, "labels": True}
+OPENED_META = {"shape": [5, 6, 3], "pixels": 30, "seconds": {"decode": 0.1, "preprocess": 0.1}}
+INPUT = np.zeros((1, 3, 4, 4), np.float32)
+RENDERED_META = {
+    "width": 6,
+    "height": 5,
+    "box": [0, 0, 6, 5],
+    "confidence": 0.5,
+    "seconds": {"postprocess": 0.1, "encode": 0.1},
+}
+FILE, LABELS = np.zeros(9, np.uint8), np.zeros(30, np.uint8)
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("meta", "arrays"),
     [
-        {"output": "mask"},
-        {"output": "cutout", "crop": "true", "crop_margin": "10%"},
-        {"output": "composite", "format": "jpg", "size": "preview"},
-        {"output": "cutout", "format": "webp"},
+        ({"pixels": 101}, {}),
+        ({"shape": "abc"}, {}),
+        ({"shape": [5.5, 6, 3]}, {}),
+        ({"seconds": {"decode": 0.1, "a header": 0.1}}, {}),
+        ({"seconds": {"decode": 1e999, "preprocess": 0.1}}, {}),
+        ({"more": 1}, {}),
+        ({}, {"input": INPUT.astype(np.float64)}),
+        ({}, {"input": INPUT.repeat(7, axis=0)}),
+        ({}, {"more": INPUT}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("width", [1, 64, 6000])
-def test_what_the_stages_answer_is_believed(
-    server: Server, options: dict[str, str], width: int
+def test_an_opened_picture_has_its_names_types_and_sizes(
+    meta: dict[str, object], arrays: dict[str, Array]
 ) -> None:
-    before = len(server.reasons)
-    background = options["output"] == "composite"
-    found = asyncio.run(server.ask(width, background=background, **options)).value
-    assert found.image
-    assert len(server.reasons) == before
+    check_opened(ASKED, OPENED_META, {"input": INPUT})
+    with pytest.raises(ValueError, match=r"\w"):
+        check_opened(ASKED, OPENED_META | meta, {"input": INPUT} | arrays)
+
+
+@pytest.mark.parametrize(
+    ("meta", "arrays"),
+    [
+        ({"width": True}, {}),
+        ({"width": 10**6}, {}),
+        ({"box": ["x"] * 4}, {}),
+        ({"box": [0]}, {}),
+        ({"confidence": "x"}, {}),
+        ({"seconds": {"zzlabel": 1.0, "encode": 1.0}}, {}),
+        ({}, {"image": FILE[:0]}),
+        ({}, {"image": FILE.astype(np.float32)}),
+        ({}, {"image": np.zeros(1 << 20, np.uint8)}),
+        ({}, {"labels": LABELS[:-1]}),
+    ],
+    ids=str,
+)
+def test_a_result_has_its_names_types_and_sizes(
+    meta: dict[str, object], arrays: dict[str, Array]
+) -> None:
+    good = {"image": FILE, "labels": LABELS}
+    check_rendered(ASKED, RENDERED_META, good)
+    with pytest.raises(ValueError, match=r"\w"):
+        check_rendered(ASKED, RENDERED_META | meta, good | arrays)

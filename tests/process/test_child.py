@@ -13,7 +13,6 @@ import pytest
 
 from app.contracts.errors import BackendError
 from app.process.child import Child, Limits
-from app.process.suspension import Suspension
 
 pytestmark = pytest.mark.slow  # real processes
 
@@ -67,30 +66,6 @@ def test_what_the_system_lacks_for_a_moment_is_no_refusal(
     """The model may be opened again; a file that is not there will not come by waiting."""
     with pytest.raises(raised):
         Child(TARGET, {"options": {"errno": code}})
-
-
-@pytest.mark.parametrize("suspension", [None, Suspension()], ids=["alone", "with a suspension"])
-def test_a_process_that_cannot_be_watched_is_ended(
-    suspension: Suspension | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has started by then; nobody else would ever end it."""
-    asked: list[Path] = []
-    real = os.open
-
-    def refuse(path: str, flags: int, *rest: int) -> int:
-        if str(path).endswith("/statm"):
-            asked.append(Path(path).parent)
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
-        return real(path, flags, *rest)
-
-    before = open_descriptors()
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(OSError, match="statm"):
-        Child(TARGET, {"options": {}}, limits=Limits(suspension=suspension))
-    monkeypatch.undo()
-    assert open_descriptors() == before
-    [process] = asked
-    assert not process.exists()
 
 
 def test_a_child_inherits_how_code_runs_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

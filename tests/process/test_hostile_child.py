@@ -28,9 +28,21 @@ def hostile(attack: str) -> Child:
     return Child(TARGET, {"attack": attack})
 
 
-@pytest.mark.parametrize("attack", [name for name in MESSAGES if name not in UNASKED])
+@pytest.mark.parametrize("name", [name for name in MESSAGES if name not in UNASKED])
+def test_an_answer_that_is_none_is_refused(name: str) -> None:
+    """Offsets, dtypes, shapes, JSON: nothing is read by them."""
+    block = SharedArrays.create("block")
+    try:
+        block.write({"x": np.zeros(4096, np.uint8)})
+        with pytest.raises(ValueError, match=r"\w"):
+            block.read(read_answer(MESSAGES[name][0]).layout)  # type: ignore[union-attr]
+    finally:
+        block.close()
+
+
+@pytest.mark.parametrize("attack", ["negative offset", "garbage", "nothing"])
 def test_an_answer_that_is_none_ends_the_child(attack: str) -> None:
-    """Offsets, dtypes, shapes, JSON: nothing is read by them, and the process is gone at once."""
+    """The process is gone at once."""
     child = hostile(attack)
     try:
         child.send({}, {"x": np.zeros(4, np.float32)})

@@ -51,30 +51,22 @@ def test_what_is_held_stands_still_until_released(process: subprocess.Popen[byte
     assert not suspension.held
 
 
-def test_who_joins_a_held_pause_is_stopped_too(process: subprocess.Popen[bytes]) -> None:
-    """A process may be started at the moment a request arrives."""
+@pytest.mark.parametrize(
+    ("steps", "stopped"),
+    [
+        pytest.param(["hold", "add"], True, id="joins a held one"),
+        pytest.param(["add", "discard", "hold"], False, id="has left"),
+        pytest.param(["add", "hold", "discard"], False, id="leaves a held one"),
+    ],
+)
+def test_only_what_belongs_to_it_stands_still(
+    process: subprocess.Popen[bytes], steps: list[str], stopped: bool
+) -> None:
+    """A process may start when a request arrives, and goes on once it has left."""
     suspension = Suspension()
-    suspension.hold()
-    suspension.add(process)
-    wait_state(process, stopped=True)
-
-
-def test_who_left_is_not_stopped(process: subprocess.Popen[bytes]) -> None:
-    """A process that was discarded is nobody's business any more."""
-    suspension = Suspension()
-    suspension.add(process)
-    suspension.discard(process)
-    suspension.hold()
-    wait_state(process, stopped=False)
-
-
-def test_who_leaves_a_held_pause_goes_on(process: subprocess.Popen[bytes]) -> None:
-    """Nobody else would ever continue it."""
-    suspension = Suspension()
-    suspension.add(process)
-    suspension.hold()
-    suspension.discard(process)
-    wait_state(process, stopped=False)
+    for step in steps:
+        getattr(suspension, step)(*([] if step == "hold" else [process]))
+    wait_state(process, stopped=stopped)
 
 
 @pytest.mark.slow
@@ -88,16 +80,6 @@ def test_a_let_up_lasts_for_the_moment(process: subprocess.Popen[bytes]) -> None
     running_briefly.start()
     wait_state(process, stopped=False)
     running_briefly.join()
-    wait_state(process, stopped=True)
-
-
-def test_a_pause_without_a_moment_never_lets_up(process: subprocess.Popen[bytes]) -> None:
-    """What it holds may wait for ever."""
-    suspension = Suspension()
-    suspension.add(process)
-    suspension.hold()
-    wait_state(process, stopped=True)
-    suspension.run_briefly(process)
     wait_state(process, stopped=True)
 
 
