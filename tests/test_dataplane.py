@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from app.contracts.caller import CALLER, Caller
@@ -20,9 +19,7 @@ from app.contracts.errors import (
     GroupNotRunning,
     InvalidParameter,
     InvalidTensor,
-    ModelOutputInvalid,
     Overloaded,
-    TooManyInputs,
 )
 from app.contracts.ports import Finished, Prepared
 from app.contracts.tensors import Tensors
@@ -210,22 +207,6 @@ def test_one_job_that_fails_fails_the_request_at_once(
     gate.open()
 
 
-def test_a_request_that_does_not_fit_the_queue_leaves_nothing_in_it(
-    dataplane: DataPlane, factory: FakeFactory, registry: ModelRegistry
-) -> None:
-    """Seven jobs for a queue of six: refused whole, and the next request has all the room."""
-    factory.behaviour = gate = Gate()
-
-    async def both() -> Answer:
-        with pytest.raises(TooManyInputs):
-            await ask(dataplane, 1, 2, 3, 4, 5, 6, 7)
-        gate.open()
-        return await ask(dataplane, 8, 9)
-
-    assert asyncio.run(both()).value == [16, 18]
-    assert [seen["x"].ravel().tolist() for seen in gate.seen] == [[8, 9]]
-
-
 def test_a_request_that_is_given_up_leaves_the_queue(
     dataplane: DataPlane, factory: FakeFactory, registry: ModelRegistry, pipeline: OneJobEach
 ) -> None:
@@ -407,18 +388,6 @@ def test_a_request_that_ends_in_finish_is_released_once(
     assert isinstance(asyncio.run(end()), expected[ending])
     assert pipeline.released == 1
     assert registry.served()[0].drain(0)
-
-
-@pytest.mark.parametrize("number", [np.nan, np.inf], ids=str)
-def test_what_is_no_number_reaches_no_pipeline(
-    dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory, number: float
-) -> None:
-    """The engine alone checks what a model returns: no finish() has to."""
-    factory.behaviour = lambda inputs: {"y": np.full_like(inputs["x"], number)}
-    with pytest.raises(ModelOutputInvalid, match="NaN or infinity"):
-        asyncio.run(ask(dataplane, 1))
-    assert pipeline.released == 1
-    assert pipeline.finished == 0
 
 
 class Payload(list[float]):

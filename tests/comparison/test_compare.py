@@ -70,26 +70,6 @@ def test_groups_run_in_turns_on_the_same_inputs(files: ModelFiles) -> None:
     assert slow.p95_seconds == pytest.approx(0.4)
 
 
-def test_a_configuration_that_changes_nothing_is_told(files: ModelFiles) -> None:
-    """The same bits in the same time: ineffective, with the reason."""
-    clock = ManualClock()
-    predictors = {name: predictor(Slow(clock, 0.1)) for name in ("main", "spare")}
-    runs = measure_single(predictors, [("a", row(1))], requests=10, clock=clock)
-    by_name = {
-        each.group: each
-        for each in group_results(
-            files.config,
-            runs,
-            loads={},
-            resident={"main": 1, "spare": 1},
-            task=None,
-            tolerance=1e-4,
-        )
-    }
-    assert by_name["spare"].effective is False
-    assert "changes nothing: the same bits as main" in by_name["spare"].reason
-
-
 def test_busy_runs_use_every_predictor() -> None:
     """Each predictor has a client of its own; no request is run twice or left out."""
     clock = ManualClock()

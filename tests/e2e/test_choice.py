@@ -143,15 +143,3 @@ def test_the_end_in_the_middle_of_choosing(repository: Path) -> None:
         assert server.stop() == 0
         wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in beside))
     assert not (repository.parent / "choices.json").exists()
-
-
-def test_a_place_that_cannot_be_written_costs_a_warning(repository: Path) -> None:
-    """As on a read-only root: the choice serves, and lasts as long as the server."""
-    (repository.parent / "file").write_text("")
-    where = repository.parent / "file" / "choices.json"
-    with start(repository, "1", state_file=where) as server, server.client() as client:
-        server.wait_loaded()
-        wait_until(lambda: chosen_by(server) == "measured", patience=IDLE_PATIENCE)
-        assert infer(client).headers["x-predictor"] == "fast"
-        [line] = logged(server, "PADDLEPOOL_STATE_FILE")
-        assert (line["level"], "cannot be" in line["event"]) == ("warning", True)

@@ -301,13 +301,18 @@ def write_double(
 
 
 def served_double(
-    root: Path, factory: FakeFactory, observer: RecordingObserver, **options: Any
+    root: Path,
+    factory: FakeFactory,
+    observer: RecordingObserver,
+    *,
+    version: int = 1,
+    **options: Any,
 ) -> ServedModel:
     """What write_double() has written, not started; `options` are those of an EngineContext."""
     options.setdefault("clock", time.monotonic)
     options.setdefault("max_resident_bytes", 1 << 30)
     context = EngineContext(open_predictor=factory, observer=observer, **options)
-    return ServedModel(ModelRepository(root).read("double", 1), context=context)
+    return ServedModel(ModelRepository(root).read("double", version), context=context)
 
 
 def open_registry(root: Path, factory: FakeFactory, **options: Any) -> ModelRegistry:

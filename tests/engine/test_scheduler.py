@@ -27,11 +27,9 @@ from app.contracts.errors import BackendError, ModelNotReady, Overloaded, Worker
 from app.contracts.ports import InferResult
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors
-from app.engine.pool.context import EngineContext
 from app.engine.pool.group import Group
 from app.engine.queue.admission import Reservation
 from app.engine.registry.model import ServedModel
-from app.repository.layout import ModelRepository
 from tests.engine.fakes import (
     PATIENCE,
     Crash,
@@ -41,6 +39,7 @@ from tests.engine.fakes import (
     calling,
     doubled,
     row,
+    served_double,
     wait_until,
     write_double,
 )
@@ -119,13 +118,7 @@ class Scheduler(RuleBasedStateMachine):
     @initialize()
     def load(self) -> None:
         self.runs = self.factory.behaviour = Runs()
-        context = EngineContext(
-            open_predictor=self.factory,
-            observer=self.observer,
-            clock=self.clock,
-            max_resident_bytes=1 << 30,
-        )
-        self.model = ServedModel(ModelRepository(self._root).read("double", 1), context=context)
+        self.model = served_double(self._root, self.factory, self.observer, clock=self.clock)
         self.models.append(self.model)
         self.model.start()
 

@@ -56,13 +56,14 @@ def dying(times: int) -> Behaviour:
 
 
 class PacedPredictor(FakePredictor):
-    """Takes as many seconds a run as its group's options say, and adds `off` to its outputs; with
-    `fails` there it opens, and no run of a comparison comes back."""
+    """Takes as many seconds a run as its group's options say, divided and multiplied by `swing` in
+    turns, and adds `off` to its outputs; with `fails` no run of a comparison comes back."""
 
     def __init__(self, factory: FakeFactory, options: Mapping[str, Any]) -> None:
         super().__init__(factory)
         self._options = options
         self.resident = int(options.get("resident", 1 << 20))
+        self._swing = float(options.get("swing", 1))
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
         outputs = super().run(inputs, timeout=timeout)
@@ -73,7 +74,8 @@ class PacedPredictor(FakePredictor):
         ran = super().receive(timeout=timeout)
         if reason := self._options.get("fails"):
             raise BackendError(str(reason))
-        return Ran(ran.outputs, float(self._options["seconds"]))
+        self._swing = 1 / self._swing
+        return Ran(ran.outputs, float(self._options["seconds"]) * self._swing)
 
 
 class PacedFactory(FakeFactory):

@@ -140,11 +140,6 @@ def test_the_share_is_drawn(build: Build, served: ServedModel, draw: float, take
     assert offer(shadow, served) is taken
 
 
-def test_nothing_is_taken_by_default(build: Build, served: ServedModel) -> None:
-    """A share of zero takes nothing, whatever is drawn."""
-    assert not offer(build(fraction=0.0), served)
-
-
 def test_only_the_default_groups_answers_are_references(build: Build, served: ServedModel) -> None:
     """Drift is from the default group: a request that pins another one is not replayed."""
     assert not offer(build(), served, group="spare")

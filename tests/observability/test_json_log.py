@@ -47,16 +47,6 @@ def logger_of(handler: logging.Handler) -> logging.Logger:
     return logger
 
 
-def test_closing_writes_everything_in_order(writer: Gated) -> None:
-    """No line is lost at the end of the process."""
-    handler = BackgroundHandler(writer)
-    writer.gate.set()
-    for number in range(100):
-        logger_of(handler).info("line %d", number)
-    handler.close()
-    assert writer.events() == [f"line {number}" for number in range(100)]
-
-
 def test_closing_waits_for_a_full_queue(writer: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the log is written also when there is no room left to ask for it; once."""
     monkeypatch.setattr(

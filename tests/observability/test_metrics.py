@@ -228,12 +228,6 @@ def test_an_effect_is_shown_once_it_is_known(metrics: Metrics) -> None:
     assert shown == {"onednn", "onednn_t2"}
 
 
-def test_the_build_is_told_by_labels(metrics: Metrics) -> None:
-    """One series whose value is 1."""
-    build = {"version": "1", "paddle": "2", "onednn": "3", "cpu_flags": "avx2"}
-    assert value(metrics, "paddlepool_build_info", **build) == 1
-
-
 def test_no_request_adds_a_series(metrics: Metrics) -> None:
     """20,000 random routes, methods and models are counted, all under labels that exist."""
     before = set(samples(metrics))
@@ -248,12 +242,3 @@ def test_no_request_adds_a_series(metrics: Metrics) -> None:
     assert set(samples(metrics)) == before
     rejected = "paddlepool_requests_rejected_total"
     assert value(metrics, rejected, model="unknown", reason="not_ready") == 20_000
-
-
-def test_two_sets_of_metrics_live_side_by_side() -> None:
-    """Nothing is registered globally: each application has its own."""
-    one, two = Metrics(build={}), Metrics(build={})
-    one.rejected(model="x", reason=Rejection.SHED)
-    name = "paddlepool_requests_rejected_total"
-    assert value(one, name, model="unknown", reason="shed") == 1
-    assert value(two, name, model="unknown", reason="shed") == 0

@@ -10,16 +10,14 @@ from typing import Any
 import pytest
 
 from app.contracts.errors import BackendError, ModelNotReady, Overloaded
-from app.engine.pool.context import EngineContext
 from app.engine.pool.on_demand import OnDemand
-from app.engine.registry.model import ServedModel
-from app.repository.layout import ModelRepository
 from tests.engine.fakes import (
     PATIENCE,
     FakeFactory,
     Gate,
     RecordingObserver,
     row,
+    served_double,
     wait_until,
     write_double,
 )
@@ -70,36 +68,16 @@ def test_no_group_is_started_beyond_the_memory() -> None:
         on_demand.use(first)
 
 
-def test_groups_at_work_are_not_stopped() -> None:
-    """Whoever would need one more is refused at once, and told to come back."""
-    on_demand = OnDemand(1)
-    busy = FakeGroup()
-    busy.at_work = True
-    on_demand.use(busy)
-    on_demand.use(busy)
-    with pytest.raises(Overloaded, match="1 instance groups that start on demand are at work"):
-        on_demand.use(FakeGroup())
-    on_demand.forget(busy)
-    on_demand.use(FakeGroup())
-    assert busy.stops == 0
-
-
 class Two:
     """Models a and b, whose groups `spare` start on demand: one of them at a time."""
 
     def __init__(self, root: Path) -> None:
         self.factory = FakeFactory()
-        context = EngineContext(
-            open_predictor=self.factory,
-            observer=RecordingObserver(),
-            clock=time.monotonic,
-            max_resident_bytes=1 << 30,
-            on_demand=OnDemand(1),
-        )
+        one = OnDemand(1)
         for name in "ab":
             write_double(root / name)
         self.models = [
-            ServedModel(ModelRepository(root / name).read("double", 1), context=context)
+            served_double(root / name, self.factory, RecordingObserver(), on_demand=one)
             for name in "ab"
         ]
 

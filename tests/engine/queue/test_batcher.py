@@ -153,16 +153,6 @@ def test_what_cannot_finish_in_time_is_refused_at_once(bench: Bench) -> None:
     assert bench.rejections == {"deadline": 1}
 
 
-def test_the_seventeenth_of_a_full_queue_of_seconds_is_refused(bench: Bench) -> None:
-    """16 jobs of 1 s wait for one instance; whoever brings a deadline of 2 s is refused."""
-    bench.usual(1.0)
-    for _ in range(16):
-        bench.submit(timeout=60.0)
-    with pytest.raises(Overloaded) as refused:
-        bench.submit(timeout=2.0)
-    assert refused.value.retry_after == pytest.approx(16.0)
-
-
 def test_what_is_still_being_made_takes_its_turn(bench: Bench) -> None:
     """Runs of a second: behind one that runs and three places, a job needs five."""
     bench.usual(1.0)
@@ -226,16 +216,6 @@ def test_a_reserved_job_is_not_refused_for_those_who_came_later(bench: Bench) ->
     assert bench.batcher.depth == 6
     with pytest.raises(Overloaded, match=r"the deadline leaves 3\.50 s"):
         bench.submit(timeout=3.5)
-
-
-def test_a_reserved_job_of_low_priority_has_its_place(bench: Bench) -> None:
-    """Its priority is known only when it is made."""
-    for _ in range(16):
-        bench.submit(priority=5)
-    reservation = bench.batcher.reserve(bench.clock() + 60)
-    bench.batcher.submit(bench.job(priority=5), reservation=reservation)
-    with pytest.raises(Overloaded):
-        bench.submit(priority=5)
 
 
 def test_low_priority_jobs_are_not_promised_twice(bench: Bench) -> None:
@@ -395,20 +375,6 @@ def test_low_priority_is_shed_for_a_normal_job(bench: Bench) -> None:
     assert bench.batcher.depth == 16
 
 
-def test_jobs_of_one_request_share_a_batch() -> None:
-    """An idle instance that waits for work sees all of them, never the first alone."""
-    bench = Bench(time.monotonic, max_rows=8)
-    with ThreadPoolExecutor(1) as instance:
-        for _ in range(20):
-            taking = instance.submit(bench.take)
-            jobs = [bench.job() for _ in range(8)]
-            bench.batcher.submit(*jobs)
-            batch = taking.result(timeout=PATIENCE)
-            assert list(batch.jobs) == jobs
-            bench.batcher.finished(batch, 0.001)
-    bench.batcher.close(ModelNotReady("the test is over"))
-
-
 def test_jobs_of_one_request_are_queued_together_or_not_at_all(bench: Bench) -> None:
     """Five for four places: none is queued, and what was shed for them is back in its order."""
     low = [bench.submit(priority=1) for _ in range(2)]
@@ -454,12 +420,6 @@ def test_low_priority_sheds_nobody(bench: Bench) -> None:
         bench.submit(priority=1)
     with pytest.raises(Overloaded):
         bench.submit(priority=1)
-
-
-def test_low_priority_gives_way(bench: Bench) -> None:
-    """However long it has waited, a normal job goes first."""
-    low, normal = bench.submit(priority=1), bench.submit()
-    assert [bench.take().jobs, bench.take().jobs] == [(normal,), (low,)]
 
 
 def test_an_unhealthy_instance_takes_nothing(bench: Bench) -> None:

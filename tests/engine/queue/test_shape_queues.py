@@ -131,12 +131,6 @@ def test_a_turn_that_has_passed_is_not_saved_up() -> None:
     assert order(queues) == [mine[0], others[3], mine[1], *others[4:]]
 
 
-def test_jobs_of_several_callers_share_a_batch() -> None:
-    """Fairness is about whose turn it is, not about company."""
-    mine, others = job(caller="a"), job(caller="b")
-    assert filled(mine, others).next_batch(0.0)[0] == [mine, others]
-
-
 def test_the_wait_of_a_quiet_caller_is_not_the_queue() -> None:
     """One run of the flood goes before its job, and all before the flood's own next."""
     times = ServiceTime()

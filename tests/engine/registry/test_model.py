@@ -28,9 +28,7 @@ from app.contracts.ports import InferResult
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.pool import restart_backoff
-from app.engine.pool.context import EngineContext
 from app.engine.registry.model import ServedModel
-from app.repository.layout import ModelRepository
 from tests.engine.fakes import (
     PATIENCE,
     Crash,
@@ -43,7 +41,7 @@ from tests.engine.fakes import (
     wait_until,
     write_double,
 )
-from tests.model_files import PAIRS, write_version
+from tests.model_files import write_version
 
 Serve = Callable[..., ServedModel]
 
@@ -124,19 +122,6 @@ def test_each_job_of_a_batch_gets_its_own_rows(serve: Serve, factory: FakeFactor
     assert first.result(timeout=PATIENCE).batch_rows == 1
 
 
-def test_several_jobs_are_queued_together(serve: Serve, factory: FakeFactory) -> None:
-    """An idle predictor runs them in as few batches as hold them; one unfit job stops them all."""
-    model = serve(batch=4)
-    futures = model.submit_all([row(value) for value in range(6)], deadline=soon())
-    results = [future.result(timeout=PATIENCE) for future in futures]
-    assert [result.outputs["y"].item() for result in results] == [0, 2, 4, 6, 8, 10]
-    assert [result.batch_rows for result in results] == [4, 4, 4, 4, 2, 2]
-    factory.behaviour = gate = Gate()
-    with pytest.raises(InvalidTensor, match="received float64"):
-        model.submit_all([row(1), {"x": np.ones((1, 1))}], deadline=soon())
-    assert gate.seen == []
-
-
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
@@ -173,13 +158,7 @@ def test_axes_that_must_agree_are_compared_before_the_queue(
     write_version(directory / "1", specs=specs, inputs=ones, outputs={"y": 2 * ones["x"]})
     config = directory / "config.toml"
     config.write_text('equal_axes = [["x.1", "mask.1"]]\n' + config.read_text("utf-8"), "utf-8")
-    context = EngineContext(
-        open_predictor=factory,
-        observer=observer,
-        clock=time.monotonic,
-        max_resident_bytes=1 << 30,
-    )
-    model = ServedModel(ModelRepository(tmp_path).read("double", 1), context=context)
+    model = served_double(tmp_path, factory, observer)
     with contextlib.closing(model):
         model.start()
         factory.behaviour = gate = Gate()
@@ -204,13 +183,7 @@ def test_a_fixed_first_axis_is_not_a_batch(tmp_path: Path) -> None:
     x = np.ones((2, 1), np.float32)
     write_double(tmp_path)
     write_version(tmp_path / "double" / "2", specs=specs, inputs={"x": x}, outputs={"y": 2 * x})
-    context = EngineContext(
-        open_predictor=FakeFactory(),
-        observer=RecordingObserver(),
-        clock=time.monotonic,
-        max_resident_bytes=1 << 30,
-    )
-    model = ServedModel(ModelRepository(tmp_path).read("double", 2), context=context)
+    model = served_double(tmp_path, FakeFactory(), RecordingObserver(), version=2)
     model.start()
     futures = [model.submit({"x": x * k}, deadline=soon()) for k in range(5)]
     assert {future.result(timeout=PATIENCE).batch_rows for future in futures} == {1}
@@ -381,16 +354,6 @@ def test_a_predictor_that_died_while_idle_costs_no_request(
     assert observer.restarts == ["killed"]
 
 
-def test_an_idle_death_is_noticed_without_a_request(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver
-) -> None:
-    """Nobody need ask: the instance looks after its predictor while it waits."""
-    serve()
-    factory.opened[0].dead = Restart.STOPPED
-    observer.wait_for(lambda: observer.restarts == ["stopped"])
-    factory.wait_attempts(2)
-
-
 @pytest.mark.slow
 def test_a_crash_loop_takes_the_group_out_and_slow_attempts_go_on(
     serve: Serve, factory: FakeFactory, observer: RecordingObserver
@@ -516,21 +479,6 @@ def test_a_group_with_a_live_predictor_serves_whatever_the_others_do(
     assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE).outputs["y"] == 2
 
 
-def test_a_group_that_is_opened_again_says_so(
-    serve: Serve, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Until it is open it is not ready, and its reason is not a refusal."""
-    monkeypatch.setattr(restart_backoff, "DELAYS", (PATIENCE,) * 9)
-    model = serve(start=False)
-    factory.selftest = refused_once(Crash("killed"))
-    starting = threading.Thread(target=start_or_give_up, args=(model,))
-    starting.start()
-    wait_until(lambda: model.groups()[0].reason == "restarting")
-    assert (model.groups()[0].started, model.groups()[0].ready) == (True, False)
-    model.close()
-    starting.join(PATIENCE)
-
-
 def test_a_group_without_a_thread_refuses_and_keeps_nothing(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -547,11 +495,6 @@ def test_a_group_without_a_thread_refuses_and_keeps_nothing(
     assert model.submit(row(1), deadline=soon(), group="spare").result(PATIENCE).batch_rows == 1
 
 
-def start_or_give_up(model: ServedModel) -> None:
-    with contextlib.suppress(WorkerCrashed):
-        model.start()
-
-
 def test_a_model_that_kills_every_process_is_refused(
     serve: Serve, factory: FakeFactory, observer: RecordingObserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -565,24 +508,6 @@ def test_a_model_that_kills_every_process_is_refused(
     with pytest.raises(BackendError, match="keep crashing"):
         serve(start=False).start()
     assert len(observer.restarts) >= 6
-
-
-def test_a_decoded_picture_finds_its_place_however_full_the_queue(
-    serve: Serve, factory: FakeFactory
-) -> None:
-    """Tensors that need no preparation fill the queue up to the places that are reserved."""
-    factory.behaviour = gate = Gate()
-    model = serve(batch=1, queue=4)
-    futures = [model.submit(row(0), deadline=soon())]
-    gate.wait_entered()
-    with model.reserving(deadline=soon()) as reservation:
-        futures += [model.submit(row(1), deadline=soon()) for _ in range(3)]
-        with pytest.raises(Overloaded):
-            model.submit(row(1), deadline=soon())
-        futures += model.submit_all([row(2)], deadline=soon(), reservation=reservation)
-    gate.open()
-    assert [each.result(timeout=PATIENCE).outputs["y"].item() for each in futures][-1] == 4
-    assert model.groups()[0].queue_depth == 0
 
 
 def test_a_group_that_cannot_start_fails_its_jobs(serve: Serve, factory: FakeFactory) -> None:
@@ -634,40 +559,6 @@ def test_a_wrong_self_test_keeps_a_model_from_starting(serve: Serve, factory: Fa
     assert factory.opened[0].closed.wait(PATIENCE)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        pytest.param(lambda inputs: {"y": inputs["x"] * np.float32(np.nan)}, id="NaN"),
-        pytest.param(lambda inputs: {"y": inputs["x"][:1]}, id="shape"),
-        pytest.param(lambda inputs: {}, id="missing"),
-    ],
-)
-def test_a_self_test_catches(
-    serve: Serve, factory: FakeFactory, wrong: Callable[..., Tensors]
-) -> None:
-    """NaN compares false with everything, so the comparison is written to fail on it."""
-    factory.selftest = wrong
-    with pytest.raises(BackendError, match="self-test"):
-        serve(start=False).start()
-
-
-def test_cancelled_jobs_cost_no_run(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver
-) -> None:
-    """Of 100 jobs 90 are cancelled while they wait: no more than the other 10 ever run."""
-    factory.behaviour = gate = Gate()
-    model = serve(batch=1, queue=100)
-    futures = [model.submit(row(number), deadline=soon()) for number in range(100)]
-    gate.wait_entered()
-    cancelled = [future.cancel() for future in futures[10:]]
-    gate.open()
-    for future in futures[:10]:
-        future.result(timeout=PATIENCE)
-    assert cancelled == [True] * 90
-    assert [float(np.asarray(inputs["x"]).item()) for inputs in gate.seen] == list(range(10))
-    assert observer.rejections == {"cancelled": 90}
-
-
 def test_closing_breaks_off_a_run_that_does_not_end(
     serve: Serve, factory: FakeFactory, observer: RecordingObserver
 ) -> None:
@@ -689,11 +580,6 @@ def test_closing_breaks_off_a_run_that_does_not_end(
     assert factory.opened[0].closed.is_set()
 
 
-def test_the_specs_of_the_pairs_are_batched() -> None:
-    """The fakes' model has a free first axis on both sides; the tests above rest on it."""
-    assert all(spec.shape[0] == -1 for side in PAIRS for spec in side)
-
-
 def test_a_group_without_its_program_is_listed_and_not_fatal(
     tmp_path: Path, factory: FakeFactory, observer: RecordingObserver
 ) -> None:
@@ -702,10 +588,7 @@ def test_a_group_without_its_program_is_listed_and_not_fatal(
     text = (model / "config.toml").read_text("utf-8")
     fast = '\n[[instance_group]]\nname = "fast"\nbackend = "onnxruntime"\nprogram = "int8"\n'
     (model / "config.toml").write_text(text + fast, "utf-8")
-    context = EngineContext(
-        open_predictor=factory, observer=observer, clock=time.monotonic, max_resident_bytes=1 << 30
-    )
-    served = ServedModel(ModelRepository(tmp_path).read("double", 1), context=context)
+    served = served_double(tmp_path, factory, observer)
     try:
         served.start()
         assert served.ready()
@@ -719,7 +602,7 @@ def test_a_group_without_its_program_is_listed_and_not_fatal(
     (model / "config.toml").write_text(
         text.replace('default_group = "main"', 'default_group = "fast"') + fast, "utf-8"
     )
-    unfit = ServedModel(ModelRepository(tmp_path).read("double", 1), context=context)
+    unfit = served_double(tmp_path, factory, observer)
     with pytest.raises(BackendError, match="has no program 'int8'"):
         unfit.start()
     unfit.close()

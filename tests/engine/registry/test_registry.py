@@ -27,7 +27,6 @@ from app.contracts.errors import (
 )
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
-from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
 from app.repository.layout import ModelRepository
@@ -207,20 +206,6 @@ def test_at_start_an_older_version_stands_in_for_a_damaged_one(
     registry.load_all()
     assert ask(registry) == 1
     assert "inference.pdiparams" in states(registry)["double", 2][1]
-
-
-def test_a_repaired_version_loses_its_reason(tmp_path: Path, open_one: Open) -> None:
-    """What failed once and now loads is READY without a reason."""
-    model = write_double(tmp_path, 1)
-    manifest = (model / "1" / "manifest.json").read_text("utf-8")
-    (model / "1" / "manifest.json").write_text("{}", "utf-8")
-    registry = open_one()
-    with pytest.raises(ManifestError):
-        registry.load("double")
-    assert states(registry)["double", 1][0] == "UNAVAILABLE"
-    (model / "1" / "manifest.json").write_text(manifest, "utf-8")
-    registry.load("double")
-    assert states(registry) == {("double", 1): ("READY", "")}
 
 
 def test_a_bad_model_does_not_keep_the_others_from_loading(tmp_path: Path, open_one: Open) -> None:
@@ -414,17 +399,6 @@ def test_a_pipeline_that_refuses_keeps_the_model_out(
     assert factory.opened == []
 
 
-def test_the_thread_budget_counts_what_always_runs(tmp_path: Path, open_one: Open) -> None:
-    """Three instances of one thread on two cores are one too many; spare starts on demand."""
-    write_double(tmp_path, count=3)
-    registry = open_one(cores=2.0)
-    registry.load_all()
-    budget = registry.budget()
-    assert (budget.threads, budget.cores) == (3, 2.0)
-    assert budget.warning is not None
-    assert "3 threads on 2 cores" in budget.warning
-
-
 def test_an_absurd_number_of_threads_is_refused(
     tmp_path: Path, open_one: Open, factory: FakeFactory
 ) -> None:
@@ -572,15 +546,6 @@ def test_only_plain_integers_are_versions(tmp_path: Path, open_one: Open, name: 
     assert states(registry) == {("double", 1): ("READY", "")}
 
 
-def test_a_version_without_its_manifest_is_not_there_yet(tmp_path: Path, open_one: Open) -> None:
-    """Half-copied directories are passed over: the manifest comes last."""
-    write_double(tmp_path, 1, 2)
-    (tmp_path / "double" / "2" / "manifest.json").unlink()
-    registry = open_one()
-    registry.load("double")
-    assert ask(registry) == 1
-
-
 def test_links_are_no_models_and_no_versions(tmp_path: Path, open_one: Open) -> None:
     """Nothing outside the repository is reached through a link."""
     outside = tmp_path / "outside"
@@ -607,23 +572,6 @@ def test_a_self_test_with_pickled_objects_is_refused(tmp_path: Path, open_one: O
     registry = open_one()
     with pytest.raises(ManifestError, match="cannot be read as arrays"):
         registry.load("double")
-
-
-def test_leases_are_counted_under_contention(tmp_path: Path, open_one: Open) -> None:
-    """Eight threads take and end 4,000 leases; none is left over."""
-    write_double(tmp_path)
-    registry = open_one()
-    registry.load_all()
-
-    def hold(_: int) -> ServedModel:
-        for _ in range(500):
-            with registry.lease("double") as model:
-                pass
-        return model
-
-    with ThreadPoolExecutor(8) as threads:
-        [model] = set(threads.map(hold, range(8)))
-    assert model.drain(0.0)
 
 
 def test_only_a_reload_is_gentle(tmp_path: Path, open_one: Open, factory: FakeFactory) -> None:

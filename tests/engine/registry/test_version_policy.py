@@ -182,15 +182,6 @@ def test_a_version_that_lost_its_predictors_gives_way(
     assert registry.ready("double")
 
 
-def test_unload_ends_every_version(tmp_path: Path, registry: ModelRegistry) -> None:
-    """And the index shows them as not loaded."""
-    prepare(tmp_path, 'kind = "all"', 1, 2)
-    registry.load("double")
-    registry.unload("double")
-    assert served(registry) == []
-    assert {status.reason for status in registry.index()} == {"not loaded"}
-
-
 def test_an_unsealed_version_is_shown_with_what_it_lacks(
     tmp_path: Path, registry: ModelRegistry
 ) -> None:
@@ -328,24 +319,6 @@ def test_a_failed_version_that_is_removed_is_forgotten(
 
 
 @either_way
-def test_a_failed_version_is_forgotten_also_while_the_configuration_cannot_be_read(
-    tmp_path: Path, registry: ModelRegistry, load: Load
-) -> None:
-    """What is on disk can be told all the same."""
-    model = prepare(tmp_path, 'kind = "all"', 1)
-    load()
-    (write_version(model / "4") / "inference.json").write_bytes(b"")
-    load()
-    assert 4 in index(registry)
-    choose(model, "count = none")
-    shutil.rmtree(model / "4")
-    load()
-    assert set(index(registry)) == {1}
-    with pytest.raises(ModelNotFound), registry.lease("double", 4):
-        pass
-
-
-@either_way
 @pytest.mark.parametrize("there", [False, True], ids=["missing", "damaged"])
 def test_a_failed_version_that_is_listed_no_longer_is_forgotten(
     tmp_path: Path, registry: ModelRegistry, load: Load, there: bool
@@ -364,20 +337,3 @@ def test_a_failed_version_that_is_listed_no_longer_is_forgotten(
     assert index(registry) == {1: ("READY", ""), **rest}
     with pytest.raises(ModelNotFound), registry.lease("double", 7):
         pass
-
-
-def test_an_older_version_that_failed_and_nobody_needs_has_no_reason(
-    tmp_path: Path, registry: ModelRegistry
-) -> None:
-    """It may have been repaired since: only what the last load has tried can be said."""
-    model = prepare(tmp_path, "", 1, 2)
-    (model / "2" / "inference.json").write_bytes(b"")
-    registry.load("double")
-    assert "inference.json" in index(registry)[2][1]
-    write_version(model / "3")
-    registry.load("double", changed={3})
-    assert index(registry) == {
-        3: ("READY", ""),
-        2: ("UNAVAILABLE", "not loaded"),
-        1: ("UNAVAILABLE", "not loaded"),
-    }
