@@ -254,6 +254,7 @@ def against_plain(files: ModelFiles, backend: str, **options: Any) -> Verdict:
     )
 
 
+@pytest.mark.nightly  # compares times
 @pytest.mark.parametrize("switch", ["openvino_engine", "int8"])
 def test_a_switch_that_changes_nothing_is_caught(tiny: ModelFiles, switch: str) -> None:
     """Paddle's getter says that it is enabled; the proof does not call it effective.
@@ -268,6 +269,7 @@ def test_a_switch_that_changes_nothing_is_caught(tiny: ModelFiles, switch: str) 
     pytest.fail(verdict.reason)
 
 
+@pytest.mark.nightly
 def test_a_switch_that_does_something_is_believed(tiny: ModelFiles) -> None:
     """oneDNN off computes other bits."""
     assert against_plain(tiny, "plain", onednn=False).effective is True

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +22,6 @@ from app.contracts.errors import (
     ConfigError,
     ManifestError,
     PaddlepoolError,
-    WorkerCrashed,
 )
 from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors, TensorSpec
@@ -52,19 +47,6 @@ predictor.get_input_handle("image").copy_from_cpu(np.load(source))
 predictor.run()
 outputs = [predictor.get_output_handle(n).copy_to_cpu() for n in predictor.get_output_names()]
 np.savez(target, *outputs)
-"""
-
-
-LEGACY_EXPORT = """
-import sys
-import paddle
-from paddle.static import InputSpec
-network = paddle.nn.Linear(4, 2)
-network.weight.set_value(paddle.ones([4, 2]))
-network.bias.set_value(paddle.to_tensor([0.0, 1.0]))
-network.eval()
-spec = [InputSpec([None, 4], "float32", "x")]
-paddle.jit.save(network, sys.argv[1] + "/inference", input_spec=spec)
 """
 
 
@@ -220,30 +202,6 @@ def test_what_the_framework_refuses_leaves_the_process_alive(predictor: ProcessP
     assert predictor.run(image(1), timeout=PATIENCE)["scores"].shape == (1, 2)
 
 
-def test_a_legacy_program_is_served(tmp_path: Path) -> None:
-    """A model in the format before PIR (.pdmodel) loads like any other."""
-    subprocess.run(
-        [sys.executable, "-c", LEGACY_EXPORT, str(tmp_path)],
-        check=True,
-        capture_output=True,
-        env=os.environ | {"FLAGS_enable_pir_api": "0"},
-    )
-    predictor = ProcessBackend()(
-        PredictorSpec(
-            directory=tmp_path,
-            program="inference.pdmodel",
-            params="inference.pdiparams",
-            inputs=(TensorSpec("x", "float32", (-1, 4)),),
-            outputs=(TensorSpec("y", "float32", (-1, 2)),),
-            backend="paddle_inference",
-            threads=1,
-        )
-    )
-    outputs = predictor.run({"x": np.ones((3, 4), np.float32)}, timeout=PATIENCE)
-    predictor.close()
-    np.testing.assert_allclose(outputs["y"], [[4, 5]] * 3, atol=1e-6)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
@@ -361,87 +319,3 @@ def test_damage_with_the_right_hashes_is_caught_by_loading_or_the_self_test(
     states = {status.version: status.state for status in registry.index()}
     assert states == {1: "READY", 2: "UNAVAILABLE"}
     ask(registry)
-
-
-def test_a_missing_part_of_the_manifest_format_is_spelled_out(
-    registry: ModelRegistry, repository: Path
-) -> None:
-    """A manifest without its inputs names the key, so that an exporter's author can mend it."""
-    path = repository / "tiny" / "1" / "manifest.json"
-    manifest = json.loads(path.read_text("utf-8"))
-    del manifest["inputs"]
-    path.write_text(json.dumps(manifest), "utf-8")
-    with pytest.raises(ManifestError, match="inputs: Field required"):
-        registry.load("tiny")
-
-
-def test_no_request_is_lost_across_reloads(
-    registry: ModelRegistry, observer: RecordingObserver
-) -> None:
-    """Four clients ask without a suspension while the real model is reloaded four times."""
-    registry.load_all()
-    stop = threading.Event()
-    answered: list[int] = []
-
-    def client() -> None:
-        while not stop.is_set():
-            ask(registry)
-            answered.append(1)
-
-    threads = [threading.Thread(target=client) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(4):
-            registry.load("tiny")
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(PATIENCE)
-    assert len(answered) >= 100
-    assert sum(batch["rows"] for batch in observer.batches) == len(answered)
-    assert observer.restarts == []
-
-
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP], ids=str)
-def test_a_struck_predictor_is_back_within_five_seconds(
-    registry: ModelRegistry,
-    observer: RecordingObserver,
-    predictors: Callable[[], set[int]],
-    sent: signal.Signals,
-) -> None:
-    """The only process of the model is struck under load: one request lost, ready again ≤ 5 s.
-
-    Where loading the model takes longer than a second now, it is five times as long.
-    """
-    began = time.monotonic()
-    registry.load_all()
-    five_seconds = 5.0 * max(1.0, time.monotonic() - began)
-    ask(registry)
-    [child] = predictors()
-    lost: list[PaddlepoolError] = []
-    stop = threading.Event()
-
-    def client() -> None:
-        while not stop.is_set():
-            try:
-                ask(registry)
-            except PaddlepoolError as error:
-                lost.append(error)
-
-    thread = threading.Thread(target=client)
-    thread.start()
-    try:
-        os.kill(child, sent)
-        struck = time.monotonic()
-        observer.wait_for(lambda: len(observer.restarts) == 1)
-        while not registry.ready():
-            stop.wait(0.01)
-        back = time.monotonic() - struck
-        ask(registry)
-    finally:
-        stop.set()
-        thread.join(PATIENCE)
-    assert back < five_seconds
-    assert len(lost) <= 1
-    assert all(isinstance(error, WorkerCrashed) for error in lost)

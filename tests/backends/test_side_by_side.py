@@ -19,7 +19,7 @@ from tests.engine.fakes import PATIENCE
 
 pytestmark = [
     pytest.mark.paddle,
-    pytest.mark.slow,
+    pytest.mark.nightly,  # measures a ratio of times
     pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores"),
 ]
 

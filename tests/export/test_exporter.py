@@ -23,7 +23,6 @@ from app.networks import build
 from app.repository.config import load_config
 from app.repository.layout import VERSION
 from tests.networks.conftest import FIXTURES
-from tests.networks.stopwatch import seconds
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,7 +115,7 @@ def test_text_model_carries_its_tokenizer_and_labels(text_version: Path) -> None
 
 
 def test_float16_storage(tmp_path: Path) -> None:
-    """Half storage halves the file, moves the output by rounding alone, and costs no run time."""
+    """Half storage halves the file and moves the output by rounding alone."""
     options = {
         "vocab_size": 2000, "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
         "intermediate_size": 1024, "max_position_embeddings": 64, "num_labels": 6,
@@ -138,22 +137,6 @@ def test_float16_storage(tmp_path: Path) -> None:
     mask = np.ones_like(ids)
     outputs = [run_program(path, [ids, mask], onednn=True)[0] for path in (full, half)]
     assert 0 < np.abs(outputs[0] - outputs[1]).max() < 2e-2
-    runs = [_opened(path, ids, mask) for path in (full, half)]
-    fast, other = seconds(*runs, rounds=100)
-    print(f"BERT 4x48: float32 {fast * 1e3:.2f} ms, stored as float16 {other * 1e3:.2f} ms")
-    assert other / fast < 1.2
-
-
-def _opened(directory: Path, *arrays: np.ndarray):  # type: ignore[no-untyped-def]
-    config = paddle.inference.Config(
-        str(directory / "inference.json"), str(directory / "inference.pdiparams")
-    )
-    config.disable_gpu()
-    config.disable_glog_info()
-    predictor = paddle.inference.create_predictor(config)
-    for name, array in zip(predictor.get_input_names(), arrays, strict=True):
-        predictor.get_input_handle(name).copy_from_cpu(array)
-    return predictor.run
 
 
 def test_equal_input_gives_equal_bytes(digits: Path, tmp_path: Path) -> None:
@@ -165,14 +148,6 @@ def test_equal_input_gives_equal_bytes(digits: Path, tmp_path: Path) -> None:
     assert [path.name for path in versions] == ["1", "2"]
     for path in versions[0].iterdir():
         assert path.read_bytes() == (versions[1] / path.name).read_bytes(), path.name
-
-
-def test_no_machine_path_in_what_is_published(text_version: Path) -> None:
-    """No file of a version holds a path of the machine that built it."""
-    for path in text_version.iterdir():
-        content = path.read_bytes()
-        for place in (text_version.parent, Path(__file__).parents[2], Path.home()):
-            assert str(place).encode() not in content, path.name
 
 
 def test_existing_config_is_kept(digits: Path, tmp_path: Path) -> None:
@@ -333,17 +308,3 @@ def test_version_is_never_overwritten(tmp_path: Path) -> None:
         staging.__exit__(None, None, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]
     assert [path.name for path in (tmp_path / "3").iterdir()] == ["other"]
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("resnet", {}, "unknown network 'resnet'; known: bert, mnist, u2net, u2netp"),
-        ("u2netp", {"colour": 1}, "does not take these options"),
-    ],
-    ids=["name", "option"],
-)
-def test_networks_by_name(name: str, options: dict[str, int], message: str) -> None:
-    """An unknown network or option is refused by name."""
-    with pytest.raises(ExportError, match=message):
-        build(name, options)

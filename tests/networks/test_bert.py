@@ -17,7 +17,6 @@ from app.export.program import load_parameters, save_program
 from app.export.weights.bert import read_bert_directory
 from app.networks import build
 from tests.networks.conftest import FIXTURES, Open
-from tests.networks.stopwatch import seconds
 
 pytestmark = pytest.mark.paddle
 LIMIT = 1e-4
@@ -178,7 +177,7 @@ def test_alone_and_in_every_batch(program: Path, open_program: Open, onednn: boo
 def test_onednn_against_native(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, open_program: Open
 ) -> None:
-    """At the served size oneDNN and native agree, and oneDNN is at least 1.3 times as fast."""
+    """At the served size oneDNN and native agree."""
     options = {
         "vocab_size": 500, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
         "intermediate_size": 1024, "max_position_embeddings": 128, "num_labels": 6,
@@ -188,9 +187,6 @@ def test_onednn_against_native(
     onednn, native = (open_program(tmp_path, onednn=value) for value in (True, False))
     batch = texts([64, 40, 33, 64, 50, 64, 60, 41], vocabulary=500, width=64)
     assert np.abs(onednn(*batch)[0] - native(*batch)[0]).max() <= LIMIT
-    fast, slow = seconds(lambda: onednn(*batch), lambda: native(*batch), rounds=7)
-    print(f"BERT 8x64, 1 thread: oneDNN {fast * 1e3:.1f} ms, native {slow * 1e3:.1f} ms")
-    assert slow / fast >= 1.3
 
 
 @pytest.mark.parametrize(

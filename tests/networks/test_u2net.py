@@ -12,7 +12,6 @@ from app.export.weights.u2net import fold_batch_norm, mask_state
 from app.networks import build
 from app.networks.u2net import U2NET, U2NETP, U2Net
 from tests.networks.conftest import Open
-from tests.networks.stopwatch import seconds
 
 pytestmark = pytest.mark.paddle
 LIMIT = 1e-4
@@ -117,9 +116,6 @@ def test_parameter_count_of_u2netp() -> None:
 def test_onednn_against_native(
     mask_program: Path, open_program: Open, small_picture: NDArray[np.float32]
 ) -> None:
-    """oneDNN and native masks agree, and oneDNN is at least twice as fast: both are really on."""
+    """oneDNN and native masks agree."""
     onednn, native = (open_program(mask_program, onednn=value) for value in (True, False))
     assert np.abs(onednn(small_picture)[0] - native(small_picture)[0]).max() <= LIMIT
-    fast, slow = seconds(lambda: onednn(small_picture), lambda: native(small_picture), rounds=5)
-    print(f"U2-Netp 160x160, 1 thread: oneDNN {fast * 1e3:.0f} ms, native {slow * 1e3:.0f} ms")
-    assert slow / fast >= 2.0

@@ -18,17 +18,16 @@ from transformers import BertForSequenceClassification  # noqa: E402
 
 from tests.training.conftest import post, run  # noqa: E402
 from training.emotion import average, finetune, linear, prepare, pretrain, vocabulary  # noqa: E402
-from training.emotion.beginning import translated  # noqa: E402
-from training.emotion.corpora import LABELS, TASKS, UNLABELLED, more  # noqa: E402
+from training.emotion.corpora import LABELS, TASKS  # noqa: E402
 from training.emotion.corruption import Neighbours, corrupted  # noqa: E402
 from training.emotion.evaluate import encoded, logits  # noqa: E402
-from training.emotion.lessons import Lessons  # noqa: E402
 from training.emotion.muon import Muon, orthogonal  # noqa: E402
 from training.emotion.network import Pretraining, config, contextual  # noqa: E402
 from training.emotion.packing import WIDTH, Packed, packed  # noqa: E402
 from training.emotion.prepare import key  # noqa: E402
-from training.emotion.signs import common, shares, signs, without  # noqa: E402
 from training.emotion.vocabulary import CLS, MASK, PAD, SEP  # noqa: E402
+
+pytestmark = pytest.mark.nightly
 
 
 def _texts(count: int, *, longest: int = 40) -> list[list[int]]:
@@ -55,12 +54,6 @@ def test_packed_rows_hold_whole_texts() -> None:
                 assert batch.ids[batch.owner == slot].tolist() == texts[number]
                 assert batch.place[batch.owner == slot].tolist() == [*range(len(texts[number]))]
                 assert batch.ids.reshape(-1)[batch.first[slot]] == CLS
-
-
-def test_a_text_beyond_the_width_is_cut_and_closed() -> None:
-    """It fills a row of its own and ends with the separator."""
-    batch = _batch([[CLS, *[7] * 200, SEP], *_texts(300)], rows=2)
-    assert batch.ids[batch.owner == 0].tolist() == [CLS, *[7] * (WIDTH - 2), SEP]
 
 
 def test_packed_texts_do_not_see_one_another() -> None:
@@ -94,24 +87,6 @@ def test_words_are_hidden_and_replaced_and_the_truth_is_kept() -> None:
     assert 0.05 < (found.replaced == 1).sum() / real.sum() < 0.13
 
 
-def test_a_replacement_is_a_neighbour_seen_in_the_corpus() -> None:
-    """Where 20 is always followed by 21 and 31 preceded by 30, these two are proposed."""
-    neighbours = Neighbours([[CLS, 20, 21, 30, 31, SEP]] * 50)
-    left, right = np.full(200, 20), np.full(200, 31)
-    found = neighbours.proposals(left, right, np.random.default_rng(0))
-    assert set(found) == {21, 30}
-
-
-def test_emoticons_are_cut_out_and_told() -> None:
-    """Their shares sum to 1; links to pictures are no feeling; other words stay."""
-    assert signs("好累[泪][泪]😭[图片]") == ["[泪]", "[泪]", "😭"]
-    assert without("好累[泪][泪]😭啊") == "好累啊"
-    known = {sign: n for n, sign in enumerate(common(["[泪]", "[泪][怒]"]))}
-    assert list(known) == ["[泪]", "[怒]"]
-    assert shares("烦[泪][怒][怒]", known)[:2].tolist() == [0.5, 0.5]
-    assert not shares("烦", known).any()
-
-
 def test_muon_steps_are_orthogonal_and_descend() -> None:
     """Singular values lie near 1 whatever the gradient's; a quadratic bowl is emptied."""
     torch.manual_seed(0)
@@ -127,35 +102,6 @@ def test_muon_steps_are_orthogonal_and_descend() -> None:
     assert float(weight.detach().square().sum()) < 0.1 * before
 
 
-def test_labels_that_no_head_knows_become_plain_text(corpora: Path) -> None:
-    """A post with two emotions is read for its words alone, and so are raw files."""
-    posts = list(more(corpora))
-    assert {p.task for p in posts if "codemixed" in p.source} == {UNLABELLED}
-    assert {p.task for p in posts if "raw" in p.source} == {UNLABELLED}
-    assert {p.task for p in posts if "drama" in p.task} == {"drama"}
-    assert all(p.label in TASKS[p.task] for p in posts if p.task != UNLABELLED)
-
-
-def _tokenizer(texts: list[str], size: int) -> Tokenizer:
-    tokenizer = vocabulary.build()
-    trainer = vocabulary.BpeTrainer(
-        vocab_size=size, special_tokens=list(vocabulary.SPECIAL), show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
-
-def test_word_vectors_move_to_another_vocabulary() -> None:
-    """A known piece keeps its vector; a new one begins as the mean of its parts."""
-    old, new = _tokenizer(["开心", "难过"], 9), _tokenizer(["开心"] * 9, 12)
-    words = np.arange(old.get_vocab_size() * 3, dtype=np.float32).reshape(-1, 3)
-    found = translated(words, old, new)
-    places, moved = old.get_vocab(), new.get_vocab()
-    assert found[moved["开"]].tolist() == words[places["开"]].tolist()
-    parts = words[[places["开"], places["心"]]].mean(axis=0)
-    assert found[moved["开心"]].tolist() == parts.tolist()
-
-
 @pytest.fixture
 def prepared(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run's folder after the steps before pre-training."""
@@ -164,20 +110,6 @@ def prepared(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     run(vocabulary, monkeypatch, "--out", out, "--size", "1200")
     run(linear, monkeypatch, "--out", out, "--folds", "2")
     return out
-
-
-def test_questions_fit_the_texts(prepared: Path) -> None:
-    """Emoticon labels are asked where the emoticon is hidden alone; all know a teacher's view."""
-    lessons = Lessons(prepared, teacher=prepared / "linear.npz")
-    asked = [pair for _ in range(3) for pair in lessons.epoch(rows=1, rng=np.random.default_rng())]
-    assert asked
-    for batch, questions in asked:
-        there = batch.picked >= 0
-        assert (questions.label[~there] == -100).all()
-        assert (questions.emotion[~there] == 0).all()
-        assert questions.emotion.sum(axis=1).max() == pytest.approx(1)
-        signed = questions.signs.sum(axis=1)
-        assert set(np.round(signed, 4)) <= {0.0, 1.0}
 
 
 def test_every_step_to_a_saved_classifier(
