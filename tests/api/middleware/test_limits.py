@@ -106,17 +106,12 @@ def test_caps_are_settings() -> None:
     assert_problem(client.post("/sentiment", json={"text": "12345"}), 413, "file_too_large")
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, identity", "x"])
-def test_a_compressed_body_is_415(client: Client, encoding: str) -> None:
-    """Nothing is inflated, whatever it may hold."""
-    headers = JSON | {"Content-Encoding": encoding}
-    response = client.post("/sentiment", content=b"\x1f\x8b", headers=headers)
-    assert_problem(response, 415, "unsupported_encoding")
-
-
-def test_a_compression_in_a_second_header_is_415(client: Client) -> None:
-    """Two headers are one list."""
-    headers = [*JSON.items(), ("Content-Encoding", "identity"), ("Content-Encoding", "gzip")]
+@pytest.mark.parametrize(
+    "codings", [("gzip",), ("br",), ("gzip, identity",), ("x",), ("identity", "gzip")]
+)
+def test_a_compressed_body_is_415(client: Client, codings: tuple[str, ...]) -> None:
+    """Nothing is inflated, whatever it may hold; two headers are one list."""
+    headers = [*JSON.items(), *(("Content-Encoding", each) for each in codings)]
     response = client.post("/sentiment", content=b"\x1f\x8b", headers=headers)
     assert_problem(response, 415, "unsupported_encoding")
 
