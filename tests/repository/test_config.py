@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import app.repository.config as config_module
+import app.repository.counts as counts_module
 from app.contracts.errors import ConfigError
-from app.repository.config import ModelConfig, load_config, processes_for
+from app.repository.config import ModelConfig, load_config
+from app.repository.counts import processes_for
 
 GROUPS = """
 [[instance_group]]
@@ -127,8 +128,8 @@ def test_a_warmup_runs_sizes(tmp_path: Path, size: int) -> None:
 
 def test_count_may_be_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number by the time that anybody reads it; without threads that make sense it is refused."""
-    monkeypatch.setattr(config_module, "available_cores", lambda: 6.0)
-    monkeypatch.setattr(config_module, "memory_limit", lambda: 64 << 30)
+    monkeypatch.setattr(counts_module, "available_cores", lambda: 6.0)
+    monkeypatch.setattr(counts_module, "memory_limit", lambda: 64 << 30)
     path = tmp_path / "config.toml"
     group = '[[instance_group]]\nname = "onednn"\nbackend = "b"\ncount = "cores"\n'
     path.write_text(group + "threads = 2\n", "utf-8")
