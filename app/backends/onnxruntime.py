@@ -26,7 +26,6 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = opening["threads"]
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors; the converter leaves unused constants behind
     # The kernel of this fusion is much slower than the two that it replaces (ONNX Runtime 1.31).
     session = onnxruntime.InferenceSession(
         onnx_bytes(opening),

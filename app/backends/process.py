@@ -59,6 +59,8 @@ BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
     # budget, and for U²-Netp a third slower and a third more memory.
     "paddle_jit": TUNED_ALLOCATOR | {"FLAGS_new_executor_serial_run": "1"} | CURRENT_PROGRAMS,
     "paddle_dygraph": CURRENT_PROGRAMS,
+    # It would report its use to its makers, and keep an identity in the home directory.
+    "onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"},
 }
 """Part of how static programs are served. The dynamic graph and the other frameworks run as in any
 process of their users, which is what they are compared as: docs/decisions/0006."""
