@@ -45,6 +45,19 @@ def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with every model of the repository. Shared: leave it as it was.
+
+    Its codecs and requests may take long: the machine may be busy.
+    """
+    settings = {"codec_timeout_seconds": 60, "timeout_default_ms": 30_000}
+    directory = tmp_path_factory.mktemp("full_server")
+    with running(ROOT / "model_repo", directory, settings=settings) as server:
+        server.wait_loaded()
+        yield server
+
+
 @pytest.fixture(scope="module")
 def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
     """Chromium; the module's tests are skipped where there is none."""

@@ -8,23 +8,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from tests.codecs import pictures
-from tests.e2e.process import ROOT, Server, running
+from tests.e2e.process import ROOT, Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(ROOT / "model_repo", tmp_path_factory.mktemp("served")) as server:
-        server.wait_loaded()
-        yield server
 
 
 def command(
@@ -42,7 +35,7 @@ def command(
 
 
 def test_a_directory_is_cut_out_and_a_second_run_does_only_the_rest(
-    served: Server, tmp_path: Path
+    full_server: Server, tmp_path: Path
 ) -> None:
     """Sub-directories are kept, a broken picture is named and does not stop the others."""
     source, results = tmp_path / "in", tmp_path / "out"
@@ -51,7 +44,7 @@ def test_a_directory_is_cut_out_and_a_second_run_does_only_the_rest(
     for name in ("a.jpg", "sub/b.jpg"):
         (source / name).write_bytes(photo)
     (source / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnot a picture")
-    arguments = ("segment", source, "-o", results, "--jobs", 2, "--url", served.url)
+    arguments = ("segment", source, "-o", results, "--jobs", 2, "--url", full_server.url)
     first = command(*arguments)
     assert first.returncode == 1, first.stderr
     assert "broken.png: 422 image_unreadable" in first.stderr
@@ -68,13 +61,15 @@ def test_a_directory_is_cut_out_and_a_second_run_does_only_the_rest(
     assert (results / "broken.png.png").exists()
 
 
-def test_a_csv_gets_labels_and_a_bad_row_costs_only_itself(served: Server, tmp_path: Path) -> None:
+def test_a_csv_gets_labels_and_a_bad_row_costs_only_itself(
+    full_server: Server, tmp_path: Path
+) -> None:
     """Other columns stay; an empty text has an error instead of a label."""
     table = tmp_path / "texts.csv"
     with table.open("w", encoding="utf-8", newline="") as file:
         rows = [("id", "text"), ("1", "今天真开心，谢谢大家！"), ("2", "  "), ("3", "好难过，想哭")]
         csv.writer(file).writerows(rows)
-    done = command("sentiment", table, "--url", served.url)
+    done = command("sentiment", table, "--url", full_server.url)
     assert done.returncode == 1, done.stderr
     assert "2 of 3 texts classified" in done.stderr
     with (tmp_path / "texts.emotion.csv").open(encoding="utf-8", newline="") as file:
@@ -84,16 +79,16 @@ def test_a_csv_gets_labels_and_a_bad_row_costs_only_itself(served: Server, tmp_p
     assert all(answer["label"] for answer in answers if not answer["error"])
 
 
-def test_a_picture_and_a_sentence_as_they_are_typed(served: Server, tmp_path: Path) -> None:
+def test_a_picture_and_a_sentence_as_they_are_typed(full_server: Server, tmp_path: Path) -> None:
     """One file in, one file beside it; one sentence, the best label first."""
     photo = tmp_path / "photo.jpg"
     photo.write_bytes(pictures.encoded(pictures.photo(), "JPEG"))
     background = ("--bg-image", photo, "--scale", "50%", "--size", "preview")
-    done = command("segment", photo, *background, "--url", served.url)
+    done = command("segment", photo, *background, "--url", full_server.url)
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "photo.composite.png") as picture:
         assert picture.mode == "RGB"
-    done = command("sentiment", "今天真开心！", "--url", served.url)
+    done = command("sentiment", "今天真开心！", "--url", full_server.url)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("happy    快乐")
 

@@ -19,7 +19,9 @@ from tests.e2e.process import PATIENCE, ROOT, Server, running
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle, pytest.mark.slow]
 
 LANGUAGES = ("sh", "console", "python", "javascript")
-HERE = ("README.md", "docs/client.md", "docs/segment.md", "docs/sentiment.md")
+EACH_TIME = ("README.md", "docs/segment.md")
+"""The pages that `make test` runs; `make test-all` runs all."""
+HERE = (*EACH_TIME, "docs/client.md", "docs/sentiment.md")
 TUTORIAL = "docs/first-model.md"
 ELSEWHERE = {
     "docs/coming-from.md": "tests/e2e/test_doors.py",
@@ -133,14 +135,14 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    root = tmp_path_factory.mktemp("desk")
-    with running(ROOT / "model_repo", tmp_path_factory.mktemp("served")) as server:
-        server.wait_loaded()
-        yield Desk(root, server.url)
+def desk(full_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"), full_server.url)
 
 
-@pytest.mark.parametrize("page", HERE)
+@pytest.mark.parametrize(
+    "page",
+    [page if page in EACH_TIME else pytest.param(page, marks=pytest.mark.nightly) for page in HERE],
+)
 def test_the_commands_of_a_page_do_what_they_say(desk: Desk, page: str) -> None:
     """In order; none fails, none is refused, and the pictures that they name are there."""
     if shutil.which("curl") is None:
@@ -185,6 +187,7 @@ def served(
         yield desk, server
 
 
+@pytest.mark.nightly
 def test_the_tutorial_makes_models_that_are_served(served: tuple[Desk, Server]) -> None:
     """From Paddle and from ONNX: each tells inside from outside; so do shell and Python."""
     desk, server = served
@@ -201,6 +204,7 @@ def test_the_tutorial_makes_models_that_are_served(served: tuple[Desk, Server]) 
             assert inside > 0.5 > outside, name
 
 
+@pytest.mark.nightly
 def test_every_model_of_the_tutorial_passes_its_self_test(made: tuple[Desk, str]) -> None:
     """As its last command before the server says."""
     _, said = made
@@ -208,6 +212,7 @@ def test_every_model_of_the_tutorial_passes_its_self_test(made: tuple[Desk, str]
     assert re.search(r"circle_onnx +1 +ok, self-test passed", said)
 
 
+@pytest.mark.nightly
 def test_the_tutorial_from_pytorch(made: tuple[Desk, str]) -> None:
     """Its block ran with the others and its model was sealed."""
     if not torch_is_here():
@@ -215,6 +220,7 @@ def test_the_tutorial_from_pytorch(made: tuple[Desk, str]) -> None:
     assert re.search(r"circle_torch +1 +ok, self-test passed", made[1])
 
 
+@pytest.mark.nightly
 def test_the_tutorial_in_javascript(served: tuple[Desk, Server]) -> None:
     """Its assertion holds."""
     if shutil.which("node") is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,27 +17,19 @@ from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.probe import assert_live_within
-from tests.e2e.process import ROOT, Server, read_reply, running, status_of, wait_until
+from tests.e2e.process import ROOT, Server, read_reply, status_of, wait_until
 from tests.process.kernel import available_measures
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
-REPOSITORY = Path(os.environ.get("PADDLEPOOL_TEST_REPOSITORY", ROOT / "model_repo"))
 BLNS = ROOT / ".." / "shared" / "data" / "blns.json"
 SECRET = "correct horse battery staple"
 JSON = {"Content-Type": "application/json"}
 
 
-@pytest.fixture(scope="module")
-def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(REPOSITORY, tmp_path_factory.mktemp("product")) as server:
-        server.wait_loaded()
-        yield server
-
-
 @pytest.fixture
-def client(product: Server) -> Iterator[httpx.Client]:
-    with product.client() as client:
+def client(full_server: Server) -> Iterator[httpx.Client]:
+    with full_server.client() as client:
         yield client
 
 
@@ -56,13 +47,13 @@ def test_every_model_of_the_repository_is_ready(client: httpx.Client) -> None:
 
 
 def test_info_tells_what_confines_the_processes_that_serve(
-    product: Server, client: httpx.Client
+    full_server: Server, client: httpx.Client
 ) -> None:
     """All that the kernel has for it, and its own words for every child of the server."""
     available = list(available_measures())
     confinement = client.get("/info").json()["confinement"]
     assert confinement == {"codecs": available, "predictors": available}
-    states = [Path(f"/proc/{pid}/status").read_text("ascii") for pid in product.children()]
+    states = [Path(f"/proc/{pid}/status").read_text("ascii") for pid in full_server.children()]
     assert len(states) > 2
     assert all("\nNoNewPrivs:\t1\n" in state for state in states)
     if "seccomp" in available:
@@ -83,7 +74,9 @@ def test_a_text_gets_its_emotions(client: httpx.Client) -> None:
 
 
 @pytest.mark.skipif(not BLNS.exists(), reason="the list of naughty strings is not beside us")
-def test_naughty_strings_get_200_or_422_and_no_echo(product: Server, client: httpx.Client) -> None:
+def test_naughty_strings_get_200_or_422_and_no_echo(
+    full_server: Server, client: httpx.Client
+) -> None:
     """Each of 515; the scores of those that are answered are finite and sum to one."""
     strings = json.loads(BLNS.read_text("utf-8"))
     assert len(strings) > 500
@@ -98,8 +91,8 @@ def test_naughty_strings_get_200_or_422_and_no_echo(product: Server, client: htt
             assert string not in response.text
     assert answered > 450
     client.get("/v2", headers={"X-Request-ID": "after-naughty-strings"})
-    product.wait_logged(request_id="after-naughty-strings")  # so all before it are there
-    log = product.text()
+    full_server.wait_logged(request_id="after-naughty-strings")  # so all before it are there
+    log = full_server.text()
     assert not [string for string in strings if len(string) > 12 and string in log]
 
 
@@ -185,7 +178,7 @@ def read_metrics(client: httpx.Client) -> dict[tuple[str, str], float]:
     return sums
 
 
-def test_jobs_of_clients_that_left_never_run(product: Server, client: httpx.Client) -> None:
+def test_jobs_of_clients_that_left_never_run(full_server: Server, client: httpx.Client) -> None:
     """Of 16 queued pictures 13 are given up: their jobs leave the queue, the others are done."""
     picture = a_picture()
     head = b"POST /segment?output=mask&timeout_ms=30000 HTTP/1.1\r\nHost: localhost\r\n"
@@ -193,7 +186,7 @@ def test_jobs_of_clients_that_left_never_run(product: Server, client: httpx.Clie
     request = head + b"Content-Length: %d\r\n\r\n" % len(picture) + picture
     queue, running_now = ("paddlepool_queue_depth", ""), ("paddlepool_inflight_requests", "")
     runs = ("paddlepool_predictor_infer_seconds_count", "")
-    connections = [product.connect() for _ in range(16)]
+    connections = [full_server.connect() for _ in range(16)]
     for connection in connections:
         connection.sendall(request)
     for connection in connections[3:]:
@@ -208,14 +201,14 @@ def test_jobs_of_clients_that_left_never_run(product: Server, client: httpx.Clie
     assert now[runs] - before[runs] <= 3 + 4
 
 
-def test_liveness_answers_while_predictors_use_every_core(product: Server) -> None:
+def test_liveness_answers_while_predictors_use_every_core(full_server: Server) -> None:
     """p99 within 50 ms under more pictures and texts than the machine can take."""
     picture = a_picture()
     stop = threading.Event()
     answers: list[int] = []
 
     def load(path: str, options: dict[str, Any]) -> None:
-        with product.client() as client:
+        with full_server.client() as client:
             while not stop.is_set():
                 answers.append(client.post(path, **options).status_code)
 
@@ -230,7 +223,7 @@ def test_liveness_answers_while_predictors_use_every_core(product: Server) -> No
     for thread in threads:
         thread.start()
     try:
-        assert_live_within(product, seconds=0.050)
+        assert_live_within(full_server, seconds=0.050)
     finally:
         stop.set()
         for thread in threads:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.codecs import pictures
-from tests.e2e.process import ROOT, Server, running
+from tests.e2e.process import Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
@@ -20,18 +20,8 @@ BACKGROUND = pictures.encoded(pictures.corners(640, 480), "PNG")
 
 
 @pytest.fixture(scope="module")
-def matting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Its codec processes may take long over a picture: the machine may be busy."""
-    settings = {"codec_timeout_seconds": 60, "timeout_default_ms": 30_000}
-    directory = tmp_path_factory.mktemp("scenes")
-    with running(ROOT / "model_repo", directory, settings=settings) as server:
-        server.wait_loaded()
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(matting: Server) -> Iterator[httpx.Client]:
-    with matting.client() as client:
+def client(full_server: Server) -> Iterator[httpx.Client]:
+    with full_server.client() as client:
         yield client
 
 
