@@ -267,9 +267,9 @@ def test_no_two_rooms_import_each_other() -> None:
 
 
 def test_no_module_and_no_room_is_large() -> None:
-    """300 lines a module; a tenth of all lines for the modules of one directory."""
+    """500 lines a module; a tenth of all lines for the modules of one directory."""
     lines = {name: path.read_text("utf-8").count("\n") for name, path in MODULES.items()}
-    assert {name: count for name, count in lines.items() if count > 300} == {}
+    assert {name: count for name, count in lines.items() if count > 500} == {}
     rooms: Counter[str] = Counter()
     for name, path in MODULES.items():
         rooms[str(path.parent.relative_to(ROOT))] += lines[name]
