@@ -66,6 +66,8 @@ def test_only_what_belongs_to_it_stands_still(
     suspension = Suspension()
     for step in steps:
         getattr(suspension, step)(*([] if step == "hold" else [process]))
+        if step == "hold" and steps[:2] == ["add", "hold"]:  # held: it stops before it leaves
+            wait_state(process, stopped=True)
     wait_state(process, stopped=stopped)
 
 
