@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app import __version__
-from app.api import docs, errors, info, metrics, openapi, pages
+from app.api import docs, errors, info, metrics, pages
 from app.api.compare import data
 from app.api.middleware.access import Access
 from app.api.middleware.agents import Agents
@@ -25,15 +25,10 @@ from app.api.middleware.limits import BodyLimits
 from app.api.middleware.quotas import Purses, QuotaLimits, Quotas
 from app.api.middleware.sites import Sites
 from app.api.middleware.traced import TRACE_ID, Traced
-from app.api.problems import (
-    ANY_STATUSES,
-    TASK_STATUSES,
-    ErrorForm,
-    documented,
-)
+from app.api.problems import ANY_STATUSES, TASK_STATUSES, ErrorForm, documented
 from app.api.routes import RouteTable
 from app.api.services import Services
-from app.api.v2 import config, health, infer, metadata, repository, shared_memory, stats
+from app.api.v2 import health, infer, metadata, repository, shared_memory, stats
 from app.api.v2.tensors import BINARY_HEADER
 from app.doors.door import Door
 from app.pipelines.task import Task
@@ -95,9 +90,7 @@ def build_application(
 ) -> FastAPI:
     """Everything HTTP around `services`. Where there are `keys`, requests must carry one."""
     settings, tasks = services.settings, tuple(tasks)
-    protocol = [
-        module.router() for module in (health, stats, metadata, config, repository, shared_memory)
-    ]
+    protocol = [module.router() for module in (health, stats, metadata, repository, shared_memory)]
     # Routes are tried in order: first those that do work, whose time counts.
     mounts = [
         *(_Mount(task.endpoints(settings), TASK_STATUSES) for task in tasks),
@@ -145,11 +138,11 @@ def build_application(
         answers = documented(
             *ANY_STATUSES, *mount.statuses, protocol=mount.protocol, form=mount.errors
         )
-        openapi.title(mount.router)
+        docs.title(mount.router)
         app.include_router(mount.router, responses=answers)
     models: list[type[BaseModel]] = [door.errors.model for door in doors]
     # FastAPI's own way to have another document than its own.
-    app.openapi = lambda: openapi.document(  # type: ignore[method-assign]
+    app.openapi = lambda: docs.document(  # type: ignore[method-assign]
         app, models, needs_key=bool(keys)
     )
     return app

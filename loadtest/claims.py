@@ -34,9 +34,8 @@ from harness import ROOT
 from tqdm import tqdm
 
 from app.backends.process import BACKEND_ENVIRONMENT, TUNED_ALLOCATOR, ProcessBackend
-from app.commands.paddle_noise import silence
 from app.commands.pull import default_cache
-from app.commands.repository import add_repository_option, open_repository, read_version
+from app.commands.shared import add_repository_option, open_repository, read_version, silence
 from app.comparison.plot import check_plot, plot_comparison
 from app.comparison.run import Plan, compare
 from app.contracts.errors import ConfigError, PaddlepoolError

@@ -1,14 +1,16 @@
-"""Which model and instance group a request asks, and for how long: three parameters in the query of
-every task's endpoint, whatever its format."""
+"""Which model and instance group a request names, and for how long: three parameters in the query
+of every task's endpoint, whatever its format. Reply headers say which of them answered."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import Depends, Query
 from pydantic import BaseModel, ConfigDict
 
 from app.contracts.errors import InvalidParameter
+from app.dataplane import Answer
 from app.settings import Settings
 
 ModelParameter = Annotated[
@@ -87,3 +89,17 @@ def split_model(model: str | None) -> tuple[str | None, int | None]:
     if not (version.isascii() and version.isdecimal() and len(version) <= 9):
         raise InvalidParameter("model is not `name` or `name@version` with an integer version")
     return name, int(version)
+
+
+def server_timing(stages: Mapping[str, float]) -> str:
+    """The W3C Server-Timing header; `stages` in seconds, the header in milliseconds."""
+    return ", ".join(f"{name};dur={seconds * 1000:.2f}" for name, seconds in stages.items())
+
+
+def answer_headers(answer: Answer) -> dict[str, str]:
+    """X-Model, X-Predictor and Server-Timing of an answered request."""
+    return {
+        "X-Model": f"{answer.model}@{answer.version}",
+        "X-Predictor": answer.group,
+        "Server-Timing": server_timing(answer.stages),
+    }

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from app.commands.repository import add_repository_option, open_repository, read_version
+from app.commands.shared import add_repository_option, open_repository, read_version
 
 REQUESTS = 20
 FOR_CLAIMS = ("repository", "requests", "json", "plot", "docs")

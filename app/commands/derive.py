@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.commands.repository import add_repository_option, open_repository, read_version
+from app.commands.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import PaddlepoolError
 
 PICTURES = ("docs/images/astronaut.jpg", "training/u2netp/pictures/*.jpg")

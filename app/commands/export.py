@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from app.commands.paddle_noise import silence
-from app.commands.repository import add_repository_option, repository_root
+from app.commands.shared import add_repository_option, repository_root, silence
 from app.export.manifest import ORIGINS
 
 NETWORKS = ("bert", "mnist", "u2net", "u2netp")

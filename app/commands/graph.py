@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from app.commands.repository import add_repository_option, open_repository, read_version
+from app.commands.shared import add_repository_option, open_repository, read_version
 
 TOP = 15
 

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.commands.models_quality import add_quality_options, check_quality_options, verify_quality
-from app.commands.models_seal import add_seal, run_seal
-from app.commands.models_sync import add_sync, run_sync
-from app.commands.repository import add_repository_option, open_repository, read_version
-from app.commands.tables import print_table, shape_text
+from app.commands.shared import (
+    add_repository_option,
+    open_repository,
+    print_table,
+    read_version,
+    repository_root,
+)
 
 if TYPE_CHECKING:
+    from app.contracts.tensors import TensorSpec
     from app.engine.registry.model import ServedModel
     from app.repository.layout import ModelFiles, ModelRepository
+
+    Actions = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -193,11 +204,8 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
         f"queue of {batching.max_queue_size} per instance",
     }
     print_table([(f"{label}:", value) for label, value in facts.items()])
-    rows = [("TENSOR", "NAME", "DTYPE", "SHAPE")]
-    for kind, specs in (("input", manifest.inputs), ("output", manifest.outputs)):
-        rows += [(kind, spec.name, spec.dtype, shape_text(spec)) for spec in specs]
     print()
-    print_table(rows)
+    _print_tensors(manifest.inputs, manifest.outputs)
     groups = [("GROUP", "BACKEND", "COUNT", "THREADS", "START", "OPTIONS")]
     for group in config.instance_group:
         name = f"{group.name} (default)" if group.name == config.default_group else group.name
@@ -216,6 +224,15 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
     return 0
 
 
+def _print_tensors(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    rows = [("TENSOR", "NAME", "DTYPE", "SHAPE")]
+    for kind, specs in (("input", inputs), ("output", outputs)):
+        for spec in specs:
+            sizes = ("any" if size == -1 else str(size) for size in spec.shape)
+            rows.append((kind, spec.name, spec.dtype, " × ".join(sizes) or "scalar"))
+    print_table(rows)
+
+
 def _pairs(values: Mapping[str, object]) -> str:
     return ", ".join(f"{key} {_word(value)}" for key, value in values.items())
 
@@ -230,3 +247,82 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
+
+
+def add_seal(actions: Actions) -> None:
+    seal = actions.add_parser(
+        "seal", help="write the manifest of a Paddle or ONNX program that was exported elsewhere"
+    )
+    seal.add_argument(
+        "directory",
+        type=Path,
+        metavar="MODEL/VERSION",
+        help="holds NAME.json or NAME.pdmodel, and NAME.pdiparams unless it has no parameters; "
+        "or NAME.onnx",
+    )
+    seal.add_argument("--source", default="", help="free text: where the weights came from")
+    seal.add_argument("--licence", default="", help="licence of the weights")
+
+
+def run_seal(args: argparse.Namespace) -> int:
+    from app.backends.process import ProcessBackend
+    from app.export.seal import seal
+
+    sealed = seal(
+        args.directory.resolve(),
+        open_predictor=ProcessBackend(),
+        source=args.source,
+        licence=args.licence,
+    )
+    _print_tensors(sealed.inputs, sealed.outputs)
+    print()
+    facts = {
+        "rows": {
+            True: "independent: requests may share a run",
+            False: "not independent: each request runs alone",
+            None: "none: the first axis is fixed",
+        }[sealed.independent],
+        "onednn": sealed.onednn or "equals the native kernels",
+        "config.toml": "written" if sealed.config else "left as it is",
+    }
+    if sealed.unproven:
+        facts["self-test"] = (
+            f"knows only dtype and shape of {', '.join(sealed.unproven)}: empty for random input"
+        )
+    print_table([(f"{label}:", value) for label, value in facts.items()])
+    return 0
+
+
+def add_sync(actions: Actions) -> None:
+    sync = actions.add_parser(
+        "sync", help="copy models from s3://, gs://, hf:// or a directory, and verify them"
+    )
+    sync.add_argument("address", metavar="ADDRESS", help="holds MODEL/config.toml, MODEL/VERSION/…")
+    sync.add_argument(
+        "--end-with-input",
+        action="store_true",
+        help="end when standard input does: for programs that start this one",
+    )
+    add_repository_option(sync)
+
+
+def run_sync(args: argparse.Namespace) -> int:
+    """Exit code 0 also when single versions are refused: they are named and not served."""
+    from app.sources.remote import Source
+    from app.sources.sync import lines_of, sync
+
+    # As an exception, so that what is half copied is removed.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    if args.end_with_input:
+        threading.Thread(target=_end_with_input, daemon=True).start()
+    changes = sync(Source(args.address), repository_root(args.repository))
+    for line in lines_of(changes):
+        print(line)
+    return 0
+
+
+def _end_with_input() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    # In the main thread, which may hang in a call that only a signal of its own interrupts.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)

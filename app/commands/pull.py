@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 from app.commands.derive import derive_program
-from app.commands.paddle_noise import silence
-from app.commands.repository import add_repository_option, repository_root
+from app.commands.shared import add_repository_option, repository_root, silence
 from app.contracts.errors import PaddlepoolError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.commands.repository import add_repository_option, open_repository, read_version
+from app.commands.shared import add_repository_option, open_repository, read_version
 
 if TYPE_CHECKING:
     from app.contracts.tensors import Tensors

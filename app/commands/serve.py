@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +39,6 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Exit codes: 0 drained, 1 second signal, 3 bad configuration."""
     import gc
     import logging
-    import os
 
     from pydantic import ValidationError
 
@@ -112,3 +113,20 @@ def _form(wanted: str) -> logging.Formatter:
 def _refuse(reason: str) -> int:
     print(f"paddlepool serve: {reason}", file=sys.stderr)
     return EXIT_BAD_CONFIGURATION
+
+
+def main() -> int:
+    """Serve for another command: ends when standard input does, and so with whoever started it."""
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    return run(parser.parse_args())
+
+
+def _end_with_input() -> None:
+    sys.stdin.read()
+    os._exit(0)  # its child processes end when their pipes close
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,7 +9,7 @@ import argparse
 import sys
 from functools import partial
 
-from app.commands.repository import add_repository_option, open_repository, read_version
+from app.commands.shared import add_repository_option, open_repository, read_version
 
 REQUESTS = 40
 """Runs of each group alone with --groups."""

@@ -16,16 +16,13 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.forms import media_type
 from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
-from app.api.replies import answer_headers
-from app.api.routing import RoutingDep
+from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
-from app.api.uploads import RAW_TYPES
+from app.api.uploads import RAW_TYPES, media_type
 from app.contracts.errors import FileMissing, UnsupportedMediaType
-from app.doors.bodies import json_object, picture_in_base64, refused
-from app.doors.door import Door, task_route
+from app.doors.door import Door, json_object, picture_in_base64, refused, task_route
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.pipelines.sentiment.router import classify

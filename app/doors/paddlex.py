@@ -16,11 +16,9 @@ from pydantic import BaseModel, Field
 
 from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
-from app.api.replies import answer_headers
-from app.api.routing import RoutingDep
+from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
-from app.doors.bodies import json_object, picture_in_base64, refused
-from app.doors.door import Door, task_route
+from app.doors.door import Door, json_object, picture_in_base64, refused, task_route
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings

@@ -11,15 +11,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from app.api.forms import FORM, media_type, read_form
 from app.api.problems import ErrorForm, Fault
-from app.api.replies import answer_headers
-from app.api.routing import RoutingDep
+from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
-from app.api.uploads import FIELD_BYTES
+from app.api.uploads import FIELD_BYTES, FORM, media_type, read_form
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
-from app.doors.bodies import NOT_FETCHED, refused
-from app.doors.door import Door, task_route
+from app.doors.door import NOT_FETCHED, Door, refused, task_route
 from app.pipelines.segment.request import SegmentRequest, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings

@@ -14,12 +14,10 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.problems import ErrorForm, Fault
-from app.api.replies import answer_headers
-from app.api.routing import RoutingDep
+from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
 from app.contracts.errors import InvalidParameter, TextEmpty
-from app.doors.bodies import refused
-from app.doors.door import Door, task_route
+from app.doors.door import Door, refused, task_route
 from app.pipelines.sentiment.router import classify
 from app.pipelines.sentiment.settings import SentimentSettings
 from app.pipelines.sentiment.texts import WholeTexts

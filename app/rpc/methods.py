@@ -8,9 +8,9 @@ from typing import Any
 from google.protobuf import json_format  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from app.api.replies import answer_headers
+from app.api.routing import answer_headers
 from app.api.services import Services
-from app.api.v2 import config, health, metadata, repository, stats
+from app.api.v2 import health, metadata, repository, stats
 from app.contracts.errors import InvalidParameter, InvalidTensor, ModelNotFound, ModelNotReady
 from app.rpc.calls import Call, Method
 from app.rpc.infer_messages import infer_message, read_parameters, read_version
@@ -103,7 +103,7 @@ async def _model_metadata(services: Services, request: Any) -> dict[str, Any]:
 
 
 async def _model_config(services: Services, request: Any) -> dict[str, Any]:
-    return {"config": config.config_of(services, request.name, read_version(request.version))}
+    return {"config": metadata.config_of(services, request.name, read_version(request.version))}
 
 
 async def _model_statistics(services: Services, request: Any) -> dict[str, Any]:

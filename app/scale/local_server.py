@@ -29,7 +29,7 @@ class LocalServer:
             [
                 sys.executable,
                 "-m",
-                "app.commands.serve_until_closed",
+                "app.commands.serve",
                 *("--host", HOST, "--port", str(self.port)),
             ],
             stdin=subprocess.PIPE,

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from fastapi import APIRouter
 
-from app.api.error_codes import WHEN, error_codes, with_table
-from app.api.errors import STATUS
+from app.api.errors import STATUS, WHEN, error_codes, with_table
 from app.contracts import errors
 from app.contracts.errors import (
     BackendError,
@@ -59,7 +58,7 @@ def test_every_error_happens_somewhere() -> None:
 
 
 def test_every_code_is_documented() -> None:
-    """docs/errors.md is what `python -m app.api.error_codes` makes of it."""
+    """docs/errors.md is what `python -m app.api.errors` makes of it."""
     page = PAGE.read_text("utf-8")
     assert with_table(page) == page
     assert all(f"| `{code}` |" in page for code in WHEN)

@@ -12,9 +12,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.testclient import TestClient
 
 from app.api.errors import install
+from app.api.routes import TaskRoute
 from app.api.routing import RoutingDep
 from app.api.services import ServicesDep
-from app.api.task_routes import TaskRoute
 from tests.api.fakes import make_settings
 
 GOOD = '{"text": "好"}'

@@ -15,8 +15,7 @@ from app.dataplane import Answer, DataPlane
 from app.doors.opened import open_doors
 from app.pipelines import PIPELINES
 from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
-from app.pipelines.sentiment.pipeline import TextScores
-from app.pipelines.sentiment.scores import Score
+from app.pipelines.sentiment.pipeline import Score, TextScores
 from app.pipelines.task import load_tasks
 from tests.api.fakes import Client, make_services, make_settings, no_lifespan
 

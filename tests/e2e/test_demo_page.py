@@ -18,7 +18,7 @@ from PIL import Image
 from playwright._impl._driver import compute_driver_executable
 from playwright.sync_api import Browser, FilePayload, Page, expect
 
-from app.api.error_codes import error_codes
+from app.api.errors import error_codes
 from tests.codecs import heic_samples, pictures
 from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
 from tests.e2e.process import PATIENCE, ROOT, Server, running

@@ -34,10 +34,13 @@ from app.pipelines.sentiment.pipeline import (
     SentimentPipeline,
     TextScores,
     open_pipeline,
+    open_tokenizer,
+    rank,
+    softmax,
+    tensors_of,
+    tokenise,
 )
-from app.pipelines.sentiment.scores import rank, softmax
 from app.pipelines.sentiment.texts import TextLimits, WholeTexts, check_texts
-from app.pipelines.sentiment.tokens import open_tokenizer, tensors_of, tokenise
 from tests.engine.fakes import calling
 
 LABELS = ["angry", "happy", "neutral", "surprise", "sad", "fear"]

@@ -14,9 +14,8 @@ from starlette.testclient import TestClient
 from app.api.errors import install
 from app.dataplane import Answer
 from app.observability.metrics import Metrics
-from app.pipelines.sentiment.pipeline import TextScores
+from app.pipelines.sentiment.pipeline import Score, TextScores
 from app.pipelines.sentiment.router import build_router
-from app.pipelines.sentiment.scores import Score
 from tests.api.fakes import make_settings
 
 SECRET = "独一无二的秘密"

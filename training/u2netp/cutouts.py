@@ -20,7 +20,7 @@ from app.backends.process import ProcessBackend
 from app.codecs.decode import decode
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import Pixels
-from app.commands.repository import add_repository_option, open_repository, read_version
+from app.commands.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import PaddlepoolError
 from app.contracts.ports import Predictor
 from app.pipelines.segment import matte

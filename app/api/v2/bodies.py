@@ -9,8 +9,7 @@ import orjson
 
 from app.api.offload import LARGE_BYTES
 from app.api.v2.documents import Expected, ReplyForm, read_document
-from app.api.v2.strings import classified, write_strings
-from app.api.v2.tensors import BINARY_HEADER, NAMES, as_object
+from app.api.v2.tensors import BINARY_HEADER, NAMES, as_object, classified, write_strings
 from app.contracts.errors import InvalidTensor
 from app.contracts.tensors import Array, Tensors
 from app.dataplane import TensorRequest

@@ -7,8 +7,8 @@ from starlette.responses import JSONResponse, Response
 
 from app.api.problems import documented
 from app.api.services import Services, ServicesDep
+from app.api.v2.metadata import add_by_version
 from app.api.v2.tasks import check_ready, check_version, task_named
-from app.api.v2.version_routes import add_by_version
 from app.contracts.errors import ModelNotReady
 
 

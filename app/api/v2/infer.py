@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.offload import beside_the_loop
 from app.api.problems import documented
-from app.api.replies import answer_headers
+from app.api.routing import answer_headers
 from app.api.services import ServicesDep
 from app.api.v2.answering import check_size, infer_tensors
 from app.api.v2.bodies import (
@@ -18,8 +18,8 @@ from app.api.v2.bodies import (
     write_reply,
     written_size,
 )
+from app.api.v2.metadata import add_by_version
 from app.api.v2.tensors import BINARY_HEADER
-from app.api.v2.version_routes import add_by_version
 from app.contracts.errors import FileTooLarge, InvalidTensor
 from app.settings import Settings
 

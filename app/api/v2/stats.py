@@ -9,8 +9,8 @@ from fastapi import APIRouter
 
 from app.api.problems import documented
 from app.api.services import Services, ServicesDep
+from app.api.v2.metadata import add_by_version
 from app.api.v2.tasks import VERSION, check_version, model_of, task_named
-from app.api.v2.version_routes import add_by_version
 from app.engine.pool.statistics import Duration, Stages
 from app.engine.registry.model import ServedModel
 

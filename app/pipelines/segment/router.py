@@ -12,10 +12,9 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from app.api.offload import base64_parts, beside_the_loop
-from app.api.replies import answer_headers
-from app.api.routing import ROUTING, Routing
+from app.api.routes import TaskRoute
+from app.api.routing import ROUTING, Routing, answer_headers
 from app.api.services import ServicesDep
-from app.api.task_routes import TaskRoute
 from app.api.uploads import read_upload
 from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer

@@ -9,9 +9,8 @@ from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
 from app.pipelines.sentiment.parameters import read_parameters
-from app.pipelines.sentiment.scores import label_agreement
+from app.pipelines.sentiment.pipeline import label_agreement, open_tokenizer, tensors_of, tokenise
 from app.pipelines.sentiment.texts import TextLimits, check_texts
-from app.pipelines.sentiment.tokens import open_tokenizer, tensors_of, tokenise
 
 SENTENCE = "今天加班到很晚才回家，楼下的小店居然还亮着灯，老板笑着问我要不要来一碗热汤面。"
 CHARACTERS = (6, 12, 20, 28, 40, 56, 80, 120, 160)

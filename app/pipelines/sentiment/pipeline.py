@@ -8,24 +8,141 @@ memory grow without end. A job for each text would be that much more to queue an
 
 from __future__ import annotations
 
+import os
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from app.awaiting import result_of
 from app.contracts.caller import CALLER
-from app.contracts.errors import DeadlineExceeded, ModelOutputInvalid, Overloaded
+from app.contracts.errors import ConfigError, DeadlineExceeded, ModelOutputInvalid, Overloaded
 from app.contracts.ports import Clock, Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Array, Tensors
 from app.pipelines.sentiment.parameters import Parameters, read_parameters
-from app.pipelines.sentiment.scores import Score, rank, softmax
-from app.pipelines.sentiment.texts import WholeTexts, cut
-from app.pipelines.sentiment.tokens import Tokenised, open_tokenizer, tensors_of, tokenise
+from app.pipelines.sentiment.texts import WholeTexts, cut, nothing_to_read
+
+
+class Tokenised(NamedTuple):
+    """One text: the ids that the model reads, its two markers included, the bucket that holds
+    them, and whether the text had more."""
+
+    ids: Sequence[int]
+    bucket: int
+    truncated: bool
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
+
+    @property
+    def padding(self) -> int:
+        """How many are added to fill the bucket."""
+        return self.bucket - len(self.ids)
+
+
+def open_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
+    """The tokenizer of a version directory, cutting at `max_tokens`; raises ConfigError."""
+    # One request's texts are read by one thread of ours: the library's own threads would fight
+    # with the predictors for the cores, and it warns when they exist and the process forks.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        return _tokenizer(path.read_text("utf-8"), max_tokens)
+    except Exception as error:  # the Rust binding raises bare Exception
+        raise ConfigError(f"{path.name} of {path.parent.parent.name} is not a tokenizer") from error
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
+    """Built once for all versions that have the same: it takes 15 ms, and the interpreter lock
+    with it, so that no request would be answered meanwhile."""
+    tokenizer = Tokenizer.from_str(text)
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # a "[SEP]" that someone typed is text, not a marker
+    tokenizer.enable_truncation(max_tokens)
+    return tokenizer
+
+
+def tokenise(
+    texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int]
+) -> tuple[Tokenised, ...]:
+    """Each text in the smallest of the rising `lengths` that holds its tokens.
+
+    Raises TextEmpty for a text of which the tokenizer keeps nothing.
+    """
+    markers = tokenizer.num_special_tokens_to_add(False)
+    # Unlike encode(), encode_batch_fast() gives up the interpreter lock while it works.
+    encodings = tokenizer.encode_batch_fast(list(texts))
+    tokenised = []
+    for position, encoding in enumerate(encodings, 1):
+        ids = encoding.ids
+        if len(ids) <= markers:
+            raise nothing_to_read(position, len(texts), received=len(texts[position - 1]))
+        bucket = lengths[bisect_left(lengths, len(ids))]
+        tokenised.append(Tokenised(ids, bucket, bool(encoding.overflowing)))
+    return tuple(tokenised)
+
+
+def tensors_of(texts: Sequence[Tokenised], *, pad_id: int) -> Tensors:
+    """Texts of one bucket as int64 [texts, bucket] tensors."""
+    shape = (len(texts), texts[0].bucket)
+    input_ids = np.full(shape, pad_id, np.int64)
+    attention_mask = np.zeros(shape, np.int64)
+    for row, text in enumerate(texts):
+        input_ids[row, : text.tokens] = text.ids
+        attention_mask[row, : text.tokens] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+class Score(NamedTuple):
+    """One label with its probability; `label_zh` is None where the model names none.
+
+    A named tuple, because a request of 32 texts has 192 of them and a frozen dataclass takes longer
+    to make.
+    """
+
+    label: str
+    label_zh: str | None
+    score: float
+
+
+def softmax(logits: Array) -> NDArray[np.float64]:
+    """Rows of [texts, labels], all finite, to probabilities, in float64."""
+    exact = logits.astype(np.float64)
+    powers = np.exp(exact - exact.max(axis=1, keepdims=True))
+    probabilities: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+def rank(
+    probabilities: NDArray[np.float64],
+    *,
+    labels: Sequence[str],
+    labels_zh: Sequence[str] | None,
+) -> tuple[tuple[Score, ...], ...]:
+    """Every row's labels by falling probability; equal ones keep the order of the labels."""
+    translated = labels_zh if labels_zh is not None else [None] * len(labels)
+    order = np.argsort(-probabilities, axis=1, kind="stable").tolist()
+    return tuple(
+        tuple(Score(labels[i], translated[i], row[i]) for i in best)
+        for row, best in zip(probabilities.tolist(), order, strict=True)
+    )
+
+
+def label_agreement(found: Tensors, expected: Tensors) -> float:
+    """The share of texts that get the same label; logits are (texts, labels)."""
+    [ours], [theirs] = found.values(), expected.values()
+    return float(np.mean(ours.argmax(axis=-1) == theirs.argmax(axis=-1)))
+
 
 MAX_PENDING = 64
 """Requests that may wait for the tokenizer; the longest request takes it under 0.1 s."""

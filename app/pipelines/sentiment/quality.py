@@ -11,8 +11,7 @@ import numpy as np
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
 from app.pipelines.sentiment.parameters import read_parameters
-from app.pipelines.sentiment.scores import softmax
-from app.pipelines.sentiment.tokens import open_tokenizer, tensors_of, tokenise
+from app.pipelines.sentiment.pipeline import open_tokenizer, softmax, tensors_of, tokenise
 from app.quality.files import read_jsonl
 from app.quality.labels import BINS, Floats, Quality, measure, text_key
 from app.quality.ports import Bench, Findings, Source, Table

@@ -10,10 +10,9 @@ from fastapi import APIRouter, Body, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.replies import answer_headers
-from app.api.routing import ROUTING, Routing, RoutingDep
+from app.api.routes import TaskRoute
+from app.api.routing import ROUTING, Routing, RoutingDep, answer_headers
 from app.api.services import Services, ServicesDep
-from app.api.task_routes import TaskRoute
 from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
 from app.pipelines.sentiment.pipeline import TextScores

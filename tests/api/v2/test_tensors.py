@@ -25,8 +25,7 @@ from app.api.v2.bodies import (
     write_reply,
 )
 from app.api.v2.documents import Expected, ReplyForm
-from app.api.v2.strings import classified
-from app.api.v2.tensors import DATATYPES, read_inputs
+from app.api.v2.tensors import DATATYPES, classified, read_inputs
 from app.contracts.errors import InvalidTensor
 from app.contracts.task_tensors import STRINGS, strings_of
 from app.contracts.tensors import TensorSpec

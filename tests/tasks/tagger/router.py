@@ -5,8 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict
 
-from app.api.replies import answer_headers
-from app.api.routing import RoutingDep
+from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
 from app.settings import Settings
 from tests.tasks.tagger.settings import TaggerSettings

@@ -1,8 +1,11 @@
-"""Which model repository a command works on, and the version in it that it is asked about."""
+"""What commands share: the model repository they work on, tables, and a Paddle that is quiet."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,3 +50,17 @@ def read_version(repository: ModelRepository, name: str, version: int | None) ->
     if not versions:
         raise ManifestError(f"{name}: no version with a manifest is published")
     return repository.read(name, versions[0] if version is None else version)
+
+
+def print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def silence() -> None:
+    """Silence what no user of a command can act on. Call before Paddle is imported."""
+    os.environ.setdefault("GLOG_minloglevel", "2")
+    # A C++ build tool for custom operators, which this project has none of.
+    warnings.filterwarnings("ignore", message="No ccache found")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands.repository import repository_root
+from app.commands.shared import repository_root
 
 
 def test_the_option_wins_over_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
