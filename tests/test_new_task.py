@@ -102,17 +102,6 @@ def test_the_new_task_answers(client: TestClient, text: str, expected: list[str]
     }
 
 
-def test_its_errors_are_those_of_every_task(client: TestClient) -> None:
-    """The one table of codes and statuses."""
-    for reply, status, code in (
-        (tag(client, "123"), 422, "text_empty"),
-        (tag(client, "x", "?model=nobody"), 404, "model_not_found"),
-        (tag(client, "x", "?predictor=nobody"), 422, "invalid_parameter"),
-        (client.post("/tag", json={"text": 1}), 422, "invalid_parameter"),
-    ):
-        assert (reply.status_code, reply.json()["code"]) == (status, code)
-
-
 def test_its_body_limit_is_enforced(client: TestClient) -> None:
     """The one it declares, set by its variable: 1,000 bytes pass and 1,001 do not."""
     fits = b'{"text": "' + b"x" * (1_000 - 12) + b'"}'
@@ -184,13 +173,6 @@ def test_without_its_line_a_task_does_not_exist(repository: Path) -> None:
         info = client.get("/info").json()
         assert "'tagger', there are segment, sentiment" in info["models"][0]["reason"]
         assert "tagger_max_tags" not in info["limits"]
-
-
-def test_nothing_else_knows_the_task() -> None:
-    """No line of the product, nor of its generic tests, names it."""
-    assert not [
-        path for path in (ROOT / "app").rglob("*.py") if "tagger" in path.read_text("utf-8")
-    ]
 
 
 def test_the_documentation_shows_the_task_as_it_is() -> None:

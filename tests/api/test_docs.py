@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from typing import Any
@@ -91,27 +90,6 @@ def test_docs_load_nothing_from_elsewhere(product: Client) -> None:
     assert "http" not in (STATIC / "docs.js").read_text()
     assert product.get("/docs/nothing.js").status_code == 404
     assert product.get("/docs/..%2Fdocs.html").status_code == 404
-
-
-def test_assets_are_sent_compressed_to_those_who_can_read_it(product: Client) -> None:
-    """And as they are to everyone else."""
-    path = "/docs/swagger-ui.css"
-    packed = product.get(path, headers={"Accept-Encoding": "gzip"})
-    plain = product.get(path, headers={"Accept-Encoding": "identity"})
-    assert packed.headers["content-encoding"] == "gzip"
-    tag = {"If-None-Match": packed.headers["etag"]}
-    assert product.get(path, headers=tag).status_code == 304
-    assert "content-encoding" not in plain.headers
-    expected = gzip.decompress((STATIC / "swagger-ui.css.gz").read_bytes())
-    assert plain.content == packed.content == expected
-
-
-def test_the_pages_lead_to_each_other(product: Client) -> None:
-    """From the interface and its errors back to what people see."""
-    for page in ("/docs", "/docs/errors"):
-        text = product.get(page).text
-        for address in ("/", "/compare", "/docs", "/docs/errors"):
-            assert f'href="{address}"' in text, (page, address)
 
 
 def test_the_page_of_errors_has_every_type(product: Client) -> None:

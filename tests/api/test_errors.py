@@ -131,14 +131,6 @@ def test_errors_under_v2_have_the_shape_of_its_protocol() -> None:
     assert list(missing.json()) == ["error"]
 
 
-def test_unknown_paths_and_methods_are_problems_too(client: Client) -> None:
-    """404 and 405 have the same shape as every error."""
-    assert_problem(client.get("/nothing"), 404, "not_found")
-    response = client.get("/sentiment")
-    assert_problem(response, 405, "method_not_allowed")
-    assert response.headers["allow"] == "POST"
-
-
 def test_405_names_every_method_of_the_path(client: Client) -> None:
     """Also where a path has a route for each."""
     response = client.send("OPTIONS", "/v2/systemsharedmemory/status")
@@ -183,10 +175,3 @@ def test_a_wrong_field_is_named_with_its_limit(client: Client) -> None:
     assert [fault["field"] for fault in problem["errors"]] == ["body.top_k", "body.weight"]
     assert "less than or equal to 6" in problem["detail"]
     assert (problem["limit"], problem["received"]) == (6, 7)
-
-
-def test_a_path_that_no_encoding_knows_is_answered(client: Client) -> None:
-    """Whatever is in it, the reply is ASCII."""
-    response = client.get("/%ff%00<script>alert(1)</script>")
-    assert_problem(response, 404, "not_found")
-    assert "<script>" not in response.text

@@ -1,9 +1,10 @@
-"""The product's application with its doors over a data plane that opens no picture."""
+"""The product's application, its doors included, over a data plane that opens no picture."""
 
 from __future__ import annotations
 
 import base64
 import functools
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from tests.api.fakes import Client, make_services, make_settings, no_lifespan
 
 PICTURE = b"\xff\xd8 not opened by the API process"
 IN_BASE64 = base64.b64encode(PICTURE).decode()
-STAGES = {"infer": 0.1}
+STAGES = {"queue": 0.0, "infer": 0.1}
 SCORES = (Score("happy", "快乐", 0.75), Score("sad", "悲伤", 0.25))
 
 
@@ -36,6 +37,8 @@ class FakePlane:
         self.options: list[dict[str, Any]] = []
         self.error: PaddlepoolError | None = None
         self.before_reading: PaddlepoolError | None = None
+        self.image = b"encoded"
+        self.scores: tuple[Score, ...] = SCORES
         self.box = Box(top=1, left=2, width=3, height=4)
 
     async def run(self, task: str, payload: Any, **options: Any) -> Answer:
@@ -52,7 +55,7 @@ class FakePlane:
 
     def _mask(self, asked: SegmentRequest) -> SegmentResult:
         return SegmentResult(
-            image=b"encoded",
+            image=self.image,
             format=asked.format,
             output=asked.output,
             width=3,
@@ -63,8 +66,10 @@ class FakePlane:
         )
 
     def _scores(self, texts: list[str]) -> tuple[TextScores, ...]:
-        one = TextScores(scores=SCORES, tokens=3, truncated=False, padding=0)
-        return tuple(one for _ in texts)
+        return tuple(
+            TextScores(scores=self.scores, tokens=3, truncated="长" in text, padding=4)
+            for text in texts
+        )
 
     @property
     def picture(self) -> SegmentRequest:
@@ -76,10 +81,10 @@ class FakePlane:
 class Doors:
     """A client of all doors, and the data plane behind them."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, operations: Executor | None = None, **settings: Any) -> None:
         self.plane = FakePlane()
         tasks = load_tasks(PIPELINES)
-        services = make_services(make_settings(**settings))
+        services = make_services(make_settings(**settings), operations=operations)
         self.services = replace(services, dataplane=cast(DataPlane, self.plane))
         self.client = Client(
             build_application(

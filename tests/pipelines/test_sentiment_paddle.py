@@ -123,17 +123,6 @@ def test_a_text_scores_the_same_alone_and_in_every_batch(
     assert max(batches.rows) > 1, "nothing was batched, so nothing was tested"
 
 
-def test_concurrent_requests_share_batches(client: TestClient, batches: Batches) -> None:
-    """Texts of one bucket from different requests meet in one predictor run."""
-    expected = scores(client, [TEXTS[0]])[0]
-    batches.rows.clear()
-    with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda _: scores(client, [TEXTS[0]])[0], range(64)))
-    assert sum(batches.rows) == 64
-    assert max(batches.rows) > 1
-    assert all(abs(row[label] - expected[label]) <= 1e-4 for row in found for label in row)
-
-
 @pytest.mark.nightly
 def test_naughty_strings_end_to_end(client: TestClient) -> None:
     """T4: each is 200 with six finite scores of sum 1, or 422; and all together as well."""

@@ -135,10 +135,6 @@ def at_once(call: Coroutine[Any, Any, T]) -> T:
     return value
 
 
-def by_label(result: TextScores) -> dict[str, float]:
-    return {score.label: score.score for score in result.scores}
-
-
 class Spent:
     """A Quota without limits."""
 
@@ -289,16 +285,6 @@ def test_labels_come_best_first_with_their_chinese_names() -> None:
 # --- whole pipeline -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("invisible", ["\u200b", "\u200e", "\ufeff", "\x00", "\u202e"])
-def test_invisible_characters_do_not_change_the_tokens(
-    pipeline: SentimentPipeline, invisible: str
-) -> None:
-    """T4: the BERT normaliser drops them, so the scores are those of the text without them."""
-    [plain] = classify(pipeline, ["我很高兴"])
-    [odd] = classify(pipeline, [f"我{invisible}很{invisible}高兴"])
-    assert by_label(plain) == by_label(odd)
-
-
 def test_more_waiting_requests_than_allowed_are_refused_at_once(info: ModelInfo) -> None:
     """The executor's queue is bounded: what would wait without end gets Overloaded instead."""
     gate = threading.Event()
@@ -372,6 +358,8 @@ def test_a_request_past_its_deadline_is_not_tokenised(info: ModelInfo, texts: li
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"inputs": (TensorSpec("image", "float32", (-1, 784)),)}, "takes image"),
+        ({"outputs": (TensorSpec("d0", "float32", (-1, 1, 320, 320)),)}, "expects one tensor"),
         ({"labels": []}, "parameters.labels"),
         ({"labels_zh": ["一"]}, "1 labels_zh for 6 labels"),
         ({"buckets": [32, 16]}, "buckets must rise"),
@@ -385,26 +373,12 @@ def test_a_request_past_its_deadline_is_not_tokenised(info: ModelInfo, texts: li
 def test_wrong_parameters_name_the_fault(
     info: ModelInfo, executor: ThreadPoolExecutor, change: dict[str, Any], message: str
 ) -> None:
-    """A model whose config.toml is wrong does not load, and the operator reads why."""
-    wrong = ModelInfo(directory=info.directory, parameters=PARAMETERS | change)
+    """A model that has other tensors or a wrong config.toml does not load, and it says why."""
+    if not {"inputs", "outputs"} & change.keys():
+        change = {"parameters": PARAMETERS | change}
+    wrong = ModelInfo(directory=info.directory, **change)
     with pytest.raises(ConfigError, match=message):
         open_pipeline(wrong, executor=executor)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"inputs": (TensorSpec("image", "float32", (-1, 784)),)}, "takes image"),
-        ({"outputs": (TensorSpec("d0", "float32", (-1, 1, 320, 320)),)}, "expects one tensor"),
-    ],
-    ids=["inputs", "outputs"],
-)
-def test_a_model_of_another_task_is_refused(
-    info: ModelInfo, executor: ThreadPoolExecutor, change: dict[str, Any], message: str
-) -> None:
-    """The tensors of the static program decide, before a request does."""
-    with pytest.raises(ConfigError, match=message):
-        open_pipeline(ModelInfo(directory=info.directory, **change), executor=executor)
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", "not json"])

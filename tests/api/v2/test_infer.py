@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -89,19 +88,6 @@ def test_json_in_and_out(client: Client) -> None:
     assert response.headers["server-timing"].startswith("queue;dur=")
 
 
-def test_binary_in_and_out(client: Client) -> None:
-    """Raw tensors after the JSON in both directions, with the length of the JSON in a header."""
-    header = {
-        "inputs": [tensor(data=None, parameters={"binary_data_size": 8})],
-        "parameters": {"binary_data_output": True},
-    }
-    response = client.post(INFER, **binary(header, struct.pack("<2f", 1, 2.5)))
-    length = int(response.headers[HEADER])
-    listed = json.loads(response.content[:length])["outputs"]
-    assert listed[0]["parameters"] == {"binary_data_size": 8}
-    assert struct.unpack("<2f", response.content[length:]) == (2.0, 5.0)
-
-
 def test_what_the_framework_refuses_is_the_clients_to_mend(
     client: Client, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,13 +110,6 @@ def test_each_served_version_answers_by_its_number(client: Client) -> None:
     assert client.get("/v2/models/double").json()["versions"] == ["1", "2"]
     refused(client.post("/v2/models/double/versions/3/infer", json=document()), 404)
     refused(client.post("/v2/models/other/infer", json=document()), 404)
-
-
-def test_parameters_choose_predictor_timeout_and_priority(client: Client) -> None:
-    """`timeout` is in microseconds, as Triton has it."""
-    parameters = {"predictor": "spare", "timeout": 5_000_000, "priority": 2}
-    response = client.post(INFER, json=document() | {"parameters": parameters})
-    assert response.headers["x-predictor"] == "spare"
 
 
 @pytest.fixture
@@ -244,14 +223,6 @@ def test_an_unfit_request_is_400_and_never_reaches_a_predictor(
     assert refused(client.post(INFER, json=request_document))
     assert [served.statistics().executions for served in registry.served()] == before
     assert client.post(INFER, json=document()).status_code == 200
-
-
-@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf], ids=str)
-def test_what_is_not_a_finite_number_is_refused(client: Client, number: float) -> None:
-    """JSON cannot say it; raw bytes can."""
-    header = document(data=None, parameters={"binary_data_size": 8})
-    raw = np.array([1, number], "<f4").tobytes()
-    assert "NaN or infinity" in refused(client.post(INFER, **binary(header, raw)))
 
 
 def test_the_json_part_has_a_cap_of_its_own(registry: ModelRegistry) -> None:
