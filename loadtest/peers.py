@@ -39,7 +39,7 @@ from harness import ROOT, Connection, Server, memory_of, request, running_server
 from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
 from tqdm import tqdm
 
-from app.backends.onnx_conversion import onnx_bytes
+from app.backends.handler import onnx_bytes
 from app.backends.process import NICE
 from app.process.child import Child, Limits
 from app.repository.layout import ModelFiles, ModelRepository

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from app.contracts.tensors import TensorSpec
 from app.export.config_text import sentiment_config
-from app.export.exporter import Origin, export_version
+from app.export.exporter import export_version
+from app.export.publish import Origin
 from app.export.recipe import Recipe
 from app.export.weights.arrays import Arrays
 from app.networks import build
 from app.networks.bert import BertConfig
-from app.programs.derive import derive_int8, missing_packages
-from app.programs.place import add_program
+from app.programs.derive import add_program, derive_int8, missing_packages
 from app.repository.layout import ModelRepository
 
 NAME = "bert-base-random"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 BACKENDS: dict[str, str] = {
     "paddle_inference": "app.backends.paddle_inference:open_predictor",
-    "paddle_jit": "app.backends.paddle_jit:open_predictor",
-    "paddle_dygraph": "app.backends.paddle_dygraph:open_predictor",
+    "paddle_jit": "app.backends.paddle_layer:open_jit",
+    "paddle_dygraph": "app.backends.paddle_layer:open_dygraph",
     "onnxruntime": "app.backends.onnxruntime:open_predictor",
     "openvino": "app.backends.openvino:open_predictor",
 }

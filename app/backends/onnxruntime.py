@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from app.backends.handler import Handler, checked_options, serve
-from app.backends.onnx_conversion import onnx_bytes
+from app.backends.handler import Handler, checked_options, onnx_bytes, serve
 from app.contracts.errors import BackendUnavailable
 from app.contracts.tensors import Tensors
 

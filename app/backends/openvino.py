@@ -5,16 +5,28 @@ OpenVINO reads Paddle programs itself, but only the legacy format.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
 
-from app.backends.handler import Handler, checked_options, serve
-from app.backends.onnx_conversion import onnx_bytes
-from app.backends.openvino_import import imported_openvino
+from app.backends.handler import Handler, checked_options, onnx_bytes, serve
 from app.contracts.errors import BackendUnavailable
 from app.contracts.tensors import Tensors
+
+
+def imported_openvino() -> Any:
+    """Return the package `openvino`, without its telemetry. Raises ImportError without the package.
+
+    OpenVINO and NNCF report their use to their makers and keep an identity in the home directory,
+    unless the package that reports looks as if it were not installed: both have stubs for that.
+    """
+    sys.modules.setdefault("openvino_telemetry", cast(ModuleType, None))
+    import openvino
+
+    return openvino
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:

@@ -37,8 +37,14 @@ def derive_program(root: Path, name: str) -> str:
 
     Raises BackendError and ExportError where it can be made and is not what it should be.
     """
-    from app.programs.derive import FILE, INT8, derive_int8, missing_packages
-    from app.programs.place import add_program, remove_unlisted
+    from app.programs.derive import (
+        FILE,
+        INT8,
+        add_program,
+        derive_int8,
+        missing_packages,
+        remove_unlisted,
+    )
 
     repository = open_repository(root)
     for version in repository.versions(name)[:1]:

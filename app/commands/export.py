@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from app.commands.shared import add_repository_option, repository_root, silence
-from app.export.manifest import ORIGINS
+from app.export.publish import ORIGINS, Origin
 
 NETWORKS = ("bert", "mnist", "u2net", "u2netp")
 
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     silence()
     # Paddle takes seconds to import; `paddlepool --help` must not.
-    from app.export.exporter import Origin, export_version
+    from app.export.exporter import export_version
     from app.export.recipe import read_recipe
 
     directory = export_version(

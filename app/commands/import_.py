@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from app.commands.shared import add_repository_option, repository_root, silence
-from app.export.manifest import ORIGINS
+from app.export.publish import ORIGINS, Origin
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,8 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     silence()
-    from app.export.exporter import Origin
-    from app.export.official import import_u2net
+    from app.export.exporter import import_u2net
     from app.export.weights.release import RELEASES
 
     origin = Origin(args.origin, source=args.source, licence=args.licence) if args.origin else None

@@ -75,8 +75,8 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
     from app.contracts.errors import ConfigError
     from app.pipelines import PIPELINES
     from app.pipelines.task import load_tasks
-    from app.quality.cards import CARD, read_card, write_card
     from app.quality.ports import Source
+    from app.quality.report import CARD, read_card, write_card
     from app.quality.run import task_quality
 
     source = Source(
@@ -142,7 +142,7 @@ def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) ->
 
 def _compare(card: Path, report: Report) -> int:
     """Prints one line on the model's card; 1 where it is wrong, 0 where it agrees or is silent."""
-    from app.quality.cards import compare_card
+    from app.quality.report import compare_card
 
     label = f"{card.parent.name}/{card.name}"
     if not card.exists():

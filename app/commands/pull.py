@@ -63,11 +63,10 @@ def _pull(args: argparse.Namespace, repository: Path) -> str:
 
         download(release, file, timeout=args.timeout)
     silence()
-    from app.export.official import (
-        import_u2netp,  # brings Paddle in; not before it is needed
-    )
+    from app.export.exporter import import_u2net  # brings Paddle in; not before it is needed
 
-    return f"published {import_u2netp(file, repository=repository, release=release)}"
+    published = import_u2net(args.model, file, repository=repository, release=release)
+    return f"published {published}"
 
 
 def default_cache() -> Path:

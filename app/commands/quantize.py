@@ -62,9 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
     from app.contracts.errors import ExportError
     from app.programs.calibrate import chosen, digest_of, layers_of, measure_ranges, versions
-    from app.programs.derive import FILE, INT8, Derived, named_graph
+    from app.programs.derive import FILE, INT8, Derived, named_graph, publish_with
     from app.programs.difference import Differences
-    from app.programs.place import publish_with
     from app.programs.qdq import quantised
     from app.programs.search import FloatLayers
     from app.repository.manifest import Calibration, Derivation, DerivedProgram, MeasuredLoss

@@ -1,29 +1,25 @@
-"""One served model version from a recipe: traced, tested, described, published."""
+"""One served model version from a recipe or a released file: traced, tested, published."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import paddle
 
 from app.contracts.errors import ExportError
-from app.export.manifest import ORIGINS, Provenance, write_manifest
 from app.export.program import PARAMS, PROGRAM, Store, save_program
-from app.export.publish import next_version, staged_version
-from app.export.recipe import Recipe
+from app.export.publish import (
+    ORIGINS,
+    Origin,
+    next_version,
+    published_version,
+    staged_version,
+    write_manifest,
+)
+from app.export.recipe import Recipe, read_recipe
 from app.export.selftest import capture_selftest
+from app.export.weights.release import Release, sha256_of
 from app.export.weights.u2net import check_state
 from app.networks import build
 from app.repository.config import MODEL_NAME
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What the operator says of the weights; the file's sha256 is added when it is read."""
-
-    origin: str
-    source: str
-    licence: str
-    preview: bool = False
 
 
 def export_version(
@@ -66,15 +62,35 @@ def export_version(
             network={"name": recipe.network, "options": dict(recipe.options)},
             inputs=recipe.inputs,
             outputs=recipe.outputs,
-            weights=Provenance(
-                origin=origin.origin,
-                preview=origin.preview,
-                source=origin.source,
-                licence=origin.licence,
-                sha256=recipe.weights_sha256,
-            ),
+            origin=origin,
+            weights_sha256=recipe.weights_sha256,
         )
         config = model / "config.toml"
         if not config.exists():
             config.write_text(recipe.config, "utf-8")
     return model / str(number)
+
+
+def import_u2net(
+    model: str, file: Path, *, repository: Path, release: Release, origin: Origin | None = None
+) -> Path:
+    """Publishes the weights in `file` as the next version of `model` (u2netp, u2net or
+    u2net_human_seg), or returns the version that has them.
+
+    Without `origin` the file must be the official release. Raises ExportError otherwise.
+    """
+    if not file.is_file():
+        raise ExportError(f"no file at {file}")
+    digest = sha256_of(file)
+    if digest == release.sha256:
+        origin = Origin("official release", source=release.source, licence=release.licence)
+    elif origin is None:
+        raise ExportError(
+            f"{file.name} has sha256 {digest}, the official release has {release.sha256}; "
+            "say --origin to import other weights"
+        )
+    if existing := published_version(repository / model, digest):
+        return existing
+    # Human segmentation is the full network, trained on other pictures.
+    recipe = read_recipe("u2netp" if model == "u2netp" else "u2net", file)
+    return export_version(recipe, repository=repository, name=model, origin=origin)

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from app.contracts.tensors import TensorSpec
 from app.export.config_text import mnist_config, segment_config, sentiment_config
-from app.export.onnx_check import check_against_onnx
-from app.export.tokenizer import write_tokenizer
+from app.export.selftest import check_against_onnx
 from app.export.weights.arrays import Arrays, read_arrays
-from app.export.weights.bert import read_bert_directory
+from app.export.weights.bert import read_bert_directory, write_tokenizer
 from app.export.weights.onnx import read_u2net_onnx
 from app.export.weights.release import sha256_of
 from app.export.weights.u2net import fold_batch_norm, mask_state

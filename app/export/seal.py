@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from app.contracts.errors import ExportError
 from app.contracts.ports import PredictorFactory, PredictorSpec
 from app.contracts.tensors import DTYPES, TensorSpec
-from app.export.manifest import Provenance, write_manifest
-from app.export.read_onnx import read_onnx_specs
+from app.export.publish import Origin, write_manifest
 from app.export.read_program import read_specs
 from app.export.trial import Trial, run_trial
 from app.export.weights.release import sha256_of
 from app.repository.config import MODEL_NAME, load_config
 from app.repository.layout import VERSION
 from app.repository.manifest import MANIFEST, ONNX_SUFFIX, PICKLED
-from app.repository.selftest import SELFTEST
+from app.repository.selftest import write_selftest
 
 PROGRAMS, PARAMS = (".json", ".pdmodel", ONNX_SUFFIX), ".pdiparams"
 MAX_BATCH_SIZE = 8
@@ -112,7 +112,7 @@ def seal(
     written = "" if config_file.exists() else _config_text(trial, is_onnx=is_onnx)
     if written:
         config_file.write_text(written, "utf-8")
-    _write_selftest(directory, trial)
+    write_selftest(directory, trial.inputs, trial.outputs, tolerance=trial.tolerance)
     write_manifest(
         directory,
         program=program,
@@ -120,13 +120,8 @@ def seal(
         network=None,
         inputs=inputs,
         outputs=trial.specs,
-        weights=Provenance(
-            origin="foreign",
-            preview=False,
-            source=source,
-            licence=licence,
-            sha256=sha256_of(directory / (params or program)),
-        ),
+        origin=Origin("foreign", source=source, licence=licence),
+        weights_sha256=sha256_of(directory / (params or program)),
     )
     return Sealed(
         inputs=inputs,
@@ -205,10 +200,36 @@ def _config_text(trial: Trial, *, is_onnx: bool) -> str:
     return batching
 
 
-def _write_selftest(directory: Path, trial: Trial) -> None:
-    golden = {f"input.{name}": array for name, array in trial.inputs.items()}
-    golden |= {f"output.{name}": array for name, array in trial.outputs.items()}
-    with (directory / SELFTEST).open("wb") as file:
-        np.savez_compressed(
-            file, allow_pickle=False, tolerance=np.float64(trial.tolerance), **golden
+def read_onnx_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs under their own names, -1 where a size is free or named by a word.
+
+    Raises ExportError for what is no ONNX graph, and for one whose weights lie in other files: the
+    program would be more than the file that is served.
+    """
+    try:
+        graph = onnx.load(path, load_external_data=False).graph
+    except (DecodeError, OSError) as error:
+        raise ExportError(f"{path.name} is not an ONNX model") from error
+    outside = [each.name for each in graph.initializer if each.external_data]
+    if outside:
+        raise ExportError(
+            f"{path.name} keeps {len(outside)} weights in other files; save it as one file"
         )
+    constants = {each.name for each in graph.initializer}
+    inputs = tuple(_spec(each) for each in graph.input if each.name not in constants)
+    return inputs, tuple(_spec(each) for each in graph.output)
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or not kind.elem_type:
+        raise ExportError(f"{value.name} is no tensor of a known type")
+    if kind.elem_type == onnx.TensorProto.BFLOAT16:
+        dtype = "bfloat16"
+    else:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    shape = tuple(
+        size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else -1
+        for size in kind.shape.dim
+    )
+    return TensorSpec(value.name, dtype, shape)

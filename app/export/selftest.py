@@ -1,6 +1,7 @@
 """The golden input and output that a version is tested against when it is loaded."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from paddle import inference
 from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
 from app.export.program import PARAMS, PROGRAM
+from app.repository.selftest import write_selftest
 
 TOLERANCE = 1e-3  # ten times what oneDNN and native differ by; a damaged weight is far beyond it
 GRID = 4096.0  # golden outputs are kept to 1/4096, so that they compress; far below the tolerance
@@ -61,10 +63,37 @@ def capture_selftest(
                 f"output {name}: oneDNN differs by {drift:.1e}, limit {TOLERANCE:.0e}"
             )
     rounded = {name: np.round(value * GRID) / GRID for name, value in golden.items()}
-    np.savez_compressed(
-        directory / "selftest.npz",
-        allow_pickle=False,
-        tolerance=np.float64(TOLERANCE),
-        **{f"input.{spec.name}": array for spec, array in zip(inputs, arrays, strict=True)},
-        **{f"output.{name}": value for name, value in rounded.items()},
-    )
+    feeding = dict(zip((spec.name for spec in inputs), arrays, strict=True))
+    write_selftest(directory, feeding, rounded, tolerance=TOLERANCE)
+
+
+LIMIT = 1e-4
+
+
+def check_against_onnx(directory: Path, model: Path, feed: NDArray[np.float32]) -> None:
+    """Raises ExportError when the first outputs differ by more than 1e-4 on `feed`.
+
+    Does nothing without ONNX Runtime, which is an optional dependency: the graph of the file has
+    already been checked convolution by convolution.
+    """
+    if find_spec("onnxruntime") is None:
+        return
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(
+            str(model), options, providers=["CPUExecutionProvider"]
+        )
+        (theirs,) = session.run(
+            [session.get_outputs()[0].name], {session.get_inputs()[0].name: feed}
+        )
+    except Exception as error:  # onnxruntime raises its own unrelated classes
+        raise ExportError(f"ONNX Runtime cannot run {model.name}: {error}") from error
+    (ours,) = run_program(directory, [feed], onednn=True)
+    difference = float(np.abs(ours - np.asarray(theirs)).max())
+    if not difference <= LIMIT:
+        raise ExportError(
+            f"{model.name}: ONNX Runtime's output differs by {difference:.1e}, limit {LIMIT:.0e}"
+        )

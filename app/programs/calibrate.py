@@ -13,7 +13,7 @@ from types import ModuleType
 
 import onnx
 
-from app.backends.openvino_import import without_telemetry
+from app.backends.openvino import imported_openvino
 from app.contracts.errors import ConfigError
 from app.contracts.tensors import Tensors
 from app.programs.onnx_graph import Graph
@@ -43,10 +43,10 @@ def measure_ranges(
     Bias correction is off: on U²-Netp it moves the masks further than quantising does.
     Raises ConfigError without NNCF.
     """
-    without_telemetry()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of its own dependencies about each other
+            imported_openvino()
             import nncf
     except ImportError as error:
         raise ConfigError(

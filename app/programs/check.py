@@ -13,7 +13,7 @@ from app.contracts.errors import ExportError
 from app.contracts.ports import Agreement, PredictorFactory, PredictorSpec
 from app.contracts.tensors import Tensors
 from app.programs.derive import Derived
-from app.programs.drift import drift
+from app.programs.difference import drift
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles
 from app.repository.manifest import MeasuredLoss

@@ -1,11 +1,13 @@
-"""The int8 program of a version, where it needs no data: its bytes and its manifest entry."""
+"""The int8 program of a version: made without data, and put into the version with its entry."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,14 @@ from typing import Any
 import onnx
 import onnx.version_converter
 
-from app.backends.onnx_conversion import onnx_bytes
+from app.backends.handler import onnx_bytes
 from app.contracts.errors import ExportError
+from app.export.publish import next_version, replace_manifest, staged_version, write_synced
+from app.export.weights.release import sha256_of
 from app.programs.onnx_graph import simplified
-from app.programs.qdq import quantised
-from app.programs.shipped import DIRECTORY, shipped_ranges
+from app.programs.qdq import DIRECTORY, quantised, shipped_ranges
 from app.repository.layout import ModelFiles
-from app.repository.manifest import Derivation, DerivedProgram
+from app.repository.manifest import MANIFEST, Derivation, DerivedProgram, read_manifest
 
 INT8 = "int8"
 FILE = "int8.onnx"
@@ -142,3 +145,41 @@ def _dynamic(files: ModelFiles) -> Derived:
             ),
         ),
     )
+
+
+def add_program(directory: Path, derived: Derived) -> None:
+    """Publishes `derived` in a version; one of the same name goes.
+
+    Both files are written in full beside the version and renamed into it, the manifest last. A
+    server that reads the version between the two renames finds a file that is not listed yet, and
+    reads it again because the manifest has changed. After a power cut in between,
+    remove_unlisted() mends the version.
+    """
+    manifest = read_manifest(directory)
+    text = json.loads((directory / MANIFEST).read_text("utf-8"))
+    entry = derived.entry
+    program = directory.parent / f".{directory.name}-{entry.program}"
+    write_synced(program, derived.content)
+    others = [each for each in manifest.programs if each.name != entry.name]
+    text["format"] = 2
+    text["programs"] = [asdict(each) for each in (*others, entry)]
+    text["files"][entry.program] = {"bytes": len(derived.content), "sha256": sha256_of(program)}
+    program.rename(directory / entry.program)
+    replace_manifest(directory, text)
+
+
+def publish_with(directory: Path, derived: Derived) -> Path:
+    """A new version of the model: all of this one and `derived`. Raises ExportError."""
+    model = directory.parent
+    number = next_version(model)
+    with staged_version(model, number) as staged:
+        for name in (*read_manifest(directory).files, MANIFEST):
+            shutil.copy(directory / name, staged / name)
+        add_program(staged, derived)
+    return model / str(number)
+
+
+def remove_unlisted(directory: Path, name: str) -> None:
+    """Take away a program that add_program() had no time to list."""
+    if name not in read_manifest(directory).files:
+        (directory / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""How far an ONNX program's outputs are from those of its reference, run in this process."""
+"""How far a program's outputs are from those of its reference."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from app.backends.openvino_import import imported_openvino
+from app.backends.openvino import imported_openvino
 from app.contracts.errors import ConfigError
-from app.contracts.tensors import Tensors
-from app.programs.drift import drift
+from app.contracts.tensors import Array, Tensors, absolute_differences
 
 
 class Differences:
@@ -49,3 +48,12 @@ def _run(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[list[NDArra
         [np.array(value, np.float64) for value in request.infer(dict(sample)).values()]
         for sample in samples
     ]
+
+
+def drift(found: Array, expected: Array) -> float:
+    """Mean absolute difference, as a share of the largest expected value or, where that is smaller,
+    of 1; 0 where there is nothing to compare."""
+    if not expected.size:
+        return 0.0
+    largest = max(1.0, float(np.abs(expected.astype(np.float64)).max()))
+    return float(absolute_differences(found, expected).mean()) / largest

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from app.contracts.ports import Agreement, PredictorFactory, ServedModelInfo
-from app.contracts.tensors import Tensors
-from app.quality.bench import PredictorBench
+import numpy as np
+from tqdm import tqdm
+
+from app.contracts.ports import Agreement, Predictor, PredictorFactory, ServedModelInfo
+from app.contracts.tensors import Tensors, mean_difference, shape_key
 from app.quality.digits import DigitQuality
-from app.quality.loss import compare_outputs, differences
-from app.quality.ports import Findings, Source, TaskQuality
+from app.quality.ports import Findings, Source, Table, TaskQuality, Value
 from app.quality.report import Report
 from app.repository.layout import ModelFiles
 from app.repository.manifest import Manifest
@@ -111,3 +114,88 @@ def _fingerprint(manifest: Manifest) -> str:
     golden output that is rounded as this processor rounds."""
     official = manifest.weights.get("origin") == "official release"
     return str(manifest.weights["sha256"]) if official else manifest.sha256()
+
+
+def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
+    """For each table of figures one of what was added to them; counts stay as they are."""
+    known = {table.key: dict(table.rows) for table in before.tables}
+    return [
+        Table(
+            key=f"{table.key}_difference",
+            title=f"{table.title}: difference from {base}",
+            columns=table.columns,
+            rows=tuple(
+                (name, tuple(map(_difference, values, known[table.key][name])))
+                for name, values in table.rows
+            ),
+        )
+        for table in after.tables
+    ]
+
+
+def compare_outputs(
+    found: Sequence[Tensors],
+    expected: Sequence[Tensors],
+    *,
+    agreement: Agreement | None,
+    base: str,
+) -> Table:
+    """How far the outputs themselves are from those of the base, over all jobs."""
+    pairs = list(zip(found, expected, strict=True))
+    drifts = [mean_difference(ours, theirs) for ours, theirs in pairs]
+    columns: tuple[str, ...] = ("runs", "mean difference", "worst mean")
+    values: tuple[Value, ...] = (len(drifts), float(np.mean(drifts)), max(drifts))
+    if agreement is not None:
+        columns += ("agreement",)
+        values += (float(np.mean([agreement(ours, theirs) for ours, theirs in pairs])),)
+    return Table(
+        key="outputs", title=f"Outputs against those of {base}", columns=columns,
+        rows=(("all", values),),
+    )  # fmt: skip
+
+
+def _difference(after: Value, before: Value) -> Value:
+    return after if isinstance(after, int) and after == before else after - before
+
+
+T = TypeVar("T")
+RUN_SECONDS = 120.0
+
+
+class PredictorBench:
+    """See `app.quality.ports.Bench`; `label` stands before the progress bars.
+
+    `outputs` are those of every job so far.
+    """
+
+    def __init__(self, predictor: Predictor, *, max_batch_size: int, label: str) -> None:
+        self._predictor = predictor
+        self._max_batch_size = max_batch_size
+        self._label = label
+        self.outputs: list[Tensors] = []
+
+    def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
+        alike: defaultdict[Any, list[int]] = defaultdict(list)
+        for number, job in enumerate(jobs):
+            alike[shape_key(job)].append(number)
+        outputs: list[Tensors] = [{}] * len(jobs)
+        with tqdm(total=len(jobs), desc=f"{self._label}: {what}", leave=False, disable=None) as bar:
+            for numbers in alike.values():
+                for start in range(0, len(numbers), self._max_batch_size):
+                    members = numbers[start : start + self._max_batch_size]
+                    for number, output in zip(
+                        members, self._batch([jobs[n] for n in members]), strict=True
+                    ):
+                        outputs[number] = output
+                    bar.update(len(members))
+        self.outputs += outputs
+        return outputs
+
+    def each(self, items: Sequence[T], *, what: str) -> Iterator[T]:
+        yield from tqdm(items, desc=f"{self._label}: {what}", leave=False, disable=None)
+
+    def _batch(self, jobs: Sequence[Tensors]) -> Iterator[Tensors]:
+        joined = {name: np.concatenate([job[name] for job in jobs]) for name in jobs[0]}
+        found = self._predictor.run(joined, timeout=RUN_SECONDS)
+        for row in range(len(jobs)):
+            yield {name: array[row : row + 1] for name, array in found.items()}

@@ -21,13 +21,18 @@ from pydantic import (
 )
 
 from app.contracts.errors import ConfigError
-from app.repository.counts import MAX_COUNT, with_counts
-from app.repository.plain_files import open_plain_file
+from app.repository.files import open_plain_file
+from app.resources import available_cores, memory_limit
 
 MAX_CONFIG_BYTES = 1 << 20
 MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 AUTO = "auto"
 GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
+CORES = "cores"
+MAX_COUNT = 64
+BYTES_OF_A_PROCESS = 1 << 30
+"""What a process is taken to need, so that a machine of many cores and little memory is not filled:
+a predictor of the models that come with this package takes a tenth to a half of it."""
 
 
 class _Table(BaseModel):
@@ -64,7 +69,7 @@ class Budget(_Table):
 
 class InstanceGroup(_Table):
     """One predictor configuration: `count` processes of `threads` threads each. In config.toml
-    `count` may be "cores": as many as the cores hold, see counts.py.
+    `count` may be "cores": as many as the cores hold, see processes_for().
 
     `base` names the group that this one must differ from, in outputs or in time, to be called
     effective; without it that is the default group. `program` names a derived program of the
@@ -291,3 +296,21 @@ def faults_of(error: ValidationError, *within: str) -> str:
         f"{'.'.join(map(str, (*within, *fault['loc']))) or 'file'}: {fault['msg']}"
         for fault in error.errors()
     )
+
+
+def processes_for(threads: int, *, cores: float, memory_bytes: int) -> int:
+    """How many processes of so many threads fill the cores; at most one for each GiB of memory."""
+    return max(1, min(math.ceil(cores) // threads, memory_bytes // BYTES_OF_A_PROCESS, MAX_COUNT))
+
+
+def with_counts(table: dict[str, Any]) -> dict[str, Any]:
+    """The same with numbers in the place of `count = "cores"`, on this machine."""
+    groups = table.get("instance_group")
+    for group in groups if isinstance(groups, list) else ():
+        if isinstance(group, dict) and group.get("count") == CORES:
+            threads = group.get("threads", 1)
+            if isinstance(threads, int) and threads > 0:  # else the model refuses it by name
+                group["count"] = processes_for(
+                    threads, cores=available_cores(), memory_bytes=memory_limit()
+                )
+    return table

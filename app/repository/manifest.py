@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from app.contracts.errors import ManifestError
 from app.contracts.tensors import DTYPES, TensorSpec
-from app.repository.plain_files import open_plain_file
+from app.repository.files import open_plain_file
 
 MANIFEST = "manifest.json"
 BLOCK_BYTES = 1 << 20

@@ -23,7 +23,7 @@ from app.contracts.tensors import (
     mean_difference,
 )
 from app.repository.config import Budget, InstanceGroup
-from app.repository.plain_files import open_plain_file
+from app.repository.files import open_plain_file
 
 SELFTEST = "selftest.npz"
 MOST_BYTES = 256 << 20
@@ -139,6 +139,15 @@ class SelfTest:
                 limit=least,
                 received=quality.agreement,
             )
+
+
+def write_selftest(directory: Path, inputs: Tensors, outputs: Tensors, *, tolerance: float) -> None:
+    """Write selftest.npz as read_selftest() reads it."""
+    golden = {f"input.{name}": array for name, array in inputs.items()}
+    golden |= {f"output.{name}": array for name, array in outputs.items()}
+    np.savez_compressed(
+        directory / SELFTEST, allow_pickle=False, tolerance=np.float64(tolerance), **golden
+    )
 
 
 def read_selftest(

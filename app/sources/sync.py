@@ -12,9 +12,9 @@ from pathlib import Path
 
 from app.contracts.errors import ConfigError, DownloadError, ManifestError
 from app.repository.config import MAX_CONFIG_BYTES, ModelConfig, parse_config
+from app.repository.files import staging_name
 from app.repository.layout import VERSION
 from app.repository.manifest import MANIFEST, MAX_MANIFEST_BYTES, read_manifest, verify_files
-from app.repository.staging import staging_name
 from app.sources.remote import RemoteFile, RemoteModel, Source, fingerprint
 
 CONFIG = "config.toml"

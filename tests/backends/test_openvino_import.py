@@ -19,7 +19,7 @@ def test_nothing_is_reported_and_no_identity_kept(then: str, tmp_path: Path) -> 
         pytest.importorskip("nncf")
     code = (
         "import sys\n"
-        "from app.backends.openvino_import import imported_openvino\n"
+        "from app.backends.openvino import imported_openvino\n"
         f"imported_openvino(){then}\n"
         "print([name for name in sys.modules if name.startswith('openvino_telemetry.')])"
     )

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.backends import onnx_conversion, onnxruntime, openvino
+from app.backends import onnxruntime, openvino
+from app.backends.handler import onnx_bytes
 from app.backends.process import ProcessBackend
 from app.comparison.measure import measure_single
 from app.comparison.tasks import Sample
@@ -140,7 +141,7 @@ def test_what_cannot_be_converted_is_refused(tmp_path: Path) -> None:
     for name in ("p.json", "p.pdiparams"):
         (tmp_path / name).write_bytes(b"{}")
     with pytest.raises(BackendError, match="cannot be converted to ONNX"):
-        onnx_conversion.onnx_bytes(
+        onnx_bytes(
             {
                 "directory": str(tmp_path),
                 "program": "p.json",

@@ -9,7 +9,7 @@ import pytest
 
 from app.commands.export import configure
 from app.export import config_text
-from app.export.manifest import ORIGINS
+from app.export.publish import ORIGINS
 from app.networks import NAMES
 from app.pipelines.sentiment import parameters
 

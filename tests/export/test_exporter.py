@@ -14,9 +14,9 @@ import pytest
 from app.cli import main
 from app.contracts.errors import ExportError
 from app.export.config_text import mnist_config, segment_config, sentiment_config
-from app.export.exporter import Origin, export_version
+from app.export.exporter import export_version
 from app.export.program import load_parameters
-from app.export.publish import LAST_VERSION, next_version, staged_version, versions
+from app.export.publish import LAST_VERSION, Origin, next_version, staged_version, versions
 from app.export.recipe import Recipe, read_recipe
 from app.export.selftest import run_program
 from app.networks import build

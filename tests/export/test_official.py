@@ -9,11 +9,10 @@ import pytest
 from app.cli import main
 from app.commands import pull
 from app.contracts.errors import ExportError
-from app.export.exporter import Origin
-from app.export.official import import_u2netp
-from app.export.onnx_check import check_against_onnx
-from app.export.publish import published_version
+from app.export.exporter import import_u2net
+from app.export.publish import Origin, published_version
 from app.export.recipe import read_recipe
+from app.export.selftest import check_against_onnx
 from app.export.weights.release import RELEASES, U2NETP_RELEASE, sha256_of
 from app.networks.u2net import U2NET
 from tests.export.test_u2net_weights import random_arrays
@@ -36,8 +35,8 @@ def published(onnx_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The stand-in imported as the official release into an empty repository."""
     pytest.importorskip("onnxruntime", reason="the check against ONNX Runtime would not run")
     repository = tmp_path_factory.mktemp("repository")
-    return import_u2netp(
-        onnx_file, repository=repository, release=release_of(onnx_file.read_bytes())
+    return import_u2net(
+        "u2netp", onnx_file, repository=repository, release=release_of(onnx_file.read_bytes())
     )
 
 
@@ -54,8 +53,8 @@ def test_official_provenance(published: Path, onnx_file: Path) -> None:
 def test_import_once(published: Path, onnx_file: Path) -> None:
     """Importing the same file again returns the version that is there."""
     repository = published.parents[1]
-    assert published == import_u2netp(
-        onnx_file, repository=repository, release=release_of(onnx_file.read_bytes())
+    assert published == import_u2net(
+        "u2netp", onnx_file, repository=repository, release=release_of(onnx_file.read_bytes())
     )
     assert (
         published_version(published.parent, release_of(onnx_file.read_bytes()).sha256) == published
@@ -69,9 +68,9 @@ def test_import_of_another_file(published: Path, onnx_file: Path, tmp_path: Path
     write_u2netp(other, random_arrays(batch_norm=True))
     repository, release = published.parents[1], release_of(onnx_file.read_bytes())
     with pytest.raises(ExportError, match="say --origin"):
-        import_u2netp(other, repository=repository, release=release)
+        import_u2net("u2netp", other, repository=repository, release=release)
     origin = Origin("random", source="a test", licence="CC0-1.0")
-    directory = import_u2netp(other, repository=repository, release=release, origin=origin)
+    directory = import_u2net("u2netp", other, repository=repository, release=release, origin=origin)
     assert directory.name == "2"
 
 

@@ -18,8 +18,7 @@ from app.contracts.tensors import Tensors
 from app.pipelines import PIPELINES
 from app.pipelines.task import agreement_of, load_tasks
 from app.programs.check import checked
-from app.programs.derive import Derived
-from app.programs.place import add_program
+from app.programs.derive import Derived, add_program
 from app.repository.layout import ModelFiles, ModelRepository
 from app.repository.manifest import Derivation, DerivedProgram
 from tests.engine.fakes import FakeFactory, row, write_double

@@ -12,8 +12,7 @@ import pytest
 
 from app.contracts.errors import ExportError
 from app.programs.onnx_graph import simplified
-from app.programs.qdq import Activation, Ranges, quantised, read_ranges
-from app.programs.shipped import shipped_ranges
+from app.programs.qdq import Activation, Ranges, quantised, read_ranges, shipped_ranges
 from tests.programs.networks import named, two_layers
 
 RANGES = Ranges(

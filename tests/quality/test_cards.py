@@ -9,9 +9,8 @@ import pytest
 
 from app.contracts.errors import ConfigError
 from app.export.weights.release import U2NETP_RELEASE
-from app.quality.cards import BEGIN, END, HEADING, compare_card, read_card, write_card
 from app.quality.ports import Findings, Table
-from app.quality.report import Report
+from app.quality.report import BEGIN, END, HEADING, Report, compare_card, read_card, write_card
 from app.repository.manifest import read_manifest
 
 REPOSITORY = Path(__file__).parents[2] / "model_repo"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.quality.loss import compare_outputs, differences
 from app.quality.ports import Findings, Table
+from app.quality.run import compare_outputs, differences
 from tests.engine.fakes import write_double
 
 

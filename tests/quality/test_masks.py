@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.quality.baselines import BASELINES
-from app.quality.masks import measure
+from app.quality.masks import BASELINES, measure
 
 TRUTH = np.array([[255, 255], [0, 0]], np.uint8)
 

@@ -23,9 +23,9 @@ from app.contracts.ports import Predictor, ServedModelInfo
 from app.contracts.tensors import Tensors, TensorSpec
 from app.pipelines.segment.quality import SegmentQuality
 from app.pipelines.sentiment.quality import SentimentQuality
-from app.quality.bench import PredictorBench
 from app.quality.digits import TRAIN_SHARE, DigitQuality
 from app.quality.ports import Source, Table
+from app.quality.run import PredictorBench
 from tests.engine.fakes import write_double
 
 T = TypeVar("T")

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import app.repository.counts as counts_module
+import app.repository.config as counts_module
 from app.contracts.errors import ConfigError
-from app.repository.config import ModelConfig, load_config
-from app.repository.counts import processes_for
+from app.repository.config import ModelConfig, load_config, processes_for
 
 GROUPS = """
 [[instance_group]]

@@ -7,7 +7,7 @@ import pytest
 
 from app.contracts.errors import ConfigError, InvalidTensor
 from app.contracts.tensors import Tensors, TensorSpec
-from app.repository.equal_axes import EqualAxes
+from app.repository.shapes import EqualAxes
 
 INPUTS = (
     TensorSpec("input_ids", "int64", (-1, -1)),

@@ -7,7 +7,7 @@ import pytest
 from app.contracts.errors import ConfigError
 from app.contracts.tensors import TensorSpec
 from app.repository.config import ModelConfig
-from app.repository.warmup import warmup_inputs
+from app.repository.shapes import warmup_inputs
 
 SPECS = (TensorSpec("ids", "int64", (-1, -1)), TensorSpec("picture", "float32", (-1, 3)))
 

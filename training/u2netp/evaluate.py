@@ -97,7 +97,7 @@ def evaluate_network(network: U2Netp, corpus: Corpus, *, bf16: bool) -> dict[str
 
 def main() -> None:
     """Command line; see the module's docstring."""
-    from app.quality.baselines import BASELINES
+    from app.quality.masks import BASELINES
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder or packed .npz")

@@ -18,14 +18,13 @@ import onnx
 import openvino
 from numpy.typing import NDArray
 
-from app.backends.onnx_conversion import onnx_bytes
+from app.backends.handler import onnx_bytes
 from app.codecs.decode import decode
 from app.codecs.limits import PictureLimits
 from app.pipelines.segment import matte
 from app.programs.calibrate import PRESET, chosen, digest_of, layers_of, measure_ranges, versions
 from app.programs.onnx_graph import simplified
-from app.programs.qdq import quantised
-from app.programs.shipped import DIRECTORY, PARSER, ShippedRanges
+from app.programs.qdq import DIRECTORY, PARSER, ShippedRanges, quantised
 from app.quality import masks
 from app.repository.manifest import Calibration, Derivation, MeasuredLoss, read_manifest
 

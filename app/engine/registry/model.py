@@ -21,10 +21,9 @@ from app.engine.pool.statistics import Snapshot, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.job import Job
 from app.repository.config import ModelConfig
-from app.repository.equal_axes import EqualAxes
 from app.repository.layout import ModelFiles
 from app.repository.selftest import SelfTest
-from app.repository.warmup import warmup_inputs
+from app.repository.shapes import EqualAxes, warmup_inputs
 
 PINNED = "config.toml names it"
 UNDECIDED = "it serves until the candidates have been measured, in idle moments"

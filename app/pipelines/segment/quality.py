@@ -19,8 +19,8 @@ from app.contracts.tensors import Tensors
 from app.pipelines.segment import matte
 from app.pipelines.segment.parameters import mask_output, read_parameters
 from app.quality import masks
-from app.quality.baselines import BASELINES
 from app.quality.files import folder, read_bytes
+from app.quality.masks import BASELINES
 from app.quality.ports import Bench, Findings, Source, Table
 
 SIDE = 320

@@ -1,14 +1,40 @@
-"""Names in a model's directory under which a version or a file is written before it appears."""
+"""Files of the model repository: how they are opened, and the names they are written under."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
+
+
+def open_plain_file(path: Path) -> BufferedReader:
+    """Open without waiting on a pipe and without following a link.
+
+    Raises OSError, also for anything but a regular file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ENODEV):  # a socket, or a device that is not there
+            raise _irregular() from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _irregular()
+    return os.fdopen(descriptor, "rb")
+
+
+def _irregular() -> OSError:
+    return OSError(errno.EINVAL, "not a regular file")
+
 
 STAGING = ".staging-"
 """How names begin of what is being written in a model's directory: no server looks at them."""
