@@ -18,12 +18,9 @@ import pytest
 from app.backends import onnxruntime, openvino
 from app.backends.handler import onnx_bytes
 from app.backends.process import ProcessBackend
-from app.comparison.measure import measure_single
-from app.comparison.tasks import Sample
 from app.contracts.errors import BackendError, ConfigError
 from app.contracts.ports import Predictor, PredictorFactory
 from app.contracts.tensors import Tensors, largest_difference
-from app.evidence.proof import Evidence, Verdict, bitwise_equal, judge
 from app.observability.build_info import build_info
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles, ModelRepository
@@ -228,49 +225,3 @@ def test_no_file_beside_a_program_is_unpickled(
     (tmp_path / "inference.pdiparams.info").unlink()
     with pytest.raises(BackendError), opened(files, backend):
         pass
-
-
-LYING = {
-    name: f"tests.backends.lying_switches:{name}" for name in ("plain", "openvino_engine", "int8")
-}
-
-
-def against_plain(files: ModelFiles, backend: str, **options: Any) -> Verdict:
-    """The verdict on `backend` after 150 interleaved runs with what is served."""
-    samples: list[Sample] = [("self-test", golden(files)[0])]
-    factory = ProcessBackend(LYING, nice=0)
-    with (
-        opened(files, "plain", factory) as base,
-        opened(files, backend, factory, **options) as own,
-    ):
-        runs = measure_single({"base": base, "own": own}, samples, requests=150)
-    return judge(
-        Evidence(
-            base="plain",
-            seconds=runs["own"].seconds,
-            base_seconds=runs["base"].seconds,
-            bitwise_equal=bitwise_equal(runs["own"].outputs[0], runs["base"].outputs[0]),
-            repeatable=runs["base"].repeatable,
-        )
-    )
-
-
-@pytest.mark.nightly  # compares times
-@pytest.mark.parametrize("switch", ["openvino_engine", "int8"])
-def test_a_switch_that_changes_nothing_is_caught(tiny: ModelFiles, switch: str) -> None:
-    """Paddle's getter says that it is enabled; the proof does not call it effective.
-
-    On a busy machine one of two like processes can be the slower one for good: new ones are not.
-    """
-    for _ in range(3):
-        verdict = against_plain(tiny, switch)
-        assert "the same bits as plain" in verdict.reason
-        if verdict.effective is not True:
-            return
-    pytest.fail(verdict.reason)
-
-
-@pytest.mark.nightly
-def test_a_switch_that_does_something_is_believed(tiny: ModelFiles) -> None:
-    """oneDNN off computes other bits."""
-    assert against_plain(tiny, "plain", onednn=False).effective is True

@@ -11,11 +11,9 @@ import numpy as np
 import paddle
 import pytest
 
-from app.cli import main
 from app.contracts.errors import ExportError
 from app.export.config_text import mnist_config, segment_config, sentiment_config
 from app.export.exporter import export_version
-from app.export.program import load_parameters
 from app.export.publish import LAST_VERSION, Origin, next_version, staged_version, versions
 from app.export.recipe import Recipe, read_recipe
 from app.export.selftest import run_program
@@ -80,22 +78,6 @@ def test_golden_output(text_version: Path) -> None:
         (actual,) = run_program(text_version, feeds, onednn=onednn)
         assert np.abs(expected - actual).max() <= tolerance
     assert np.ptp(expected) > 100 * tolerance
-
-
-def test_dynamic_graph_is_rebuilt_from_the_version(text_version: Path) -> None:
-    """Manifest and parameters suffice to rebuild the dynamic graph, which predicts the same."""
-    table = json.loads((text_version / "manifest.json").read_text("utf-8"))["network"]
-    network = build(table["name"], table["options"])
-    parameters = load_parameters(text_version)
-    assert parameters.keys() == network.state_dict().keys()
-    network.set_state_dict(parameters)
-    network.eval()
-    recipe = read_recipe("bert", TINY)
-    feeds = [recipe.feeds[spec.name] for spec in recipe.inputs]
-    with paddle.no_grad():
-        dynamic = network(*(paddle.to_tensor(array) for array in feeds)).numpy()
-    (static,) = run_program(text_version, feeds, onednn=False)
-    assert np.abs(dynamic - static).max() <= 1e-4
 
 
 def test_text_model_carries_its_tokenizer_and_labels(text_version: Path) -> None:
@@ -260,20 +242,6 @@ def test_a_version_that_no_server_would_see_is_refused(version: int, tmp_path: P
     assert not VERSION.fullmatch(str(LAST_VERSION + 1))
 
 
-def test_the_export_command_refuses_such_a_version(
-    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In one line; the default after the last version is one of them."""
-    command = ["export", "mnist", "--weights", str(digits), "--repository", str(tmp_path)]
-    command += ["--origin", "random"]
-    assert main([*command, "--version", "0"]) == 1
-    assert capsys.readouterr().err.splitlines()[-1].endswith("from 1 to 999999999, received 0")
-    assert main([*command, "--version", str(LAST_VERSION)]) == 0
-    assert main(command) == 1
-    assert "received 1000000000" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "mnist").glob("[0-9]*")] == [str(LAST_VERSION)]
-
-
 def test_what_a_killed_export_left_is_removed_a_day_later(tmp_path: Path) -> None:
     """Not sooner: somebody may still be building in it."""
     for age, name in ((0.0, "new"), (90_000.0, "old")):
@@ -284,16 +252,6 @@ def test_what_a_killed_export_left_is_removed_a_day_later(tmp_path: Path) -> Non
     with staged_version(tmp_path, 1):
         pass
     assert {path.name for path in tmp_path.iterdir()} == {".staging-new", "1"}
-
-
-def test_a_model_that_is_a_file(tmp_path: Path) -> None:
-    """The error says so; that nothing can be removed there either does not hide it."""
-    (tmp_path / "mnist").touch()
-    with (
-        pytest.raises(ExportError, match=r"cannot write to .*mnist: Not a directory"),
-        staged_version(tmp_path / "mnist", 1),
-    ):
-        pass
 
 
 def test_version_is_never_overwritten(tmp_path: Path) -> None:

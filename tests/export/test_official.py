@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.commands import pull
 from app.contracts.errors import ExportError
 from app.export.exporter import import_u2net
 from app.export.publish import Origin, published_version
 from app.export.recipe import read_recipe
 from app.export.selftest import check_against_onnx
-from app.export.weights.release import RELEASES, U2NETP_RELEASE, sha256_of
+from app.export.weights.release import RELEASES, sha256_of
 from app.networks.u2net import U2NET
 from tests.export.test_u2net_weights import random_arrays
 from tests.export.u2net_onnx import write_u2netp
@@ -176,36 +175,6 @@ def test_the_full_network_is_imported_under_its_names(
         assert (version.parent / "config.toml").is_file()
 
 
-def test_the_releases_are_told_apart() -> None:
-    """By name, size and both digests; only the small one is carried by a package."""
-    assert list(RELEASES) == ["u2netp", "u2net", "u2net_human_seg"]
-    assert len({release.sha256 for release in RELEASES.values()}) == 3
-    assert len({release.md5 for release in RELEASES.values()}) == 3
-    for name, release in RELEASES.items():
-        assert release.url.endswith(f"/v0.0.0/{name}.onnx")
-        assert (release.wheel is not None) == (name == "u2netp")
-        assert release.source.startswith(release.url)
-
-
-def test_release_is_the_documented_one() -> None:
-    """The address and digests are those of the rembg release that upstream's users know."""
-    assert U2NETP_RELEASE.url.startswith("https://github.com/danielgatis/rembg/releases/")
-    assert U2NETP_RELEASE.size == 4_574_861
-    assert U2NETP_RELEASE.md5 == "8e83ca70e441ab06c318d82300c84806"
-    assert U2NETP_RELEASE.sha256 == (
-        "309c8469258dda742793dce0ebea8e6dd393174f89934733ecc8b14c76f4ddd8"
-    )
-
-
-def test_default_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Downloads are kept where XDG says, else under the home directory."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert pull.default_cache() == tmp_path / "paddlepool"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert pull.default_cache() == tmp_path / ".cache" / "paddlepool"
-
-
 def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`paddlepool export` publishes a version and says where and how large it is."""
     weights = tmp_path / "mnist.npz"
@@ -216,13 +185,3 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.startswith(f"{tmp_path}/digits/1: 0.")
     assert main([*arguments, "--name", "Bad Name", "--origin", "random"]) == 1
     assert "must match" in capsys.readouterr().err
-
-
-def test_import_command_needs_the_official_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`paddlepool import u2netp FILE` refuses another file with both digests in the message."""
-    (tmp_path / "u2netp.onnx").write_bytes(b"something else")
-    command = ["import", "u2netp", str(tmp_path / "u2netp.onnx"), "--repository", str(tmp_path)]
-    assert main(command) == 1
-    assert U2NETP_RELEASE.sha256 in capsys.readouterr().err

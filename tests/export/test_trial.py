@@ -13,7 +13,7 @@ from app.contracts.errors import BackendError, ExportError, RunRefused
 from app.contracts.ports import Predictor, PredictorFactory, PredictorSpec
 from app.contracts.tensors import Tensors, TensorSpec
 from app.export.trial import run_trial
-from app.repository.config import ModelConfig, Warmup
+from app.repository.config import ModelConfig
 
 ROWS = TensorSpec("rows", "float32", (-1, 2))
 Behaviour = Callable[[Tensors], Tensors]
@@ -44,28 +44,6 @@ def spec(*outputs: TensorSpec) -> PredictorSpec:
 
 def opening(behaviour: Behaviour) -> PredictorFactory:
     return lambda _spec: Pretended(behaviour)  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-def test_rows_that_answer_alone_as_together_are_independent(rows: int) -> None:
-    """Also where the configured shape has several."""
-    trial = run_trial(
-        spec(TensorSpec("y", "float32", (-1, 2))),
-        config=ModelConfig(warmup=(Warmup(shapes={"rows": (rows, 2)}),)),
-        open_predictor=opening(lambda inputs: {"y": inputs["rows"]}),
-    )
-    assert trial.independent is True
-    assert len(trial.inputs["rows"]) == rows
-
-
-def test_a_row_for_each_thing_found_is_no_batch() -> None:
-    """Nothing found is nothing found together as well, and still the answers cannot be divided."""
-    trial = run_trial(
-        spec(TensorSpec("boxes", "int64", (-1, 4))),
-        config=ModelConfig(),
-        open_predictor=opening(lambda _inputs: {"boxes": np.zeros((0, 4), np.int64)}),
-    )
-    assert trial.independent is False
 
 
 def test_rows_that_differ_in_length_are_no_batch() -> None:

@@ -2,9 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import paddle
@@ -111,55 +109,6 @@ def test_the_served_version_is_the_exported_form(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == (TRAINED / name).read_bytes()
 
 
-def published_state(ours: Mapping[str, Any], *, like: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a served version under the names and in the layout of `like`."""
-    renamed = {
-        "bert.embeddings.LayerNorm.": "embeddings_norm.",
-        "bert.embeddings.": "",
-        "bert.encoder.layer.": "layers.",
-        "attention.self.": "attention.",
-        "attention.output.LayerNorm.": "attention_norm.",
-        "output.LayerNorm.": "output_norm.",
-        "bert.pooler.": "pooler.",
-        "dense.": "",
-    }
-    state: dict[str, Any] = {}
-    for name, value in like.items():
-        source = name
-        for theirs, replacement in renamed.items():
-            source = source.replace(theirs, replacement)
-        if source == "token_type_embeddings.weight":  # it is part of the position embeddings
-            state[name] = np.zeros(tuple(value.shape), np.float32)
-            continue
-        array = np.asarray(ours[source], np.float32)
-        linear = array.ndim == 2 and "embeddings" not in source
-        state[name] = np.ascontiguousarray(array.T if linear else array)
-    return state
-
-
-@pytest.mark.parametrize("source", ["random", "trained"])
-def test_live_transformers(source: str, tmp_path: Path) -> None:
-    """The logits equal those of transformers run here on the same weights."""
-    torch = pytest.importorskip("torch", reason="torch is in the [train] extra only")
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(1)
-    options: dict[str, Any] = {
-        "vocab_size": 500, "hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 6,
-        "intermediate_size": 200, "num_labels": 6, "initializer_range": 0.2,
-    }  # fmt: skip
-    if source == "trained":
-        options = json.loads((TRAINED / "manifest.json").read_text("utf-8"))["network"]["options"]
-    theirs = transformers.BertForSequenceClassification(transformers.BertConfig(**options)).eval()
-    if source == "trained":
-        state = published_state(load_parameters(TRAINED), like=theirs.state_dict())
-        theirs.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
-    theirs.save_pretrained(directory := tmp_path)
-    ids, mask = texts([1, 5, 17, 32], vocabulary=theirs.config.vocab_size, width=32)
-    with torch.no_grad():
-        expected = theirs(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).logits
-    assert np.abs(expected.numpy() - logits(served(directory), ids, mask)).max() <= LIMIT
-
-
 @pytest.mark.parametrize("onednn", [True, False], ids=["onednn", "native"])
 def test_alone_and_in_every_batch(program: Path, open_program: Open, onednn: bool) -> None:
     """A text has the same logits alone and in every batch of every order of its neighbours."""
@@ -172,21 +121,6 @@ def test_alone_and_in_every_batch(program: Path, open_program: Open, onednn: boo
             assert np.abs(run(ids[batch], mask[batch])[0] - alone[batch]).max() <= LIMIT, rows
     wider = [np.pad(part, ((0, 0), (0, 16))) for part in (ids, mask)]
     assert np.abs(run(*wider)[0] - alone).max() <= LIMIT, "the next length bucket"
-
-
-def test_onednn_against_native(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, open_program: Open
-) -> None:
-    """At the served size oneDNN and native agree."""
-    options = {
-        "vocab_size": 500, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
-        "intermediate_size": 1024, "max_position_embeddings": 128, "num_labels": 6,
-    }  # fmt: skip
-    paddle.seed(2)
-    save_bert(build("bert", options), tmp_path)
-    onednn, native = (open_program(tmp_path, onednn=value) for value in (True, False))
-    batch = texts([64, 40, 33, 64, 50, 64, 60, 41], vocabulary=500, width=64)
-    assert np.abs(onednn(*batch)[0] - native(*batch)[0]).max() <= LIMIT
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from app.export.weights.arrays import Arrays, read_arrays
 from app.export.weights.u2net import fold_batch_norm, mask_state
 from app.networks import build
 from app.networks.u2net import U2NET, U2NETP, U2Net
-from tests.networks.conftest import Open
 
 pytestmark = pytest.mark.paddle
 LIMIT = 1e-4
@@ -67,16 +66,6 @@ def test_reference_outputs(reference_weights: Path, picture: NDArray[np.float32]
     assert np.ptp(expected[0]) > 0.5, "a flat mask would prove little"
 
 
-def test_reference_mask_of_the_served_form(
-    reference_weights: Path, picture: NDArray[np.float32]
-) -> None:
-    """The rearranged head gives the plain network's d0 with the reference weights."""
-    arrays = fold_batch_norm(read_arrays(reference_weights / "u2netp_reference.npz"))
-    expected = forward(load(U2Net(U2NETP), arrays), picture)[0]
-    actual = forward(load(build("u2netp", {}), mask_state(arrays)), picture)[0]
-    assert np.abs(expected - actual).max() <= LIMIT
-
-
 def test_folding_batch_norm(unfolded: U2Net) -> None:
     """Folding batch norm into the convolutions changes no output."""
     image = np.random.default_rng(5).normal(size=(2, 3, 96, 96)).astype(np.float32)
@@ -111,11 +100,3 @@ def test_parameter_count_of_u2netp() -> None:
         for norm in (True, False)
     ]
     assert counts == [1_131_181, 1_125_485]
-
-
-def test_onednn_against_native(
-    mask_program: Path, open_program: Open, small_picture: NDArray[np.float32]
-) -> None:
-    """oneDNN and native masks agree."""
-    onednn, native = (open_program(mask_program, onednn=value) for value in (True, False))
-    assert np.abs(onednn(small_picture)[0] - native(small_picture)[0]).max() <= LIMIT

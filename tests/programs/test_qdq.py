@@ -11,7 +11,6 @@ import onnx
 import pytest
 
 from app.contracts.errors import ExportError
-from app.programs.onnx_graph import simplified
 from app.programs.qdq import Activation, Ranges, quantised, read_ranges, shipped_ranges
 from tests.programs.networks import named, two_layers
 
@@ -96,11 +95,3 @@ def test_shipped_ranges_belong_to_one_file_of_weights(tmp_path: Path) -> None:
     assert shipped.quality[0].figures["mean mask difference"] <= 0.015
     assert shipped_ranges("0" * 64) is None
     assert shipped_ranges(official, tmp_path) is None
-
-
-def test_names_of_inputs_and_outputs_are_the_manifest_s() -> None:
-    """A converter calls them as it likes."""
-    model = simplified(two_layers(), inputs=["picture"], outputs=["mask"])
-    assert [value.name for value in model.graph.input] == ["picture"]
-    assert [value.name for value in model.graph.output] == ["mask"]
-    assert model.graph.node[-1].output[0] == "mask"

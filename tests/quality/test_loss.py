@@ -52,32 +52,3 @@ def test_a_group_goes_with_quality_and_without_cards(
     write_double(tmp_path)
     assert main(["models", "verify", *options, "--repository", str(tmp_path)]) == 1
     assert f"paddlepool models: {message}" in capsys.readouterr().err
-
-
-@pytest.mark.paddle
-def test_an_unknown_group_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With those that there are."""
-    shared = Path(__file__).parents[3] / "shared" / "data"
-    if not shared.is_dir():
-        pytest.skip("NOT TESTED: the data of ../shared are not beside the project")
-    monkeypatch.chdir(Path(__file__).parents[2])
-    assert main(["models", "verify", "--quality", "mnist", "--group", "fast"]) == 1
-    assert "mnist has no instance group 'fast', it has native" in capsys.readouterr().err
-
-
-@pytest.mark.paddle
-def test_what_is_measured_is_said_before_it_takes_minutes(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a terminal there is no progress bar, and silence would look like the end."""
-    root = Path(__file__).parents[2]
-    if not (root.parent / "shared" / "data").is_dir():
-        pytest.skip("NOT TESTED: the data of ../shared are not beside the project")
-    monkeypatch.chdir(root)
-    arguments = ["models", "verify", "--quality", "mnist", "--group", "native", "--limit", "2"]
-    assert main(arguments) == 0
-    printed = capsys.readouterr().out
-    assert "mnist@1: measuring native, which takes minutes" in printed
-    assert printed.index("which takes minutes") < printed.index("sha256")

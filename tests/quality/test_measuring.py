@@ -215,12 +215,6 @@ def test_a_damaged_split_is_named(reader: ServedModelInfo, content: bytes) -> No
         SentimentQuality(reader, Source(data=reader.directory))
 
 
-def test_absent_pairs_are_named(tmp_path: Path) -> None:
-    """The folder that is missing and the option that names it."""
-    with pytest.raises(ConfigError, match=r"data absent: there is no folder .*sod_train/images"):
-        SegmentQuality(MATTING, Source(data=tmp_path))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

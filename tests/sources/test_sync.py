@@ -150,16 +150,6 @@ def test_an_unfit_configuration_leaves_the_old_one(origin: Path, local: Path) ->
     assert (local / "double" / "config.toml").read_text("utf-8") == ""
 
 
-def test_a_count_of_the_cores_is_no_fault(origin: Path, local: Path) -> None:
-    """As the shipped models have it; the file is copied as it is, for this machine to read."""
-    text = '[[instance_group]]\nname = "onednn"\nbackend = "b"\ncount = "cores"\n'
-    write_config(origin / "double", text)
-    changes = synced(origin, local)
-    assert not changes.refused
-    assert "double/1" in changes.taken
-    assert (local / "double" / "config.toml").read_text("utf-8") == text
-
-
 def test_nothing_but_the_names_of_a_repository_is_copied(origin: Path, local: Path) -> None:
     """No names of a path, no hidden ones, no folders within a version."""
     for stray in ("secret.txt", "double/secret.txt", "double/1/deep/er", "../up", ".hidden/1/x"):
@@ -239,13 +229,6 @@ def test_a_source_that_gives_more_than_it_listed_is_refused(
     assert [path.name for path in local.iterdir()] == [".refused.json"]
 
 
-def test_a_refused_model_leaves_no_directory(origin: Path, local: Path) -> None:
-    write_version(origin / "other" / "1")
-    (origin / "other" / "1" / "manifest.json").write_text("{", "utf-8")
-    assert list(synced(origin, local).refused) == ["other/1"]
-    assert not (local / "other").exists()
-
-
 @pytest.mark.parametrize("size", ["abc", math.inf, math.nan, -1, [1]], ids=str)
 def test_a_listed_size_that_is_none_is_named(
     local: Path, monkeypatch: pytest.MonkeyPatch, size: object
@@ -308,18 +291,6 @@ def test_a_copy_that_is_ended_leaves_nothing_behind(stuck: str, local: Path) -> 
     wait_until(lambda: leftovers(local) == [])
 
 
-def test_a_file_that_is_half_written_at_the_end_leaves_nothing_behind(
-    origin: Path, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ended(_descriptor: int) -> None:
-        sys.exit(143)
-
-    monkeypatch.setattr(os, "fsync", ended)
-    with pytest.raises(SystemExit):
-        synced(origin, local)
-    assert list(local.rglob("*")) == [local / "double"]
-
-
 @pytest.mark.slow
 def test_a_copy_ends_with_the_server_that_was_killed(stuck: str, local: Path) -> None:
     """Nothing is left running, and nothing on the disk."""
@@ -366,15 +337,3 @@ def test_a_source_that_hangs_does_not_keep_models_from_being_served(
     assert not first_refresh("s3://models", root, polled=polled)
     assert patience <= time.monotonic() - began
     assert f"did not answer within {patience:.0f} s" in caplog.text
-
-
-@pytest.mark.usefixtures("hanging")
-def test_a_refresh_that_hangs_is_ended(local: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """At its timeout, and within a second of the server's end."""
-    began = time.monotonic()
-    assert not refresh("s3://models", local, until=threading.Event(), timeout=0.5)
-    assert "did not answer within" in caplog.text
-    ending = threading.Event()
-    ending.set()
-    assert not refresh("s3://models", local, until=ending)
-    assert time.monotonic() - began < 20

@@ -16,7 +16,6 @@ pytest.importorskip("sklearn", reason="install the extra [train]")
 from app.quality.labels import calibration_error  # noqa: E402 - after the skips
 from tests.training.conftest import run  # noqa: E402
 from training.emotion import prepare  # noqa: E402
-from training.emotion.batching import WIDTHS, pad, shuffled  # noqa: E402
 from training.emotion.prepare import Overlap  # noqa: E402
 from training.emotion.quality import softmax, temperature  # noqa: E402
 
@@ -35,16 +34,6 @@ def test_overlap_is_found_through_punctuation_and_comments() -> None:
     assert "今天的天气真好啊 我们一起出去玩吧" in forbidden
     assert "转发：今天的天气真好啊，我们一起出去玩吧！//@某人:同意" in forbidden
     assert "明天有雨，出门的时候记得带伞" not in forbidden
-
-
-def test_batches_hold_every_text_once_within_their_tokens() -> None:
-    """Each text occurs once an epoch, padded to one of the widths, 512 tokens a batch at most."""
-    lengths = np.random.default_rng(0).integers(1, 200, 500)
-    batches = shuffled(lengths, tokens=512, rng=np.random.default_rng(0))
-    assert sorted(np.concatenate(batches)) == list(range(500))
-    texts = [[9] * int(length) for length in lengths]
-    padded = [pad(texts, batch) for batch in batches]
-    assert all(ids.size <= 512 and ids.shape[1] in WIDTHS for ids in padded)
 
 
 def test_temperature_undoes_overconfidence() -> None:

@@ -21,9 +21,8 @@ from training.emotion import average, finetune, linear, prepare, pretrain, vocab
 from training.emotion.corpora import LABELS, TASKS  # noqa: E402
 from training.emotion.corruption import Neighbours, corrupted  # noqa: E402
 from training.emotion.evaluate import encoded, logits  # noqa: E402
-from training.emotion.muon import Muon, orthogonal  # noqa: E402
 from training.emotion.network import Pretraining, config, contextual  # noqa: E402
-from training.emotion.packing import WIDTH, Packed, packed  # noqa: E402
+from training.emotion.packing import Packed, packed  # noqa: E402
 from training.emotion.prepare import key  # noqa: E402
 from training.emotion.vocabulary import CLS, MASK, PAD, SEP  # noqa: E402
 
@@ -38,22 +37,6 @@ def _texts(count: int, *, longest: int = 40) -> list[list[int]]:
 
 def _batch(texts: list[list[int]], rows: int) -> Packed:
     return next(packed(enumerate(texts), rows=rows))
-
-
-def test_packed_rows_hold_whole_texts() -> None:
-    """Every text of a batch is found again at its place; little is padding; shapes are fixed."""
-    texts = _texts(400)
-    batches = list(packed(enumerate(texts), rows=4))
-    seen = [n for batch in batches for n in batch.picked if n >= 0]
-    assert len(seen) == len(set(seen)) > 250
-    for batch in batches:
-        assert batch.ids.shape == (4, WIDTH)
-        assert (batch.owner >= 0).mean() > 0.9
-        for slot, number in enumerate(batch.picked):
-            if number >= 0:
-                assert batch.ids[batch.owner == slot].tolist() == texts[number]
-                assert batch.place[batch.owner == slot].tolist() == [*range(len(texts[number]))]
-                assert batch.ids.reshape(-1)[batch.first[slot]] == CLS
 
 
 def test_packed_texts_do_not_see_one_another() -> None:
@@ -85,21 +68,6 @@ def test_words_are_hidden_and_replaced_and_the_truth_is_kept() -> None:
     assert (found.replaced[~real] == -1).all()
     assert ((found.replaced == 1) == (real & (found.ids != MASK) & (found.ids != batch.ids))).all()
     assert 0.05 < (found.replaced == 1).sum() / real.sum() < 0.13
-
-
-def test_muon_steps_are_orthogonal_and_descend() -> None:
-    """Singular values lie near 1 whatever the gradient's; a quadratic bowl is emptied."""
-    torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonal(torch.randn(2, 24, 96) * torch.rand(2, 24, 1)))
-    assert 0.5 < values.min() <= values.max() < 1.3
-    weight = torch.nn.Parameter(torch.randn(16, 16))
-    optimizer = Muon([weight], 0.2, 0.0)
-    before = float(weight.detach().square().sum())
-    for _ in range(60):
-        optimizer.zero_grad()
-        weight.square().sum().backward()
-        optimizer.step()
-    assert float(weight.detach().square().sum()) < 0.1 * before
 
 
 @pytest.fixture
