@@ -61,11 +61,17 @@ def run(args: argparse.Namespace) -> int:
     import onnx
 
     from app.contracts.errors import ExportError
-    from app.programs.calibrate import chosen, digest_of, layers_of, measure_ranges, versions
+    from app.programs.check import Differences
     from app.programs.derive import FILE, INT8, Derived, named_graph, publish_with
-    from app.programs.difference import Differences
     from app.programs.qdq import quantised
-    from app.programs.search import FloatLayers
+    from app.programs.search import (
+        FloatLayers,
+        chosen,
+        digest_of,
+        layers_of,
+        measure_ranges,
+        versions,
+    )
     from app.repository.manifest import Calibration, Derivation, DerivedProgram, MeasuredLoss
 
     _check(args)

@@ -20,7 +20,7 @@ from app.contracts.errors import ExportError
 from app.export.publish import next_version, replace_manifest, staged_version, write_synced
 from app.export.weights.release import sha256_of
 from app.programs.onnx_graph import simplified
-from app.programs.qdq import DIRECTORY, quantised, shipped_ranges
+from app.programs.qdq import quantised, shipped_ranges
 from app.repository.layout import ModelFiles
 from app.repository.manifest import MANIFEST, Derivation, DerivedProgram, read_manifest
 
@@ -81,14 +81,14 @@ def _of_opset(model: onnx.ModelProto) -> onnx.ModelProto:
         ) from error
 
 
-def derive_int8(files: ModelFiles, *, ranges: Path = DIRECTORY) -> Derived | None:
+def derive_int8(files: ModelFiles) -> Derived | None:
     """The version's int8 program; None where it would need calibration data.
 
     Raises BackendError where the reference cannot be converted, and ExportError where the ranges
     that come with the package are of another graph.
     """
     network: Mapping[str, Any] = files.manifest.network or {}
-    shipped = shipped_ranges(str(files.manifest.weights.get("sha256")), ranges)
+    shipped = shipped_ranges(str(files.manifest.weights.get("sha256")))
     if shipped is not None and network:  # else the file was sealed, and names its layers otherwise
         return Derived(
             backend="openvino",

@@ -15,11 +15,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from app.contracts.errors import ExportError
 from app.programs.onnx_graph import Graph
-from app.repository.manifest import Calibration, Derivation, MeasuredLoss
+from app.repository.manifest import Calibration, Derivation, MeasuredLoss, Strict
 
 LEVELS = 127
 FIRST_LEVELS = 64
@@ -205,7 +205,7 @@ DIRECTORY = Path(__file__).parent / "ranges"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedRanges:
+class ShippedRanges(Strict):
     """What `python -m training.u2netp.int8_ranges` wrote: ranges, and where they are from.
 
     `quality` was measured with them on data that they were not measured on.
@@ -217,15 +217,13 @@ class ShippedRanges:
     quality: tuple[MeasuredLoss, ...]
     ranges: Ranges
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
 
 PARSER = TypeAdapter(ShippedRanges)
 
 
-def shipped_ranges(weights_sha256: str, directory: Path = DIRECTORY) -> ShippedRanges | None:
+def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
     """Those of the weights with this digest, if there are any."""
-    for path in sorted(directory.glob("*.json")):
+    for path in sorted(DIRECTORY.glob("*.json")):
         found = PARSER.validate_json(path.read_bytes(), strict=True)
         if found.weights_sha256 == weights_sha256:
             return found

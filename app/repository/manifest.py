@@ -31,18 +31,23 @@ Format = Literal["paddle", "onnx"]
 Figure = Annotated[float, Field(allow_inf_nan=False)]
 
 
+class Strict:
+    """What is read with pydantic, and may hold nothing else."""
+
+    __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
 @dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(Strict):
     """What one file must be, to the byte."""
 
     bytes: Annotated[int, Field(ge=0)]
     sha256: Sha256
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Derivation:
+class Derivation(Strict):
     """How a program was made of the reference: with what, and which layers it left as they were."""
 
     tool: str
@@ -50,33 +55,27 @@ class Derivation:
     settings: dict[str, str | int | float | bool] = field(default_factory=dict)
     float_layers: tuple[str, ...] = ()
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Strict):
     """The data that ranges of activations were measured on; sha256 of its files' digests."""
 
     data: str
     count: Annotated[int, Field(ge=1)]
     sha256: Sha256
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredLoss:
+class MeasuredLoss(Strict):
     """What a program loses against the reference: figures by name, on `count` items of `data`."""
 
     data: str
     count: Annotated[int, Field(ge=1)]
     figures: dict[str, Figure]
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DerivedProgram:
+class DerivedProgram(Strict):
     """A program beside the reference that computes the same with the same inputs and outputs."""
 
     name: ProgramName
@@ -86,8 +85,6 @@ class DerivedProgram:
     derivation: Derivation
     calibration: Calibration | None = None
     quality: tuple[MeasuredLoss, ...] = ()
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +98,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Strict):
     """What a version consists of and where it came from; inputs and outputs in predictor order.
 
     `params` is null where the program has no parameters, so that Paddle wrote no file of them.
@@ -118,8 +115,6 @@ class Manifest:
     weights: dict[str, str | bool]
     built_with: dict[str, str]
     programs: tuple[DerivedProgram, ...] = ()
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     @property
     def reference(self) -> Program:

@@ -9,14 +9,12 @@ import onnx
 import pytest
 
 from app.cli import main
-from app.programs.difference import Differences
+from app.programs.check import Differences
 from app.programs.qdq import Activation, Ranges
 from app.programs.search import FloatLayers, restricted
 from app.repository.layout import ModelRepository
 from tests.programs.networks import named, planted
-from tests.programs.test_derive import MODELS, OFFICIAL, without_programs
 
-SOD_TRAIN = Path(__file__).parents[3] / "shared" / "data" / "sod_train" / "images"
 LAYERS = [f"{stage}.{name}" for stage in ("in", "middle", "out") for name in ("a", "b")]
 
 
@@ -112,25 +110,6 @@ def test_a_float_layer_reads_its_input_as_it_is() -> None:
     found = restricted(Ranges(activations=(both, one), float_layers=()), ["in.a"])
     assert [each.readers for each in found.activations] == [("in.b",)]
     assert found.float_layers == ("in.a",)
-
-
-@pytest.mark.slow
-@pytest.mark.paddle
-def test_u2netp_s_layer_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The last convolution of stage2d, from a few pictures; published as a new version."""
-    pytest.importorskip("nncf", reason="NOT TESTED: nncf is not installed (extra quantize)")
-    if not OFFICIAL.is_dir() or not SOD_TRAIN.is_dir():
-        pytest.skip("NOT TESTED: the official weights or sod_train are not beside the project")
-    repository = without_programs(MODELS / "u2netp", "2", tmp_path / "models")
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    for path in sorted(SOD_TRAIN.glob("*.jpg"))[::45]:
-        (pictures / path.name).symlink_to(path)
-    arguments = ["--data", str(pictures), "--budget", "0.012", "--repository"]
-    assert main(["quantize", "u2netp", *arguments, str(tmp_path / "models")]) == 0
-    assert "  everything" in capsys.readouterr().out
-    [program] = repository.read("u2netp", 3).manifest.programs
-    assert program.derivation.float_layers == ("stage2d.rebnconv1d.conv_s1",)
 
 
 @pytest.mark.parametrize(

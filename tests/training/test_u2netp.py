@@ -110,16 +110,6 @@ def test_validation_pictures_are_never_sampled(corpus: Corpus) -> None:
         assert np.array_equal(plain[number][1], blind[number][1])
 
 
-def test_absent_data_end_the_command_with_a_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No traceback: the message names the folder that was looked for."""
-    absent = tmp_path / "nowhere"
-    monkeypatch.setattr("sys.argv", ["train", "--data", str(absent), "--out", str(tmp_path)])
-    with pytest.raises(SystemExit, match="nowhere: no such folder or packed"):
-        command.main()
-
-
 def test_missing_mask_is_named(folder: Path, tmp_path: Path) -> None:
     """A picture without its mask stops the reading and names the mask."""
     (tmp_path / "images").symlink_to(folder / "images")

@@ -22,9 +22,9 @@ from app.backends.handler import onnx_bytes
 from app.codecs.decode import decode
 from app.codecs.limits import PictureLimits
 from app.pipelines.segment import matte
-from app.programs.calibrate import PRESET, chosen, digest_of, layers_of, measure_ranges, versions
 from app.programs.onnx_graph import simplified
 from app.programs.qdq import DIRECTORY, PARSER, ShippedRanges, quantised
+from app.programs.search import PRESET, chosen, digest_of, layers_of, measure_ranges, versions
 from app.quality import masks
 from app.repository.manifest import Calibration, Derivation, MeasuredLoss, read_manifest
 
