@@ -84,6 +84,7 @@ def test_every_form_of_a_picture_and_of_its_reply_is_200(page: Page, small: Path
         assert executed(page, operation) == 200, (form, kind)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_every_word_of_every_list_is_200_where_it_may_stand(page: Page, small: Path) -> None:
     """Each choice beside the defaults; what needs another parameter says in words which."""

@@ -61,6 +61,7 @@ def test_the_official_weights_give_the_official_masks(tmp_path: Path) -> None:
     assert max(errors) <= 0.002
 
 
+@pytest.mark.nightly
 def test_the_reconstruction_gives_the_official_masks(tmp_path: Path) -> None:
     """Exported from arrays by upstream's names: mean MAE ≤ 0.002, worst ≤ 0.006."""
     if not REFERENCE.exists():

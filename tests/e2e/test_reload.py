@@ -56,6 +56,7 @@ def ask(server: Server, until: threading.Event, answers: list[str]) -> None:
             until.wait(PAUSE)
 
 
+@pytest.mark.nightly
 def test_no_request_is_lost_across_thirty_reloads(repository: Path, tmp_path: Path) -> None:
     """At least 500 requests of four clients, while versions come and go back to back."""
     answers: list[str] = []

@@ -152,6 +152,7 @@ def test_pull_goes_on_where_it_may(
     assert list((tmp_path / "paddlepool").iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_full_network_is_imported_under_its_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -240,6 +240,7 @@ def test_margins_cannot_make_more_than_a_picture_may_have(server: Server) -> Non
     assert server.lost == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_fifty_megapixels_before_fifty_megapixels(server: Server) -> None:
     """The largest picture before the largest background, scaled, with a shadow, blurred: no

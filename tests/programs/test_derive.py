@@ -74,6 +74,7 @@ def test_a_transformer_gets_its_int8_program(
     assert "emotion/1 has the program int8" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 @pytest.mark.paddle
 @pytest.mark.slow
 def test_the_official_weights_need_no_data(
