@@ -80,7 +80,6 @@ def prepared(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return out
 
 
-@pytest.mark.nightly
 def test_every_step_to_a_saved_classifier(
     prepared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

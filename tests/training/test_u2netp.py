@@ -128,7 +128,6 @@ def test_exported_weights_give_the_same_map(corpus: Corpus, tmp_path: Path) -> N
         assert torch.allclose(network(picture)[0], again(picture)[0], atol=1e-5)
 
 
-@pytest.mark.nightly
 def test_run_leaves_checkpoint_weights_metrics_and_goes_on(
     folder: Path,
     tmp_path: Path,
