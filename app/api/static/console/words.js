@@ -34,6 +34,7 @@ export const WORDS = {
   "error.group_not_running": ["The instance group is not running", "实例组没有运行"],
   "error.headers_too_large": ["The request's headers are too large", "请求头太大"],
   "error.host_not_allowed": ["Unknown host", "未知的主机名"],
+  "error.http_version_not_supported": ["Unknown version of HTTP", "不支持的 HTTP 版本"],
   "error.image_unreadable": ["The picture cannot be read", "图片无法读取"],
   "error.internal_error": ["The server failed", "服务器内部错误"],
   "error.invalid_json": ["The request's body is not JSON", "请求内容不是 JSON"],
