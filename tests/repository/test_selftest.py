@@ -116,12 +116,14 @@ def test_what_no_tensor_is_called_is_not_unpacked(tmp_path: Path) -> None:
     assert set(read_selftest(tmp_path, INPUTS, (BOXES,)).inputs) == {"x"}
 
 
-def test_an_output_of_another_dtype_is_found() -> None:
+def test_an_output_of_another_dtype_or_no_number_is_found() -> None:
     """However near its values are: /v2 promises the dtype as well."""
     test = SelfTest(inputs={"x": X}, outputs={"y": X}, tolerance=1.0)
     test.check(Answering({"y": X}), timeout=1)  # type: ignore[arg-type]
     with pytest.raises(BackendError, match=r"float32 \[1, 2\], received float64 \[1, 2\]"):
         test.check(Answering({"y": X.astype(np.float64)}), timeout=1)  # type: ignore[arg-type]
+    with pytest.raises(BackendError, match="differs by nan"):
+        test.check(Answering({"y": X * np.float32(np.nan)}), timeout=1)  # type: ignore[arg-type]
 
 
 PICTURE = TensorSpec("input", "float32", (-1, 3, 320, 320))
