@@ -1,10 +1,11 @@
-"""The backends beside Paddle Inference: the same outputs, clear refusals, and switches that lie."""
+"""The backends beside Paddle Inference: the same outputs, and clear refusals."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -225,3 +226,28 @@ def test_no_file_beside_a_program_is_unpickled(
     (tmp_path / "inference.pdiparams.info").unlink()
     with pytest.raises(BackendError), opened(files, backend):
         pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then", ["", "\nimport nncf"])
+def test_openvino_reports_nothing_and_keeps_no_identity(then: str, tmp_path: Path) -> None:
+    pytest.importorskip("nncf" if then else "openvino")
+    code = (
+        "import sys\n"
+        "from app.backends.openvino import imported_openvino\n"
+        f"imported_openvino(){then}\n"
+        "print([name for name in sys.modules if name.startswith('openvino_telemetry.')])"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    environment.pop("CI", None)  # where it is set, they report nothing anyway
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.split() == ["[]"]
+    assert not done.stderr
+    assert not (tmp_path / "intel").exists()
