@@ -35,6 +35,9 @@ from app.server.sending import UnreadReplies
 PIPELINED = 16
 """Complete requests that may wait behind the one in progress."""
 
+IDLE_GRACE_SECONDS = 1.0
+"""How long a stopping server still reads from an idle connection."""
+
 log = logging.getLogger("paddlepool.protocol")
 
 
@@ -203,8 +206,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self._await_next()
 
     def shutdown(self) -> None:
+        """Close an idle connection after a moment: its next request may be on its way."""
         self._keeps_alive = False
-        super().shutdown()
+        if self.cycle is None or self.cycle.response_complete:
+            self.loop.call_later(IDLE_GRACE_SECONDS, super().shutdown)
+        else:
+            super().shutdown()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         if self.flow.write_paused:

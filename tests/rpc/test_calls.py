@@ -420,6 +420,46 @@ def large(numbers: int) -> bytes:
     return infer(values=(1.0,) * numbers)
 
 
+@contextlib.contextmanager
+def pausing_line(port: int, *, seconds: float) -> Iterator[int]:
+    """The port of a proxy for one connection that stops once within a reply, for `seconds`."""
+
+    def pump(source: socket.socket, target: socket.socket, pause_at: int) -> None:
+        carried = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(16_384):
+                target.sendall(data)
+                carried += len(data)
+                if carried - len(data) < pause_at <= carried:
+                    time.sleep(seconds)
+
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        far = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+
+        def carry() -> None:
+            with listener.accept()[0] as near:
+                threading.Thread(target=pump, args=(near, far, -1)).start()
+                pump(far, near, 1_000_000)
+
+        threading.Thread(target=carry).start()
+        yield int(listener.getsockname()[1])
+        with contextlib.suppress(OSError):
+            far.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_slow_client_gets_all_of_its_reply(registry: ModelRegistry) -> None:
+    """gRPC calls a connection idle as soon as the reply is written, long before it is taken."""
+    with (
+        opened(registry, send_stall_seconds=0.4) as client,
+        pausing_line(client.port, seconds=1.5) as port,
+        grpc.insecure_channel(f"127.0.0.1:{port}", options=UNLIMITED) as channel,
+    ):
+        ask = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        assert len(ask(large(4_000_000), timeout=PATIENCE)) > 16_000_000
+
+
 def test_replies_that_nobody_takes_have_a_limit(registry: ModelRegistry) -> None:
     """Until their calls are over; who asks for little is answered all the while."""
     numbers = 1_000_000

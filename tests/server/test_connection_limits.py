@@ -193,3 +193,24 @@ def test_connections_beyond_the_limit_get_503_and_further_ones_are_closed() -> N
 
     kept = LIMITS.connections + REFUSED_CONNECTIONS
     assert asyncio.run(closed()) == [False] * kept + [True] * (LIMITS.connections + 20 - kept)
+
+
+def test_a_request_on_its_way_at_a_shutdown_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a new connection and on an idle one; both are closed after the grace."""
+    monkeypatch.setattr("app.server.connection_limits.IDLE_GRACE_SECONDS", 0.05)
+
+    async def stopped(requests_before: int) -> bytes:
+        state, line, closed = ServerState(), Line(), asyncio.Event()
+        monkeypatch.setattr(line, "close", closed.set)
+        protocol = opened(told, line, state)
+        for number in range(requests_before):
+            protocol.data_received(GET % number)
+            await asyncio.wait(state.tasks, timeout=20)
+        protocol.shutdown()
+        protocol.data_received(GET % 7)
+        await asyncio.wait_for(closed.wait(), 20)
+        protocol.connection_lost(None)
+        return bytes(line.written)
+
+    for requests_before in (0, 1):
+        assert asyncio.run(stopped(requests_before)).endswith(b"/7 0>")
