@@ -17,12 +17,10 @@ from app.api import docs, errors, info, metrics, pages
 from app.api.compare import data
 from app.api.middleware.access import Access
 from app.api.middleware.agents import Agents
-from app.api.middleware.budget import Budget
 from app.api.middleware.disconnect import Disconnect
-from app.api.middleware.gates import Gates
 from app.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules, Keys
-from app.api.middleware.limits import BodyLimits
-from app.api.middleware.quotas import Purses, QuotaLimits, Quotas
+from app.api.middleware.limits import BodyLimits, Budget, Gates
+from app.api.middleware.quotas import QuotaLimits, Quotas, TokenBuckets
 from app.api.middleware.sites import Sites
 from app.api.middleware.traced import TRACE_ID, Traced
 from app.api.problems import ANY_STATUSES, TASK_STATUSES, ErrorForm, documented
@@ -190,7 +188,7 @@ def _layers(
         Middleware(Sites, hosts=settings.hosts(), origins=settings.cors_origins),
         Middleware(Disconnect),
         Middleware(Keys, rules=gates.keys),
-        *([Middleware(Quotas, purses=gates.purses)] if gates.purses is not None else ()),
+        *([Middleware(Quotas, buckets=gates.buckets)] if gates.buckets is not None else ()),
         Middleware(BodyLimits, routes=routes, budget=gates.bodies),
     ]
 
@@ -208,13 +206,13 @@ def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
             keys=keys,
             start_keys=[key.get_secret_value().encode() for key in settings.start_group_keys],
             admin_key=None if admin_key is None else admin_key.get_secret_value().encode(),
-            wrong_admin_keys=Purses(
+            wrong_admin_keys=TokenBuckets(
                 QuotaLimits(per_minute={WRONG_KEYS: WRONG_KEYS_PER_MINUTE}, concurrent=0)
             ).of,
             health_needs_key=settings.health_needs_key,
             metrics_needs_key=settings.metrics_needs_key,
         ),
-        purses=Purses(quotas) if quotas else None,
+        buckets=TokenBuckets(quotas) if quotas else None,
         bodies=Budget(body_memory(settings), what="bytes of request bodies"),
     )
 

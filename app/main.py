@@ -14,7 +14,7 @@ from functools import partial
 from fastapi import FastAPI
 
 from app.api.metrics import read_gauges
-from app.api.middleware.gates import Gates
+from app.api.middleware.limits import Gates
 from app.api.services import Lifecycle, Services
 from app.application import build_application
 from app.backends.process import ProcessBackend

@@ -11,8 +11,8 @@ import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from starlette.datastructures import Headers
@@ -20,17 +20,19 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.api.errors import INTERNAL, fault_of, http_fault, log_failure
 from app.api.middleware.access import CLIENT_GONE, record, request_id_of
-from app.api.middleware.budget import Budget, too_large
-from app.api.middleware.gates import Gates
-from app.api.middleware.quotas import Purses, is_free
+from app.api.middleware.limits import Budget, Gates, too_large
+from app.api.middleware.quotas import TokenBucket, is_free
+from app.api.middleware.traced import TRACE_ID
 from app.api.problems import Fault
 from app.api.services import Services
 from app.contracts.caller import CALLER
 from app.contracts.errors import Overloaded, PaddlepoolError
 from app.rpc.messages import SERVICE
 from app.rpc.places import TOO_LATE, Arrivals, end_call, hold_reply, received
-from app.rpc.spans import begin_span, end_span
 from app.rpc.status import CODES, metadata_of
+
+if TYPE_CHECKING:  # an extra that most servers do without
+    from app.observability.tracing import RequestSpan, Tracing
 
 METHOD = "POST"
 """What gRPC is in HTTP/2."""
@@ -168,10 +170,11 @@ class Calls:
     ) -> tuple[Fault | None, bytes]:
         try:
             await self._admit(method, context)
-            purses = self._gates.purses
-            if purses is None or is_free(method.path):
+            buckets = self._gates.buckets
+            if buckets is None or is_free(method.path):
                 return None, await self._reply(method, messages, call)
-            with _paid(purses, call):
+            bucket = buckets.of_caller()
+            with _quota_told(bucket, call), buckets.running(bucket):
                 return None, await self._reply(method, messages, call)
         except PaddlepoolError as error:
             fault = fault_of(error)
@@ -219,7 +222,7 @@ class Calls:
         request_id = request_id_of(headers.get("x-request-id"))
         call.metadata["x-request-id"] = request_id
         state = {"status": 500}
-        span = None if self._tracing is None else begin_span(self._tracing, method, headers, call)
+        span = None if self._tracing is None else _begin_span(self._tracing, method, headers, call)
         try:
             yield state
         except asyncio.CancelledError:
@@ -243,7 +246,7 @@ class Calls:
                     },
                 )
                 if span is not None:
-                    end_span(span, method, state["status"])
+                    _end_span(span, method, state["status"])
 
 
 async def _only(message: bytes) -> AsyncIterator[bytes]:
@@ -255,20 +258,12 @@ async def _nothing(*_: Any) -> Any:
 
 
 @contextmanager
-def _paid(purses: Purses, call: Call) -> Iterator[None]:
-    """One request of the caller's, who is told what is left. Raises QuotaExceeded."""
-    caller = CALLER.get()
-    purse = purses.of(caller.name)
-    CALLER.set(replace(caller, quota=purse))
+def _quota_told(bucket: TokenBucket, call: Call) -> Iterator[None]:
+    """Tell the caller what is left, also where the call is refused."""
     try:
-        purses.pay(purse)
-        purse.running += 1
-        try:
-            yield
-        finally:
-            purse.running -= 1
+        yield
     finally:
-        call.metadata |= {name.lower(): value for name, value in purse.headers().items()}
+        call.metadata |= {name.lower(): value for name, value in bucket.headers().items()}
 
 
 def headers_of(context: Any) -> Headers:
@@ -284,3 +279,28 @@ def unary(calls: Calls, method: Method) -> grpc.RpcMethodHandler:
         return await calls.answer(method, messages, context)
 
     return grpc.stream_unary_rpc_method_handler(handle)
+
+
+def _begin_span(
+    tracing: Tracing, method: Method, headers: Headers, call: Call
+) -> RequestSpan | None:
+    """None for what quotas do not count, as over HTTP."""
+    if is_free(method.path):
+        return None
+    name = method.route.removeprefix("/")
+    span = tracing.begin(name, headers.getlist, {"rpc.system.name": "grpc", "rpc.method": name})
+    if span.given:
+        call.metadata[TRACE_ID.lower()] = span.trace_id
+    return span
+
+
+def _end_span(span: RequestSpan, method: Method, status: int) -> None:
+    """`status` is that of the same request over HTTP."""
+    code = grpc.StatusCode.CANCELLED if status == CLIENT_GONE else CODES.get(status)
+    name = "OK" if code is None else code.name
+    span.end(
+        method.route.removeprefix("/"),
+        {"rpc.response.status_code": name},
+        error="" if code is None else name,
+        failed=status >= 500,
+    )

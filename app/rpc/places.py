@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from app.api.errors import fault_of, http_fault
-from app.api.middleware.budget import RETRY_SECONDS, Budget
+from app.api.middleware.limits import RETRY_SECONDS, Budget
 from app.api.problems import Fault
 from app.contracts.errors import InvalidTensor, Overloaded
 from app.rpc.status import CODES, metadata_of

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from app.api.middleware.gates import Gates
+from app.api.middleware.limits import Gates
 from app.api.problems import ANY_STATUSES, TASK_STATUSES, Fault
 from app.api.services import Services
 from app.api.v2.tensors import NO_SHARED_MEMORY

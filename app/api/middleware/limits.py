@@ -2,14 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import fault_of
-from app.api.middleware.budget import Budget, too_large
+from app.api.middleware.keys import KeyRules
+from app.api.middleware.quotas import TokenBuckets
 from app.api.problems import reply
 from app.api.routes import RouteTable
-from app.contracts.errors import InputError, UnsupportedEncoding
+from app.contracts.errors import FileTooLarge, InputError, Overloaded, UnsupportedEncoding
+
+RETRY_SECONDS = 1.0
+
+
+class Budget:
+    """A count of what all requests hold together, and 503 beyond its limit; for one event loop."""
+
+    def __init__(self, limit: int, *, what: str) -> None:
+        """`what` is counted, in the words of a refusal: "bytes of request bodies"."""
+        self.limit = limit
+        self.used = 0
+        self._what = what
+
+    def take(self, amount: int) -> None:
+        """Raises Overloaded, and takes nothing, where less is left."""
+        wanted = self.used + amount
+        if wanted > self.limit:
+            raise Overloaded(
+                f"{self.used} {self._what} are held and {amount} more asked for; the limit is "
+                f"{self.limit}",
+                retry_after=RETRY_SECONDS,
+                limit=self.limit,
+                received=wanted,
+            )
+        self.used = wanted
+
+    def give_back(self, amount: int) -> None:
+        self.used -= amount
+
+    @contextmanager
+    def held(self, amount: int = 1) -> Iterator[None]:
+        """Raises Overloaded."""
+        self.take(amount)
+        try:
+            yield
+        finally:
+            self.give_back(amount)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """What requests pass, whichever door they come through.
+
+    Built once: doors share what callers have left, and the memory of request bodies.
+    """
+
+    keys: KeyRules
+    buckets: TokenBuckets | None
+    bodies: Budget
 
 
 class BodyLimits:
@@ -64,3 +118,9 @@ def _encoding_fault(headers: Headers) -> InputError | None:
 
 def _length_fault(length: int, cap: int) -> InputError | None:
     return too_large(cap, length) if length > cap else None
+
+
+def too_large(cap: int, received: int | str) -> FileTooLarge:
+    return FileTooLarge(
+        f"The body has {received} bytes, the limit is {cap}.", limit=cap, received=received
+    )

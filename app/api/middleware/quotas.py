@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from starlette.datastructures import MutableHeaders
@@ -43,8 +44,8 @@ class Allowance:
         return max(0.0, (amount - self.left) * MINUTE / self.limit)
 
 
-class Purse:
-    """All allowances of one caller; a Quota."""
+class TokenBucket:
+    """All allowances of one caller, refilled with time; a Quota."""
 
     def __init__(self, limits: Mapping[str, int], clock: Clock) -> None:
         self._clock = clock
@@ -98,67 +99,75 @@ class QuotaLimits:
         return bool(self.per_minute or self.concurrent)
 
 
-class Purses:
+class TokenBuckets:
     """What each caller has left, whichever door it comes through; for one event loop."""
 
     def __init__(self, limits: QuotaLimits, *, clock: Clock = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
-        self._purses: OrderedDict[str, Purse] = OrderedDict()
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
-    def of(self, name: str) -> Purse:
-        purse = self._purses.get(name)
-        if purse is None:
-            purse = self._purses[name] = Purse(self._limits.per_minute, self._clock)
-            if len(self._purses) > MAX_CALLERS:
-                self._purses.popitem(last=False)
-        self._purses.move_to_end(name)
-        return purse
+    def of(self, name: str) -> TokenBucket:
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            bucket = self._buckets[name] = TokenBucket(self._limits.per_minute, self._clock)
+            if len(self._buckets) > MAX_CALLERS:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(name)
+        return bucket
 
-    def pay(self, purse: Purse) -> None:
-        """For one more request. Raises QuotaExceeded."""
+    def of_caller(self) -> TokenBucket:
+        """The bucket of whoever asks, from which the task takes as well."""
+        caller = CALLER.get()
+        bucket = self.of(caller.name)
+        CALLER.set(replace(caller, quota=bucket))
+        return bucket
+
+    @contextmanager
+    def running(self, bucket: TokenBucket) -> Iterator[None]:
+        """Count one more request while it runs. Raises QuotaExceeded."""
         limit = self._limits.concurrent
-        if limit and purse.running >= limit:
+        if limit and bucket.running >= limit:
             raise QuotaExceeded(
-                f"{purse.running} requests of this caller are running, the limit is {limit}",
+                f"{bucket.running} requests of this caller are running, the limit is {limit}",
                 retry_after=1.0,
                 limit=limit,
-                received=purse.running + 1,
+                received=bucket.running + 1,
             )
-        purse.check()
-        purse.spend("requests", 1)
+        bucket.check()
+        bucket.spend("requests", 1)
+        bucket.running += 1
+        try:
+            yield
+        finally:
+            bucket.running -= 1
 
 
 class Quotas:
-    """429 for a caller that has had its share. Probes, metrics, pages, model control are free."""
+    """429 for a caller whose quota is used up. Probes, metrics, pages, model control are free."""
 
-    def __init__(self, app: ASGIApp, *, purses: Purses) -> None:
+    def __init__(self, app: ASGIApp, *, buckets: TokenBuckets) -> None:
         self._app = app
-        self._purses = purses
+        self._buckets = buckets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or is_free(scope["path"]):
             await self._app(scope, receive, send)
             return
-        caller = CALLER.get()
-        purse = self._purses.of(caller.name)
-        CALLER.set(replace(caller, quota=purse))
+        bucket = self._buckets.of_caller()
 
         async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(purse.headers())
+                MutableHeaders(scope=message).update(bucket.headers())
             await send(message)
 
-        try:
-            self._purses.pay(purse)
-        except QuotaExceeded as exceeded:
-            await reply(fault_of(exceeded), scope)(scope, receive, send_marked)
-            return
-        purse.running += 1
-        try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._buckets.running(bucket))
+            except QuotaExceeded as exceeded:
+                await reply(fault_of(exceeded), scope)(scope, receive, send_marked)
+                return
             await self._app(scope, receive, send_marked)
-        finally:
-            purse.running -= 1
 
 
 def is_free(path: str) -> bool:

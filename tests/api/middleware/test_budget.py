@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import APIRouter, FastAPI, Request
 
-from app.api.middleware.budget import Budget
+from app.api.middleware.limits import Budget
 from app.application import build_gates
 from app.contracts.errors import Overloaded
 from app.resources import memory_limit

@@ -10,7 +10,7 @@ import pytest
 from fastapi import APIRouter
 
 from app.api.middleware.keys import client_network
-from app.api.middleware.quotas import MAX_CALLERS, Purse, Purses, QuotaLimits
+from app.api.middleware.quotas import MAX_CALLERS, QuotaLimits, TokenBucket, TokenBuckets
 from app.contracts.caller import CALLER
 from app.contracts.errors import QuotaExceeded
 from app.settings import Settings
@@ -129,23 +129,23 @@ def test_requests_at_one_time_are_limited() -> None:
 def test_what_a_request_costs_is_paid_off_before_the_next() -> None:
     """A picture of three minutes' pixels is granted once, and then three minutes' nothing."""
     clock = Clock()
-    purse = Purse({"pixels": 1_000_000, "requests": 100}, clock)
-    purse.check()
-    purse.spend("pixels", 3_000_000)
-    purse.spend("texts", 10**9)  # not limited
+    bucket = TokenBucket({"pixels": 1_000_000, "requests": 100}, clock)
+    bucket.check()
+    bucket.spend("pixels", 3_000_000)
+    bucket.spend("texts", 10**9)  # not limited
     with pytest.raises(QuotaExceeded, match="1000000 pixels a minute") as refused:
-        purse.check()
+        bucket.check()
     assert refused.value.retry_after == pytest.approx(120, abs=1)
     clock.now = 119.0
     with pytest.raises(QuotaExceeded):
-        purse.check()
+        bucket.check()
     clock.now = 121.0
-    purse.check()
+    bucket.check()
     clock.now = 1_000.0
-    assert purse.headers()["RateLimit-Remaining"] in ("1000000", "100")
+    assert bucket.headers()["RateLimit-Remaining"] in ("1000000", "100")
 
 
-def test_a_task_spends_from_its_callers_purse() -> None:
+def test_a_task_spends_from_its_callers_bucket() -> None:
     """It says what it costs; whose it is, it need not know."""
     router = APIRouter()
 
@@ -161,11 +161,11 @@ def test_a_task_spends_from_its_callers_purse() -> None:
 
 def test_no_more_addresses_are_remembered_than_fit() -> None:
     """Those not seen for the longest are forgotten."""
-    purses = Purses(QuotaLimits(per_minute={"requests": 1}, concurrent=0))
+    buckets = TokenBuckets(QuotaLimits(per_minute={"requests": 1}, concurrent=0))
     for number in range(MAX_CALLERS + 10):
-        purses.of(str(number))
-    assert len(purses._purses) == MAX_CALLERS
-    assert "0" not in purses._purses
+        buckets.of(str(number))
+    assert len(buckets._buckets) == MAX_CALLERS
+    assert "0" not in buckets._buckets
 
 
 def who(**settings: Any) -> Client:
