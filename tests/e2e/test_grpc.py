@@ -3,13 +3,9 @@ the same answers."""
 
 from __future__ import annotations
 
-import os
 import queue
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -263,19 +259,3 @@ def test_a_drained_server_ends_with_open_channels(
                 client.infer("tiny", [image()])
             assert caught.value.status() == "StatusCode.UNAVAILABLE"
     assert server.log()[-1]["event"] == "stopped"
-
-
-def test_a_taken_port_is_an_error_before_anything_starts(tmp_path: Path) -> None:
-    """Not a second server that shares it in silence."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-m", "app.cli", "serve", "--port", "0"],
-            cwd=ROOT,
-            env=os.environ | {"PADDLEPOOL_GRPC_PORT": str(port)},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-    assert done.returncode == 3
-    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr

@@ -261,38 +261,33 @@ def refusal(directory: Path, **settings: str) -> str:
     return line
 
 
-def test_a_bad_setting_ends_the_start_with_3(tmp_path: Path) -> None:
-    """One line: the variable, the limit, what was received."""
-    line = refusal(tmp_path, backlog="0")
-    for word in ("PADDLEPOOL_BACKLOG", "greater than or equal to 1", "'0'"):
-        assert word in line
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("backlog", "0", ("PADDLEPOOL_BACKLOG", "greater than or equal to 1", "'0'")),
+        ("model_repository", "{directory}/nowhere", ("No such file",)),
+        ("default_models", "segmnt=u2netp", ("'segmnt'",)),
+        ("api_keys_file", "{directory}/keys", ("keys",)),
+        ("api_keys_file", "{directory}/blank", ("PADDLEPOOL_API_KEYS_FILE",)),
+        ("api_keys_file", "{directory}/latin", ("PADDLEPOOL_API_KEYS_FILE",)),
+    ],
+    ids=["setting", "repository", "task", "no key file", "no keys", "not UTF-8"],
+)
+def test_what_is_wrong_ends_the_start_with_3(
+    tmp_path: Path, name: str, value: str, words: tuple[str, ...]
+) -> None:
+    """One line that says what, rather than an open server or a traceback."""
+    (tmp_path / "blank").write_bytes(b"\n")
+    (tmp_path / "latin").write_bytes(b"\xff")
+    line = refusal(tmp_path, **{name: value.format(directory=tmp_path)})
+    assert [word for word in words if word not in line] == []
 
 
-def test_a_taken_port_ends_the_start_with_3(tmp_path: Path) -> None:
-    """Before a single process is started."""
+@pytest.mark.parametrize("name", ["port", "grpc_port"])
+def test_a_taken_port_ends_the_start_with_3(tmp_path: Path, name: str) -> None:
+    """Before a single process is started, and not with a second server that shares the port."""
+    if name == "grpc_port":
+        pytest.importorskip("grpc")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"127.0.0.1:{port}" in refusal(tmp_path, port=str(port))
-
-
-def test_a_missing_repository_ends_the_start_with_3(tmp_path: Path) -> None:
-    """There is nothing to wait for."""
-    assert "No such file" in refusal(tmp_path, model_repository=str(tmp_path / "nowhere"))
-
-
-def test_a_missing_key_file_ends_the_start_with_3(tmp_path: Path) -> None:
-    """Rather than an open server."""
-    assert "keys" in refusal(tmp_path, api_keys_file=str(tmp_path / "keys"))
-
-
-@pytest.mark.parametrize("content", [b"\n", b"\xff"], ids=["blank", "not UTF-8"])
-def test_a_key_file_without_keys_ends_the_start_with_3(tmp_path: Path, content: bytes) -> None:
-    """Rather than an open server or a traceback."""
-    (tmp_path / "keys").write_bytes(content)
-    line = refusal(tmp_path, api_keys_file=str(tmp_path / "keys"))
-    assert "PADDLEPOOL_API_KEYS_FILE" in line
-
-
-def test_an_unknown_task_ends_the_start_with_3(tmp_path: Path) -> None:
-    """Rather than a server that answers 404 to what was meant."""
-    assert "'segmnt'" in refusal(tmp_path, default_models="segmnt=u2netp")
+        assert f"cannot listen on 127.0.0.1:{port}" in refusal(tmp_path, **{name: str(port)})

@@ -128,9 +128,13 @@ def test_what_reaches_no_callback_has_the_limit_of_headers(before: bytes) -> Non
     assert b"trailers or the extensions of a chunk" in received
 
 
-def test_a_broken_body_behind_another_request_is_refused_in_its_turn() -> None:
-    """The request whose body it is never begins."""
-    broken = POST + CHUNKED + b"zz\r\n"
+@pytest.mark.parametrize(
+    "broken",
+    [b"NONSENSE\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", POST + CHUNKED + b"zz\r\n"],
+    ids=["no-http", "no-host", "bad-chunk"],
+)
+def test_what_is_broken_behind_another_request_is_refused_in_its_turn(broken: bytes) -> None:
+    """It never begins, and the reply before it is not lost."""
     answers(replies(GET % 1 + broken, GET % 2), [b"/1 0>", b"invalid_request"])
 
 
