@@ -13,8 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app import __version__
-from app.api import docs, errors, info, metrics, pages
-from app.api.compare import data
+from app.api import compare, docs, errors, info, metrics, pages
 from app.api.middleware.access import Access
 from app.api.middleware.agents import Agents
 from app.api.middleware.disconnect import Disconnect
@@ -95,7 +94,7 @@ def build_application(
         _Mount(infer.router(settings), protocol=True),
         *(_Mount(door.routes(settings), TASK_STATUSES, errors=door.errors) for door in doors),
         _Mount(info.router(card=[name for task in tasks for name in task.card])),
-        *(_Mount(module.router()) for module in (data, metrics, docs, pages)),
+        *(_Mount(module.router()) for module in (compare, metrics, docs, pages)),
         *(_Mount(router, protocol=True) for router in protocol),
     ]
     routes = RouteTable(
