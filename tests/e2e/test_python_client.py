@@ -58,21 +58,6 @@ def test_a_cutout_and_an_emotion_blocking(served: Server) -> None:
     assert sum(each.score for each in (emotion, *others)) == pytest.approx(1, abs=1e-5)
 
 
-def test_what_the_server_serves(served: Server) -> None:
-    """Every model as a value, and its predictors are those that an option may name."""
-    with Client(served.url, api_key=KEY) as client:
-        models = {model.name: model for model in client.models()}
-        predictors = models["u2netp"].predictors
-        assert predictors is not None
-        assert client.segment(PHOTO, predictor=predictors[0]).predictor == predictors[0]
-        assert client.info()["default_models"] == {"segment": "u2netp", "sentiment": "emotion"}
-        with pytest.raises(InvalidRequest, match="404"):
-            client.ready("nobody")
-    assert models["emotion"].task == "sentiment"
-    assert models["emotion"].labels is not None
-    assert models["mnist"].task is None
-
-
 def test_refusals_are_typed_and_carry_the_limit(served: Server) -> None:
     """The same words as in the server's log."""
     with Client(served.url, api_key=KEY) as client:
@@ -80,6 +65,9 @@ def test_refusals_are_typed_and_carry_the_limit(served: Server) -> None:
             client.sentiment(["长" * 2001])
         with pytest.raises(TimedOut) as late:
             client.segment(PHOTO, timeout_ms=1)
+        with pytest.raises(InvalidRequest, match="404"):
+            client.ready("nobody")
+        assert client.info()["default_models"] == {"segment": "u2netp", "sentiment": "emotion"}
     assert refused.value.code == "text_too_long"
     assert (refused.value.limit, refused.value.received) == (2000, 2001)
     served.wait_logged(request_id=refused.value.request_id, status=422)

@@ -16,7 +16,7 @@ from app.contracts.errors import ConfigError
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.pipelines import PIPELINES
 from app.pipelines.segment.settings import SegmentSettings
-from app.pipelines.task import agreement_of, build_pipeline, load_tasks, settings_class
+from app.pipelines.task import build_pipeline, load_tasks, settings_class
 from app.settings import Settings
 from app.workers import Workers
 
@@ -47,13 +47,6 @@ def test_an_unknown_pipeline_is_a_configuration_error() -> None:
     """It names what there is."""
     with pytest.raises(ConfigError, match="'translate', there are toy"):
         build("translate")
-
-
-def test_a_task_may_have_no_measure_of_agreement() -> None:
-    """Nor has a model without a task."""
-    tasks = {"toy": replace(TOY, agreement=None)}
-    assert agreement_of(info("toy"), tasks=tasks) is None
-    assert agreement_of(info(None), tasks=tasks) is None
 
 
 class Twice(BaseModel):

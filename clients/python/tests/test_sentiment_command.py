@@ -150,12 +150,6 @@ def test_the_line_of_a_wrong_byte_is_right_far_into_a_file(
     assert f"line {1 + 2 * 1000 + 1}: not utf-8" in capsys.readouterr().err
 
 
-def test_an_empty_text_is_a_text(server: Server) -> None:
-    """The server refuses it in its words; it is not the directory one is in."""
-    assert server.classify("") == 0
-    assert server.asked == [[""]]
-
-
 def test_a_file_that_is_not_there_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -345,9 +339,3 @@ def test_numbers_begin_at_one(
     with pytest.raises(SystemExit):
         server.classify(Path("好"), f"{option}={value}")
     assert f"must be a whole number from 1, received '{value}'" in capsys.readouterr().err
-
-
-def test_a_refused_text_is_told(server: Server) -> None:
-    """In the server's words; `main` prints them as one line."""
-    with pytest.raises(CommandError, match=r"^422 refused: Unprocessable Entity$"):
-        server.classify(Path(BAD))

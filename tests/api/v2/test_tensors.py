@@ -63,6 +63,11 @@ def test_flat_and_nested_data_are_the_same_tensor(data: list[Any]) -> None:
     np.testing.assert_array_equal(parse(document(data=data)).inputs["image"], expected)
 
 
+def wanting(**parameters: Any) -> dict[str, Any]:
+    """A request for the logits with these parameters."""
+    return document() | {"outputs": [{"name": "logits", "parameters": parameters}]}
+
+
 REFUSED: dict[str, tuple[Any, bytes]] = {
     "not an object": ([], b""),
     "inputs not a list": ({"inputs": {}}, b""),
@@ -101,22 +106,10 @@ REFUSED: dict[str, tuple[Any, bytes]] = {
     "parameters not an object": (document() | {"parameters": []}, b""),
     "unknown output": (document() | {"outputs": [{"name": "scores"}]}, b""),
     "output twice": (document() | {"outputs": [{"name": "logits"}] * 2}, b""),
-    "unknown output parameter": (
-        document() | {"outputs": [{"name": "logits", "parameters": {"sorted": True}}]},
-        b"",
-    ),
-    "classification not a number": (
-        document() | {"outputs": [{"name": "logits", "parameters": {"classification": "3"}}]},
-        b"",
-    ),
-    "shared memory for an output": (
-        document() | {"outputs": [{"name": "logits", "parameters": {"shared_memory_region": "r"}}]},
-        b"",
-    ),
-    "binary_data not a flag": (
-        document() | {"outputs": [{"name": "logits", "parameters": {"binary_data": 1}}]},
-        b"",
-    ),
+    "unknown output parameter": (wanting(sorted=True), b""),
+    "classification not a number": (wanting(classification="3"), b""),
+    "shared memory for an output": (wanting(shared_memory_region="r"), b""),
+    "binary_data not a flag": (wanting(binary_data=1), b""),
 }
 
 
@@ -309,9 +302,8 @@ def test_outputs_and_their_form_are_the_clients_choice() -> None:
     assert parse(document() | {"parameters": {"binary_data_output": True}}).state.binary == {
         "logits"
     }
-    chosen = {"name": "logits", "parameters": {"binary_data": False}}
-    both = {"parameters": {"binary_data_output": True}, "outputs": [chosen]}
-    assert parse(document() | both).state.binary == frozenset()
+    both = wanting(binary_data=False) | {"parameters": {"binary_data_output": True}}
+    assert parse(both).state.binary == frozenset()
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
