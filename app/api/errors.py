@@ -22,7 +22,6 @@ from starlette.responses import Response
 
 from app.api.problems import Fault, reply
 from app.contracts import errors
-from app.contracts.errors import OperatorError, PaddlepoolError
 
 STATUS: Mapping[type[errors.PaddlepoolError], int] = {
     errors.PaddlepoolError: 500,
@@ -322,7 +321,7 @@ def error_codes() -> list[ErrorCode]:
     domain = {
         (error.code, status, error.title)
         for error, status in STATUS.items()
-        if error is not PaddlepoolError and not issubclass(error, OperatorError)
+        if error is not errors.PaddlepoolError and not issubclass(error, errors.OperatorError)
     }
     of_http = {(code, status, HTTPStatus(status).phrase) for status, code in HTTP_CODES.items()}
     return [
