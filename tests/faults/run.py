@@ -102,7 +102,9 @@ def plant(fault: Fault, copy: Path) -> tuple[str, str]:
 
 def run_tests(tests: list[str], copy: Path) -> tuple[int, str]:
     """Return pytest's exit code and its line about the first failure, or its last line."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-m", "not nightly", *tests]
+    # The client has a configuration of its own, which knows no nightly tests.
+    options = ["-c", "pyproject.toml", "-x", "-q", "-n0", "-m", "not nightly"]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     path = os.pathsep.join(map(str, (copy, copy / "clients" / "python" / "src")))
     try:
         done = subprocess.run(
