@@ -211,6 +211,7 @@ def test_a_request_on_its_way_at_a_shutdown_is_answered(monkeypatch: pytest.Monk
             protocol.data_received(GET % number)
             await asyncio.wait(state.tasks, timeout=20)
         protocol.shutdown()
+        assert not closed.is_set()
         protocol.data_received(GET % 7)
         await asyncio.wait_for(closed.wait(), 20)
         protocol.connection_lost(None)
