@@ -210,7 +210,7 @@ def main() -> None:
         repository = int8_repository(Path(directory))
         servers = sides(stack, given, repository)
         loop = loops(
-            "onnxruntime",
+            "onnxruntime as served",
             "text",
             model=newest(repository) / "int8.onnx",
             payload=TEXT.encode(),
