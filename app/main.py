@@ -26,8 +26,7 @@ from app.codecs.sniff import formats_named
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.dataplane import DataPlane
 from app.doors.opened import open_doors
-from app.engine.registry.model import ServedModel
-from app.engine.registry.opening import BuildPipeline
+from app.engine.registry.model import BuildPipeline, ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
 from app.extras import require_extra

@@ -15,8 +15,7 @@ from typing import cast
 
 import numpy as np
 
-from app.comparison.measure import measure_concurrent, measure_single
-from app.comparison.opening import open_groups
+from app.comparison.measure import measure_concurrent, measure_single, open_groups
 from app.comparison.tasks import Sample
 from app.contracts.errors import BackendError
 from app.contracts.ports import AgreementOf, Predictor, PredictorFactory

@@ -23,8 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from app.comparison.graph import profile_graph
-    from app.comparison.graph_svg import draw
+    from app.comparison.graph import draw, profile_graph
     from app.comparison.table import columns
     from app.contracts.errors import ConfigError
 

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from app.application import body_memory
     from app.contracts.errors import ConfigError
     from app.main import create_app
-    from app.observability import json_log
+    from app.observability.log import configure
     from app.pipelines import PIPELINES
     from app.pipelines.task import load_tasks, settings_class
     from app.resources import use_one_heap
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         settings = all_settings(**given)
     except ValidationError as error:
         return _refuse(explain(error))
-    json_log.configure(settings.log_level, form=_form(settings.log_format))
+    configure(settings.log_level, form=_form(settings.log_format))
     for name in unknown_variables(os.environ, all_settings):
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
     lifecycle = Lifecycle()
@@ -102,8 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _form(wanted: str) -> logging.Formatter:
     """Lines for people where somebody looks at them, else for programs."""
-    from app.observability.json_log import JsonLines
-    from app.observability.terminal_log import TerminalLines, coloured
+    from app.observability.log import JsonLines, TerminalLines, coloured
 
     if wanted == "json" or (wanted == "auto" and not sys.stderr.isatty()):
         return JsonLines()

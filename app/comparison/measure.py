@@ -1,4 +1,4 @@
-"""Times and outputs of several groups, interleaved so that a busy machine slows all of them."""
+"""Opens predictors for a comparison and measures several groups in turns."""
 
 from __future__ import annotations
 
@@ -10,9 +10,60 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from app.comparison.tasks import Sample
-from app.contracts.ports import Clock, Predictor
+from app.contracts.errors import PaddlepoolError
+from app.contracts.ports import Clock, Predictor, PredictorFactory
 from app.contracts.tensors import Tensors
 from app.evidence.sampling import Runs, Timed, interleave
+from app.repository.config import InstanceGroup
+from app.repository.layout import ModelFiles
+from app.repository.selftest import SelfTest
+
+FIRST_RUN_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What could be opened, by group, and why the rest was refused."""
+
+    predictors: dict[str, list[Predictor]]
+    refused: dict[str, str]
+
+    def close(self) -> None:
+        for predictors in self.predictors.values():
+            for predictor in predictors:
+                predictor.close()
+
+
+def open_groups(
+    files: ModelFiles,
+    groups: list[InstanceGroup],
+    *,
+    open_predictor: PredictorFactory,
+    selftest: SelfTest,
+    count: Callable[[InstanceGroup], int] = lambda _: 1,
+    opened_one: Callable[[], None] = lambda: None,
+) -> Opened:
+    """Opens `count(group)` predictors of each group; refusals are in the result, not raised."""
+    opened = Opened(predictors={}, refused={})
+    try:
+        for group in groups:
+            test = selftest.judging(group)
+            predictors = opened.predictors[group.name] = []
+            try:
+                for _ in range(count(group)):
+                    predictors.append(
+                        test.opened(open_predictor, files.spec(group), timeout=FIRST_RUN_SECONDS)
+                    )
+                    opened_one()
+            except PaddlepoolError as error:
+                for predictor in opened.predictors.pop(group.name):
+                    predictor.close()
+                opened.refused[group.name] = error.message
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
 
 RUN_SECONDS = 120.0
 SLICES = 3

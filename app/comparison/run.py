@@ -8,8 +8,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from app.comparison.measure import SLICES, Load, measure_concurrent, measure_single
-from app.comparison.opening import Opened, open_groups
+from app.comparison.measure import (
+    SLICES,
+    Load,
+    Opened,
+    measure_concurrent,
+    measure_single,
+    open_groups,
+)
 from app.comparison.result import Comparison, group_results
 from app.comparison.tasks import ComparisonOf, choose_samples, golden_test
 from app.contracts.errors import BackendError, ConfigError

@@ -14,10 +14,9 @@ from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.live.chooser import Adopting, Chooser, Choosing, Precision
 from app.live.idle_gate import Closed, IdleGate
-from app.live.ports import LiveObserver
 from app.live.prover import Prover, Which
 from app.live.shadow import Shadow
-from app.live.shadow_predictor import ShadowPredictors
+from app.live.shadow_predictor import LiveObserver, ShadowPredictors
 from app.process.suspension import Suspension
 from app.repository.layout import ModelFiles
 

@@ -16,8 +16,7 @@ from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.evidence.proof import MIN_PAIRS, Verdict, judge
 from app.evidence.sampling import Runs, evidence, interleave
-from app.live.ports import Served
-from app.live.shadow_predictor import Refusals, ShadowPredictor, ShadowPredictors
+from app.live.shadow_predictor import Refusals, Served, ShadowPredictor, ShadowPredictors
 
 Which = Literal["off", "started", "all"]
 

@@ -12,8 +12,13 @@ from app.contracts.ports import Agreement, AgreementOf
 from app.contracts.reasons import ShadowOutcome
 from app.contracts.tensors import Tensors, largest_difference
 from app.engine.registry.model import ServedModel
-from app.live.ports import LiveObserver, Served
-from app.live.shadow_predictor import Refusals, ShadowPredictor, ShadowPredictors
+from app.live.shadow_predictor import (
+    LiveObserver,
+    Refusals,
+    Served,
+    ShadowPredictor,
+    ShadowPredictors,
+)
 from app.repository.config import ModelConfig
 
 MAX_RESIDENT_BYTES = 2 << 30

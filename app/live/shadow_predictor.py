@@ -5,16 +5,39 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from app.contracts.errors import PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Predictor, PredictorFactory
+from app.contracts.reasons import ShadowOutcome
 from app.contracts.tensors import Tensors, shape_key
 from app.engine.queue.job import ShapeKey
 from app.engine.registry.model import ServedModel
 from app.evidence.sampling import Timed
 from app.live.idle_gate import IdleGate
 from app.process.suspension import Suspension
+
+
+class LiveObserver(Protocol):
+    """Receives the results of runs in idle moments; must not block or raise."""
+
+    def batch_done(
+        self, *, model: str, version: int, group: str, rows: int, seconds: float
+    ) -> None: ...
+
+    def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
+        """One replay against the answer: largest absolute difference, and the task's measure."""
+
+    def shadowed(self, *, model: str, outcome: ShadowOutcome) -> None:
+        """One sampled request is finished."""
+
+
+class Served(Protocol):
+    """What is served now; the registry's part that is needed here."""
+
+    def served(self) -> tuple[ServedModel, ...]: ...
+
 
 RUN_SECONDS = 120.0
 """Of the process's own running: time for which it is stopped does not count."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import mmap
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -26,15 +28,92 @@ from app.contracts.reasons import Restart
 from app.contracts.tensors import Array, Tensors
 from app.process.answers import Check, read_answer
 from app.process.answers import Reply as Reply
-from app.process.endings import ChildDied as ChildDied
-from app.process.endings import ChildTimeout as ChildTimeout
-from app.process.endings import ended
 from app.process.environment import Limits as Limits  # whoever starts a child takes it from here
 from app.process.environment import child_environment
-from app.process.proc_status import ProcStatus
 from app.process.shared_arrays import SharedArrays
 from app.process.suspension import HELD_SECONDS
 from app.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
+
+FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+"""Nothing that a call does ends in one of these; out of memory, systems send TERM first or KILL."""
+
+
+OUT_OF_TIME = -signal.SIGPROF
+"""A call exceeded the limit of processor time that the process had set for itself."""
+
+
+class ChildDied(Exception):
+    """The process ended, or was ended, while it was being called."""
+
+    def __init__(self, reason: Restart, exit_code: int | None) -> None:
+        super().__init__(f"child process ended: {reason} (exit code {exit_code})")
+        self.reason = reason
+        self.exit_code = exit_code
+
+
+class ChildTimeout(ChildDied):
+    """The call took longer than its timeout; the process has been killed.
+
+    `starved`: it would have gone on, but others had the processors.
+    """
+
+    def __init__(self, *, starved: bool = False) -> None:
+        super().__init__(Restart.TIMEOUT, -signal.SIGKILL)
+        self.starved = starved
+
+
+def ended(code: int | None) -> Restart:
+    """Why a process ended that we have not killed, by its exit code."""
+    if code == OUT_OF_TIME:
+        return Restart.TIMEOUT
+    return Restart.KILLED if code in FROM_OUTSIDE else Restart.CRASHED
+
+
+class ProcStatus:
+    """Reads /proc/PID. Its files are kept open: they are read before every run, and opening them by
+    path would cost ten times as much. Also read by threads that do not own the child."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises OSError."""
+        self._stat = self._statm = -1
+        try:
+            self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            self._statm = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.close()
+            raise
+
+    def state(self) -> str:
+        """One letter: R runs, D waits for a disk, T is stopped, X is gone."""
+        return self._fields()[0].decode("ascii")
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its threads."""
+        return sum(map(int, self._fields()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        """Resident set size in bytes; 0 when the process is gone."""
+        try:
+            pages = int(os.pread(self._statm, 128, 0).split()[1])
+        except (OSError, IndexError, ValueError):
+            return 0
+        return pages * mmap.PAGESIZE
+
+    def close(self) -> None:
+        # Forgotten before they are closed: nobody must read what is opened next under their number.
+        stat, self._stat = self._stat, -1
+        statm, self._statm = self._statm, -1
+        for descriptor in (stat, statm):
+            if descriptor != -1:
+                os.close(descriptor)
+
+    def _fields(self) -> list[bytes]:
+        """/proc/PID/stat from the state on."""
+        try:
+            return os.pread(self._stat, 512, 0).rpartition(b")")[2].split()
+        except OSError:
+            return [b"X"]
+
 
 STOPPED_SECONDS = 0.5
 """A child in state T (stopped) for this long counts as dead: nothing in it will ever answer."""

@@ -22,8 +22,7 @@ from app.contracts.status import Candidate, Choice, GroupStatus, ModelStatus
 from app.contracts.tensors import TensorSpec
 from app.dataplane import DataPlane
 from app.engine.pool.statistics import Snapshot, Statistics
-from app.engine.pool.thread_budget import ThreadBudget
-from app.engine.registry.registry import ModelRegistry
+from app.engine.registry.registry import ModelRegistry, ThreadBudget
 from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
 from app.pipelines.task import Task, load_tasks, settings_class

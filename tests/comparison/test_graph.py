@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.comparison.graph import Graph, Operator
-from app.comparison.graph_svg import draw
+from app.comparison.graph import Graph, Operator, draw
 
 pytestmark = pytest.mark.slow  # reads the programs of a whole model
 

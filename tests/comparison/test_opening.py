@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.comparison.opening import open_groups
+from app.comparison.measure import open_groups
 from app.contracts.errors import BackendError
 from app.contracts.ports import PredictorSpec, Suspended
 from app.observability.build_info import describe_machine

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.observability.json_log import WAITING_LINES, BackgroundHandler, JsonLines
+from app.observability.log import WAITING_LINES, BackgroundHandler, JsonLines
 from tests.engine.fakes import PATIENCE
 
 
@@ -50,7 +50,7 @@ def logger_of(handler: logging.Handler) -> logging.Logger:
 def test_closing_waits_for_a_full_queue(writer: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the log is written also when there is no room left to ask for it; once."""
     monkeypatch.setattr(
-        "app.observability.json_log.FAREWELL_SECONDS", PATIENCE
+        "app.observability.log.FAREWELL_SECONDS", PATIENCE
     )  # however slow the machine
     handler = BackgroundHandler(writer)
     logger = logger_of(handler)
@@ -72,7 +72,7 @@ def test_a_reader_that_is_stuck_does_not_hold_the_end_up(
     writer: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing gives up on it after a moment, with the queue full or not."""
-    monkeypatch.setattr("app.observability.json_log.FAREWELL_SECONDS", 0.05)
+    monkeypatch.setattr("app.observability.log.FAREWELL_SECONDS", 0.05)
     for lines in (1, WAITING_LINES + 1):
         handler = BackgroundHandler(writer)
         for _ in range(lines):
@@ -87,7 +87,7 @@ def test_the_end_of_the_process_loses_no_line() -> None:
     """Nobody closes the handler there: the interpreter does."""
     program = """
 import logging
-from app.observability.json_log import configure
+from app.observability.log import configure
 configure("info")
 for number in range(1000):
     logging.info("line %d", number)

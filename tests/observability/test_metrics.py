@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.contracts.ports import EngineObserver
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.contracts.status import Effect
-from app.live.ports import LiveObserver
+from app.live.shadow_predictor import LiveObserver
 from app.observability.gauges import ModelGauges
 from app.observability.metrics import DRIFT, METHODS, SECONDS, UNKNOWN, Metrics
 from tests.api.fakes import GROUP

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from app.commands.serve import _form
-from app.observability.json_log import JsonLines
-from app.observability.terminal_log import TerminalLines, coloured
+from app.observability.log import JsonLines, TerminalLines, coloured
 
 
 class Terminal(io.StringIO):

@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import InferResult
-from app.observability.json_log import extras
+from app.observability.log import extras
 from app.observability.metrics import Metrics
 from app.observability.span_export import Delivery, open_tracing
 from app.observability.tracing import Tracing, add_trace_id, places_of

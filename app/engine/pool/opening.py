@@ -8,7 +8,7 @@ from collections.abc import Callable
 from app.contracts.errors import BackendError, DeadlineExceeded
 from app.contracts.ports import Clock, Predictor, PredictorFactory, PredictorSpec
 from app.contracts.tensors import Tensors, shape_key
-from app.engine.pool.yielding import Yielding
+from app.engine.pool.context import Yielding
 from app.engine.queue.job import ShapeKey
 from app.repository.selftest import SelfTest
 

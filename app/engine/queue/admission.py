@@ -17,8 +17,7 @@ from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, 
 from app.contracts.reasons import Rejection
 from app.engine.queue.job import Job, ShapeKey
 from app.engine.queue.running import Instances
-from app.engine.queue.service_time import ServiceTime
-from app.engine.queue.shape_queues import NORMAL, ShapeQueues
+from app.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
 
 
 class Refused(Exception):

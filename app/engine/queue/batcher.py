@@ -24,8 +24,7 @@ from app.engine.queue.admission import Admission, Refused, Reservation
 from app.engine.queue.deadlines import Deadlines
 from app.engine.queue.job import Batch, Job, ShapeKey
 from app.engine.queue.running import Running
-from app.engine.queue.service_time import ServiceTime
-from app.engine.queue.shape_queues import ShapeQueues
+from app.engine.queue.shape_queues import ServiceTime, ShapeQueues
 
 HEALTH_SECONDS = 0.5
 """How often an idle instance looks whether its process is still alive."""

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from app.contracts.errors import InvalidParameter, InvalidTensor, PaddlepoolError
+from app.contracts.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigError,
+    InvalidParameter,
+    InvalidTensor,
+    PaddlepoolError,
+)
 from app.contracts.ports import InferResult, Pipeline, Predictor, PredictorFactory, ServedModelInfo
 from app.contracts.status import Choice, Effect, GroupStatus
 from app.contracts.tensors import Tensors, TensorSpec, shape_key
@@ -27,6 +36,8 @@ from app.repository.shapes import EqualAxes, warmup_inputs
 
 PINNED = "config.toml names it"
 UNDECIDED = "it serves until the candidates have been measured, in idle moments"
+
+log = logging.getLogger(__name__)
 
 
 def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
@@ -282,3 +293,70 @@ def _wait_until_open(opened: list[Future[None]]) -> None:
     done, _ = wait(opened, return_when=FIRST_EXCEPTION)
     for future in done:
         future.result()
+
+
+BuildPipeline = Callable[[ServedModelInfo], Pipeline | None]
+
+KeptChoice = Callable[[ModelFiles], Choice | None]
+"""The default group that was chosen for a version before it was loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionOpener:
+    """Every method blocks until the groups that always run are tested and warm, and raises
+    ManifestError, ConfigError or BackendError where the version is unfit."""
+
+    context: EngineContext
+    build_pipeline: BuildPipeline
+    kept_choice: KeptChoice
+
+    def open(self, files: ModelFiles, *, gently: bool) -> ServedModel:
+        """With the first group that this machine can run, or the choice that was kept."""
+        try:
+            return self._opened(files, gently)
+        except BackendUnavailable as unavailable:
+            following = files.after_first_group()
+            if following is None:
+                raise
+            log.warning(
+                "%s@%d: %s is not available here: %s; trying %s",
+                files.name,
+                files.version,
+                files.config.first_group,
+                unavailable.message,
+                following.config.first_group,
+            )
+        return self.open(following, gently=gently)
+
+    def _opened(self, files: ModelFiles, gently: bool) -> ServedModel:
+        """With the kept choice, or with the first group where that one cannot start."""
+        if files.config.dynamic_batching.express_instance:
+            log.warning(
+                "%s@%d: express_instance in config.toml has no effect any more",
+                files.name,
+                files.version,
+            )
+        choice = None if files.config.first_group is None else self.kept_choice(files)
+        try:
+            return self._started(ServedModel(files, context=self.context, choice=choice), gently)
+        except (ConfigError, BackendError) as error:
+            if choice is None or choice.group == files.config.default_group:
+                raise
+            reason = f"{choice.group}, which was chosen before, cannot start: {error.message}"
+        choice = first_choice(files.config, reason=reason)
+        log.warning("%s@%d: %s serves: %s", files.name, files.version, choice.group, reason)
+        return self._started(ServedModel(files, context=self.context, choice=choice), gently)
+
+    def reopen(self, served: ServedModel, choice: Choice) -> ServedModel:
+        """The same version by another default group, beside what is served."""
+        model = ServedModel(served.files, context=self.context, choice=choice, before=served)
+        return self._started(model, gently=True)
+
+    def _started(self, model: ServedModel, gently: bool) -> ServedModel:
+        try:
+            model.pipeline = self.build_pipeline(model.info)
+            model.start(gently=gently)
+        except BaseException:
+            model.close()
+            raise
+        return model

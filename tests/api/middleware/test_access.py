@@ -10,7 +10,7 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.observability.json_log import JsonLines
+from app.observability.log import JsonLines
 from tests.api.fakes import Client, make_app, make_services
 
 SECRET = "correct horse battery staple"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from fastapi import APIRouter, FastAPI
 
-from app.observability.json_log import extras
+from app.observability.log import extras
 from tests.api.fakes import Client, make_app, make_services
 
 pytest.importorskip("opentelemetry.sdk", reason="pip install 'paddlepool[otel]'")

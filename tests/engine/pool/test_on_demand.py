@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.contracts.errors import BackendError, ModelNotReady, Overloaded
-from app.engine.pool.on_demand import OnDemand
+from app.engine.pool.context import OnDemand
 from tests.engine.fakes import (
     PATIENCE,
     FakeFactory,

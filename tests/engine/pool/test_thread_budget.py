@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.contracts.errors import ConfigError
-from app.engine.pool.thread_budget import ThreadBudget, refuse_absurd, thread_budget
+from app.engine.registry.registry import ThreadBudget, refuse_absurd, thread_budget
 from app.repository.config import InstanceGroup, ModelConfig
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine.pool.yielding import Yielding
+from app.engine.pool.context import Yielding
 
 
 @pytest.mark.parametrize("cores", [0.5, 1, 2])

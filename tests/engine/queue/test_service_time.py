@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine.queue.service_time import ServiceTime
+from app.engine.queue.shape_queues import ServiceTime
 
 KEY = (("x", "float32", (4,)),)
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from app.contracts.tensors import shape_key
 from app.engine.queue.job import Job
-from app.engine.queue.service_time import ServiceTime
-from app.engine.queue.shape_queues import REMEMBERED, ShapeQueues
+from app.engine.queue.shape_queues import REMEMBERED, ServiceTime, ShapeQueues
 
 
 def job(
