@@ -13,22 +13,22 @@ from app.contracts.errors import (
     BackendError,
     ConfigError,
     ModelNotReady,
+    ModelOutputInvalid,
     Overloaded,
     PaddlepoolError,
 )
-from app.contracts.ports import Predictor, PredictorSpec, Ran
+from app.contracts.ports import InferResult, Predictor, PredictorSpec, Ran
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
 from app.contracts.tensors import Tensors
 from app.engine.pool.context import EngineContext
-from app.engine.pool.delivery import Delivery
-from app.engine.pool.instance import Instance, close_all
+from app.engine.pool.instance import Instance, Run, close_all
 from app.engine.pool.opening import Opening
 from app.engine.pool.restart_backoff import RestartBackoff
-from app.engine.pool.statistics import Statistics
+from app.engine.pool.statistics import RunTimes, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher
-from app.engine.queue.job import Batch, Job
+from app.engine.queue.job import Batch, Job, all_finite
 from app.repository.config import DynamicBatching, InstanceGroup
 from app.repository.selftest import SelfTest
 
@@ -58,6 +58,7 @@ class Group:
     ) -> None:
         self.config = config
         self._model = model
+        self._version = version
         self._name = f"{model}@{version} {config.name}"
         self.opening = Opening(
             spec,
@@ -67,14 +68,7 @@ class Group:
             yielding=context.yielding,
             clock=context.clock,
         )
-        self._deliver = Delivery(
-            model=model,
-            version=version,
-            group=config.name,
-            opening=self.opening,
-            statistics=statistics,
-            context=context,
-        )
+        self._statistics = statistics
         self._context = context
         self._batching = batching
         self._queue_limit = batching.max_queue_size * config.count
@@ -137,6 +131,48 @@ class Group:
                 max_resident_bytes=context.max_resident_bytes,
             )
         )
+
+    def _deliver(self, instance: int, run: Run, ran: Ran) -> None:
+        """Count the run's times and give each job its rows; called by the instances' threads.
+
+        Raises ValueError when the outputs do not have the rows of the batch.
+        """
+        received, batch, infer = self._context.clock(), run.batch, ran.seconds
+        parts = batch.split(ran.outputs)
+        self._context.observer.batch_done(
+            model=self._model,
+            version=self._version,
+            group=self.config.name,
+            rows=batch.rows,
+            seconds=infer,
+        )
+        finite = [all_finite(part) for part in parts]
+        ended = self._context.clock()
+        times = RunTimes(inputs=run.joining, infer=infer, outputs=ended - received)
+        self._statistics.executed(batch.rows, times, ended=ended)
+        for job, part, fit in zip(batch.jobs, parts, finite, strict=True):
+            if not fit:
+                job.fail(ModelOutputInvalid("the model's output contains NaN or infinity"))
+                continue
+            if not job.claim():
+                continue  # its deadline was first, and counts as a failure
+            queued = received - infer - run.joining - job.enqueued
+            starting = self.opening.start_up_seconds(job.enqueued, job.enqueued + queued)
+            self._statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
+            job.finish(
+                InferResult(
+                    outputs=part,
+                    model=self._model,
+                    version=self._version,
+                    group=self.config.name,
+                    instance=instance,
+                    enqueued=job.enqueued,
+                    start_up_seconds=starting,
+                    queue_seconds=queued - starting,
+                    infer_seconds=infer,
+                    batch_rows=batch.rows,
+                )
+            )
 
     @contextlib.contextmanager
     def reserving(self, *, deadline: float) -> Iterator[Reservation]:
