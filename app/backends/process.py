@@ -190,6 +190,7 @@ class ProcessBackend:
                         confinement=Confinement.PREDICTOR,
                         reading=(spec.directory,),
                         writing=[Path(path) for path in scratch.values()],
+                        starts_programs=_starts_programs(spec),
                     ),
                     check=partial(check_outputs, spec.outputs),
                 )
@@ -205,10 +206,19 @@ class ProcessBackend:
         return ProcessPredictor(child, spec)
 
 
+def _starts_programs(spec: PredictorSpec) -> bool:
+    """Whether opening takes system calls that are refused later: CUDA may need some as well."""
+    return _converts(spec) or spec.options.get("device") == "gpu"
+
+
+def _converts(spec: PredictorSpec) -> bool:
+    return spec.backend in CONVERTING and spec.format != "onnx"
+
+
 @contextlib.contextmanager
 def _scratch(spec: PredictorSpec) -> Iterator[dict[str, str]]:
     """Make a temporary directory, as TMPDIR, while a model is opened that must be converted."""
-    if spec.backend in CONVERTING and spec.format != "onnx":
+    if _converts(spec):
         with tempfile.TemporaryDirectory(prefix="paddlepool-") as path:
             yield {"TMPDIR": path}
     else:

@@ -20,6 +20,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -152,13 +153,16 @@ class Child:
                 "target": target,
                 "init": init,
                 "address_space": limits.address_space,
-                "nice": limits.nice,
-                "gentle": limits.suspension is not None,
                 "confinement": limits.confinement,
+                "starts_programs": limits.starts_programs,
                 "reading": [str(path) for path in limits.reading],
                 "writing": [str(path) for path in limits.writing],
             }
+            if limits.suspension is not None:
+                self._give_way(limits.nice)
             opened_meta = self.call(opening, timeout=start_timeout).meta
+            if limits.suspension is None:  # a lost child must be replaced soon
+                self._give_way(limits.nice)
             self.ready: Mapping[str, Any] = opened_meta["ready"]
             self.held: tuple[str, ...] = tuple(opened_meta["held"])
             self._check = check
@@ -206,6 +210,16 @@ class Child:
             self._suspension.add(self._process)
         self._status = ProcStatus(self.pid)
         opened.callback(self._status.close)
+
+    def _give_way(self, nice: int) -> None:
+        """Lower the priority of every thread: Linux counts niceness for each one of them.
+
+        The child cannot do it itself: its filter of system calls refuses it.
+        """
+        priority = os.getpriority(os.PRIO_PROCESS, self.pid) + nice
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, int(task.name), priority)
 
     def call(
         self,

@@ -33,8 +33,8 @@ class Limits:
 
     With a `suspension` the child stands still while that is held, and no timeout runs on then. An
     `idle` one runs only on processors that nobody else wants. `confinement` says what it may do to
-    the rest of the system; a confined one may read `reading` and write
-    beneath `writing` beside what it needs itself.
+    the rest of the system. A confined child may also read `reading` and write beneath `writing`.
+    Its system calls are confined before its target opens anything, unless that `starts_programs`.
     """
 
     address_space: int | None = None
@@ -45,6 +45,7 @@ class Limits:
     confinement: Confinement | None = None
     reading: Sequence[Path] = ()
     writing: Sequence[Path] = ()
+    starts_programs: bool = False
 
 
 def child_environment(added: Mapping[str, str]) -> dict[str, str]:

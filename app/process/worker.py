@@ -92,25 +92,24 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Import the target and build its handler, then apply the limits.
+    """Import the target, build its handler and apply the limits.
 
-    Files are confined first, before a library starts a thread; system calls last, because
-    frameworks start programs and threads while they load. Imports need more room than calls. A lost
-    child must be replaced soon, so its priority is lowered only once it is open; that of a gentle
-    one is lowered first.
+    Files are confined first, before a library starts a thread. System calls are confined before
+    the target opens anything; where its opening starts programs, after it. Imports need more room
+    than calls.
     """
     confinement = Confinement(kind) if (kind := opening["confinement"]) else None
     reading, writing = map(Path, opening["reading"]), map(Path, opening["writing"])
     held = confine_files(confinement, reading, writing) if confinement else []
-    if opening["gentle"]:
-        _give_way(int(opening["nice"]))
     module, _, function = str(opening["target"]).partition(":")
-    ready, handler = getattr(importlib.import_module(module), function)(opening["init"])
-    if not opening["gentle"]:
-        _give_way(int(opening["nice"]))
+    open_target = getattr(importlib.import_module(module), function)
+    if confinement and not opening["starts_programs"]:
+        held += confine_calls(confinement)
+    ready, handler = open_target(opening["init"])
     if space := opening["address_space"]:
         lower_limit(resource.RLIMIT_AS, space)
-    held += confine_calls(confinement) if confinement else []
+    if confinement and opening["starts_programs"]:
+        held += confine_calls(confinement)
     return {"ready": ready, "held": held}, handler
 
 
@@ -120,14 +119,6 @@ def _passing(failure: Exception) -> int | None:
         return errno.ENOMEM
     passing = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
     return failure.errno if isinstance(failure, OSError) and failure.errno in passing else None
-
-
-def _give_way(nice: int) -> None:
-    """Lower the priority of every thread: Linux counts niceness for each one of them."""
-    priority = os.getpriority(os.PRIO_PROCESS, 0) + nice
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, int(task.name), priority)
 
 
 def _log(error: BaseException, *, opening: bool) -> None:

@@ -185,9 +185,10 @@ def in_codec(
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
-    """Answers with JSON in an array, from a thread that is older than the filter of calls, as those
-    of the frameworks are."""
+    """Answers with JSON in an array: what could be done while it opened, and in a call from a
+    thread that has been there since, as those of the frameworks have."""
     ready = threading.Event()
+    opened = outcomes(probes(Path(opening["options"]["folder"])))
     found: dict[str, str] = {}
 
     def before() -> None:
@@ -200,7 +201,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     def handle(*_: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         ready.set()
         thread.join()
-        return {}, {"0": np.frombuffer(json.dumps(found).encode(), np.uint8)}
+        return {}, {"0": np.frombuffer(json.dumps([opened, found]).encode(), np.uint8)}
 
     return {}, handle
 
