@@ -160,6 +160,20 @@ def test_variables_in_manifests_are_settings(file: Path) -> None:
     assert (found - SETTINGS, found != set()) == (set(), True)
 
 
+def test_the_chart_waits_for_the_drain() -> None:
+    """The grace period follows the delay and the timeout that an operator sets."""
+    program = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
+        "import check_manifests as check;"
+        "check.VALUES['slow'] = {'drain': {'delaySeconds': 100, 'timeoutSeconds': 200}};"
+        "objects = [each for _, each in check.rendered(Path(sys.argv[2]), ['slow'])];"
+        "[found] = [each for each in objects if each['kind'] == 'Deployment'];"
+        "print(found['spec']['template']['spec']['terminationGracePeriodSeconds'])"
+    )
+    done = in_their_environment("-c", program, ROOT / "deploy", CHART)
+    assert int(done.stdout) >= 100 + 200 + 5
+
+
 def test_kserve_waits_for_the_drain() -> None:
     """Kubernetes' own grace period is no longer than delay and timeout together."""
     runtime = yaml.safe_load((KSERVE / "servingruntime.yaml").read_text("utf-8"))
