@@ -1,9 +1,7 @@
-"""The table of peers, and how each of them is installed."""
+"""The table of peers."""
 
 from __future__ import annotations
 
-import pytest
-from peer_servers import PEER_SERVERS, PeerServer
 from peers import Contender, Contest, measure, rows
 
 
@@ -26,11 +24,3 @@ def test_ratios_are_taken_within_rounds() -> None:
     [ours, bare] = rows(contest)
     assert (ours["latency_ratio"], ours["throughput_ratio"]["all"]) == (1.0, 1.0)
     assert (bare["latency_ratio"], bare["throughput_ratio"]["all"]) == (4.0, 0.25)
-
-
-@pytest.mark.parametrize("peer", PEER_SERVERS, ids=lambda peer: peer.name)
-def test_a_peer_is_pinned(peer: PeerServer) -> None:
-    """To one version, in an environment that carries its name."""
-    name, _, version = peer.package.partition("==")
-    assert version
-    assert peer.environment.name == f".venv-peers-{name.partition('[')[0]}"
