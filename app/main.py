@@ -20,8 +20,7 @@ from app.application import build_application
 from app.backends.process import ProcessBackend
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
-from app.codecs.pool import CodecPool
-from app.codecs.service import Codecs
+from app.codecs.pool import CodecPool, Codecs
 from app.codecs.sniff import formats_named
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.dataplane import DataPlane

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from app.codecs.service import Codecs
+    from app.codecs.pool import Codecs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,6 @@ EDGE = (
     "app.settings",
 )
 DOORS_SEE = (
-    "segment.accept",
-    "segment.colours",
     "segment.options",
     "segment.request",
     "segment.router",

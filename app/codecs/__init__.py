@@ -4,10 +4,8 @@
     picture   a decoded picture in shared memory, within a budget            (parent and child)
     sandbox   what runs inside a codec process                               (child)
     sniff     which format the bytes are                                     (child)
-    limits    what a picture may ask for                                      (child)
-    jpeg_header   the scans of a JPEG and what they cost                     (child)
-    tiff      the kinds of TIFF that are read                                (child)
-    time_limit    the processor time of one picture, by its declared size    (child)
+    limits    what a picture may ask for, its processor time included        (child)
+    headers   the scans of a JPEG and the kind of a TIFF                     (child)
     decode    bytes to upright 8-bit RGB or RGBA                             (child)
     encode    arrays to PNG, WebP or JPEG                                    (child)
 

@@ -25,13 +25,10 @@ from PIL import (  # the plugins are imported by name: Image.open() must not loo
     WebPImagePlugin,
 )
 
-from app.codecs.bands import bands
-from app.codecs.jpeg_header import check_scans
-from app.codecs.limits import EXIF_BYTES, PictureLimits, check_size
-from app.codecs.picture import Pixels
+from app.codecs.headers import check_kind, check_scans
+from app.codecs.limits import EXIF_BYTES, PictureLimits, allow_pixels, check_size, time_limit
+from app.codecs.picture import Pixels, bands
 from app.codecs.sniff import sniff
-from app.codecs.tiff import check_kind
-from app.codecs.time_limit import allow_pixels, time_limit
 from app.contracts.errors import FileMissing, ImageUnreadable, InputError, ResolutionTooHigh
 
 _PLUGINS = (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from app.contracts.errors import ImageUnreadable, ResolutionTooHigh
@@ -13,6 +16,9 @@ WEBP_PIXELS = 36_000_000
 EXIF_BYTES = 256 * 1024
 """Cameras write a tenth of it. Pillow makes an object of every fraction in it, to find out how the
 picture is turned: four microseconds for each eight bytes."""
+LEAST_SHARE = 0.4
+"""A picture of up to this part of the allowed pixels may take this part of the time. It has to be
+enough for the slowest decoder, libde265 for HEIC, on a slow machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +55,29 @@ def check_size(width: int, height: int, limits: PictureLimits) -> None:
             limit=limits.side,
             received=max(width, height),
         )
+
+
+@contextmanager
+def time_limit(limits: PictureLimits) -> Iterator[None]:
+    """End this process with SIGPROF when the block takes more processor time than a picture may.
+
+    A native decoder cannot be interrupted in any other way. Without `limits.seconds` there is no
+    limit.
+    """
+    if limits.seconds is None:
+        yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, LEAST_SHARE * limits.seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def allow_pixels(pixels: int, limits: PictureLimits) -> None:
+    """Extend the limit of the block to what a picture of so many pixels may take."""
+    if limits.seconds is None:
+        return
+    more = max(0.0, pixels / limits.pixels - LEAST_SHARE) * limits.seconds
+    left, _ = signal.getitimer(signal.ITIMER_PROF)
+    signal.setitimer(signal.ITIMER_PROF, left + more)

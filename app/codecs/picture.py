@@ -1,4 +1,7 @@
-"""A decoded picture in shared memory: made by the parent, written and read by codec processes."""
+"""A decoded picture in shared memory: made by the parent, written and read by codec processes.
+
+Where a whole picture would not fit as floats, it is worked on by bands of rows.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import mmap
 import os
 import resource
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,3 +130,18 @@ def read_pixels(descriptor: int, shape: tuple[int, int, int]) -> Pixels:
     if os.fstat(descriptor).st_size < size:
         raise ValueError(f"this is a bug: no picture has {size} bytes, for shape {shape}")
     return np.ndarray(shape, np.uint8, mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
+
+
+BAND_PIXELS = 1 << 16
+"""Small enough for a band and its floats to stay in the processor's cache."""
+
+
+def band_rows(width: int, *, step: int = 1) -> int:
+    """Rows in a band of about BAND_PIXELS, a multiple of `step`."""
+    return max(1, BAND_PIXELS // (width * step)) * step
+
+
+def bands(height: int, width: int, *, step: int = 1) -> Iterator[slice]:
+    """Slices that cut `height` rows into bands."""
+    rows = band_rows(width, step=step)
+    return (slice(top, min(height, top + rows)) for top in range(0, height, rows))

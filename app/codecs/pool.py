@@ -14,9 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, cast
 
+from app.awaiting import result_of
 from app.codecs.call import Call, CodecProcess, Descriptors
+from app.codecs.limits import PictureLimits
+from app.codecs.picture import PictureStore
 from app.contracts.errors import (
     BackendError,
     DeadlineExceeded,
@@ -253,3 +257,43 @@ def _deliver(run: Run, reply: Reply) -> None:
     [call] = run.batch.jobs
     if call.claim():
         call.finish(reply)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codecs:
+    """The processes, the memory budget of decoded pictures, and what a picture may ask for."""
+
+    pool: CodecPool
+    pictures: PictureStore
+    limits: PictureLimits = field(default_factory=PictureLimits)
+
+    async def call(
+        self,
+        function: str,
+        meta: Mapping[str, Any],
+        arrays: Tensors,
+        *,
+        descriptors: Sequence[int] = (),
+        deadline: float,
+        blame: type[PaddlepoolError] = WorkerCrashed,
+        urgent: bool = False,
+    ) -> Reply:
+        """Run `function` in a codec process; arguments and errors are those of CodecPool.submit.
+
+        When the awaiting task is cancelled, a call that still waits is dropped. One that runs ends
+        by itself with its own duplicates of `descriptors`: the caller may close them at once.
+        """
+        return await result_of(
+            self.pool.submit(
+                function,
+                meta,
+                arrays,
+                descriptors=descriptors,
+                deadline=deadline,
+                blame=blame,
+                urgent=urgent,
+            )
+        )
+
+    def close(self) -> None:
+        self.pool.close()

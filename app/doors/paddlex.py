@@ -19,7 +19,11 @@ from app.api.problems import ErrorForm, Fault
 from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
 from app.doors.door import Door, json_object, picture_in_base64, refused, task_route
-from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
+from app.pipelines.segment.request import (
+    SegmentRequest,
+    SegmentResult,
+    read_options,
+)
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings
 

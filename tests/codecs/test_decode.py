@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from app.codecs.decode import decode
-from app.codecs.jpeg_header import check_scans
+from app.codecs.headers import check_scans
 from app.codecs.limits import PictureLimits
 from app.codecs.sniff import formats_named
 from app.contracts.errors import (

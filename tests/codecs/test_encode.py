@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.codecs.encode import encode
+from app.codecs.encode import BAND_BYTES, encode
 from app.codecs.picture import Pixels
-from app.codecs.png import BAND_BYTES
 
 MODES = {(): "L", (3,): "RGB", (4,): "RGBA"}
 

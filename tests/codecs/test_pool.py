@@ -21,11 +21,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.codecs.limits import PictureLimits
+from app.codecs.limits import PictureLimits, allow_pixels, time_limit
 from app.codecs.picture import PictureStore
 from app.codecs.pool import MEMORY_LIMIT, CodecPool
 from app.codecs.sniff import HEIC_DECODER
-from app.codecs.time_limit import allow_pixels, time_limit
 from app.contracts.errors import (
     BackendError,
     DeadlineExceeded,

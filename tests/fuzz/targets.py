@@ -22,7 +22,7 @@ from starlette.types import Message
 from app.api.uploads import read_upload
 from app.api.v2.bodies import parse_request, write_reply
 from app.api.v2.documents import Expected, ReplyForm
-from app.codecs.jpeg_header import check_scans
+from app.codecs.headers import check_scans
 from app.codecs.limits import PictureLimits
 from app.codecs.sniff import sniff
 from app.contracts.errors import ConfigError, InputError, ManifestError

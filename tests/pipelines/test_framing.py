@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.pipelines.segment.scene.backdrop import blurred, fitted, flat, reduced
+from app.pipelines.segment.scene.backdrop import (
+    blurred,
+    drop_shadow,
+    fitted,
+    flat,
+    over,
+    reduced,
+    stacked,
+)
 from app.pipelines.segment.scene.framing import (
     Area,
     canvas_of,
@@ -16,8 +24,6 @@ from app.pipelines.segment.scene.framing import (
     resized_alpha,
     resized_colours,
 )
-from app.pipelines.segment.scene.over import over, stacked
-from app.pipelines.segment.scene.shadow import drop_shadow
 
 SUBJECT = Area(10, 20, 40, 20)  # 20 wide, 40 high, in a picture of 100 x 100
 CANVAS = Area(0, 0, 100, 100)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from app.codecs.picture import PictureStore
-from app.codecs.pool import CodecPool
-from app.codecs.service import Codecs
+from app.codecs.pool import CodecPool, Codecs
 from app.contracts.errors import WorkerCrashed
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Array, Tensors, TensorSpec

@@ -18,8 +18,7 @@ from PIL import Image
 
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
-from app.codecs.pool import CodecPool
-from app.codecs.service import Codecs
+from app.codecs.pool import CodecPool, Codecs
 from app.contracts.errors import (
     ConfigError,
     DeadlineExceeded,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from app.contracts.errors import InvalidParameter
-from app.pipelines.segment.accept import read_accept
-from app.pipelines.segment.colours import read_colour
+from app.pipelines.segment.options import read_colour
 from app.pipelines.segment.request import SegmentRequest, read_options
+from app.pipelines.segment.router import read_accept
 
 
 def test_the_defaults_are_a_guided_full_size_png_cutout() -> None:

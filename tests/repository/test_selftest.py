@@ -15,7 +15,7 @@ import pytest
 from app.contracts.errors import BackendError, ConfigError, ManifestError
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Array, TensorSpec
-from app.pipelines.segment.agreement import MaskAgreement
+from app.pipelines.segment.parameters import MaskAgreement
 from app.repository.config import Budget, InstanceGroup
 from app.repository.selftest import SelfTest, read_selftest
 

@@ -27,6 +27,7 @@ from app.pipelines.segment import matte
 from app.pipelines.segment.foreground import foreground_colours
 from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.parameters import read_parameters
+from app.pipelines.segment.scene.backdrop import flat, stacked
 from app.repository.layout import ModelFiles
 from training.u2netp.cells import cell, write_sheet
 
@@ -89,7 +90,8 @@ def _cell(path: Path, files: ModelFiles, predictor: Predictor, *, edges: bool) -
     colours = foreground_colours(picture, alpha)
     label = f"{path.stem}   confidence {matte.confidence(raw):.2f}"
     if edges:
-        over = [matte.composite(each, alpha, SATURATED) for each in (picture, colours)]
+        ground = flat(SATURATED, width)
+        over = [stacked(each, alpha, ground=ground) for each in (picture, colours)]
         return cell([picture, *over], label, side=SIDE)
     plain = matte.plain_alpha(mask, width, height)
     return cell([picture, plain, over_checkerboard(colours, alpha)], label, side=SIDE)

@@ -11,8 +11,7 @@ from app.contracts.errors import ConfigError, InputError
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
 from app.pipelines.segment import matte
-from app.pipelines.segment.agreement import MaskAgreement
-from app.pipelines.segment.parameters import read_parameters
+from app.pipelines.segment.parameters import MaskAgreement, read_parameters
 
 
 class MaskComparison:

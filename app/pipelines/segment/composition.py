@@ -10,7 +10,7 @@ from app.codecs.limits import PictureLimits
 from app.codecs.picture import Pixels
 from app.contracts.errors import OutputTooLarge
 from app.pipelines.segment import matte
-from app.pipelines.segment.scene.backdrop import Bands, blurred, fitted, flat
+from app.pipelines.segment.scene.backdrop import Bands, blurred, drop_shadow, fitted, flat, stacked
 from app.pipelines.segment.scene.framing import (
     Area,
     canvas_of,
@@ -19,8 +19,6 @@ from app.pipelines.segment.scene.framing import (
     on_canvas,
     place_of,
 )
-from app.pipelines.segment.scene.over import stacked
-from app.pipelines.segment.scene.shadow import drop_shadow
 
 TRANSPARENT = (0, 0, 0, 0)
 
@@ -63,16 +61,10 @@ def compose(
     shade = None
     if scene["shadow"] is not None and place is not None:
         shade = drop_shadow(cover, place, opacity=scene["shadow"], width=canvas.width)
-    ground = _ground(meta, picture, alpha, canvas, background)
-    if ground is not None:
-        return stacked(front, cover, ground=ground, shade=shade)
-    is_cutout = meta["output"] == "cutout"
-    if shade is not None:
-        paint = flat(TRANSPARENT if is_cutout else meta["bg_color"], canvas.width)
-        return stacked(front, cover, ground=paint, shade=shade)
-    if is_cutout:
+    if meta["output"] == "cutout" and shade is None:
         return matte.cutout(front, cover)
-    return matte.composite(front, cover, meta["bg_color"])
+    ground = _ground(meta, picture, alpha, canvas, background)
+    return stacked(front, cover, ground=ground, shade=shade)
 
 
 def _ground(
@@ -81,8 +73,8 @@ def _ground(
     alpha: Pixels,
     canvas: Area,
     background: Pixels | None,
-) -> Bands | None:
-    """What lies behind, but for one colour."""
+) -> Bands:
+    """What lies behind the foreground."""
     scene = meta["scene"]
     if background is not None:
         behind = fitted(
@@ -96,7 +88,8 @@ def _ground(
     if scene["bg_blur"] is not None:
         whole = matte.over_white(picture)
         return blurred(whole, alpha, percent=scene["bg_blur"], canvas=canvas)
-    return None
+    paint = TRANSPARENT if meta["output"] == "cutout" else meta["bg_color"]
+    return flat(paint, canvas.width)
 
 
 def _check(canvas: Area, meta: Mapping[str, Any]) -> None:

@@ -12,11 +12,11 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from app.codecs.bands import band_rows
-from app.codecs.bands import bands as bands
 from app.codecs.picture import Pixels
+from app.codecs.picture import bands as bands
 from app.pipelines.segment.masks import Floats as Floats
 from app.pipelines.segment.masks import normalise as normalise
+from app.pipelines.segment.scene.backdrop import flat, stacked
 
 WHITE = (255, 255, 255, 255)
 BOX_LEVEL = 16
@@ -76,33 +76,6 @@ def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
 
 def over_white(pixels: Pixels) -> Pixels:
     """What the network sees of a picture: RGB, its transparency as white."""
-    return pixels if pixels.shape[2] == 3 else composite(pixels, pixels[..., 3], WHITE)
-
-
-def composite(pixels: Pixels, alpha: Pixels, colour: Sequence[int]) -> Pixels:
-    """The picture over one colour: RGB, or RGBA when the colour is translucent."""
-    *paint, cover = colour
-    if cover < 255:
-        return _over_translucent(pixels, alpha, paint, cover)
-    height, width = alpha.shape
-    result = np.empty((height, width, 3), np.uint8)
-    ground = np.full((min(height, band_rows(width)), width, 3), paint, np.uint8)
-    for rows in bands(height, width):
-        weight = alpha[rows].astype(np.float32)
-        front = np.ascontiguousarray(pixels[rows][..., :3])
-        back = ground[: len(front)]
-        result[rows] = cv2.blendLinear(front, back, weight, np.float32(255.0) - weight)
-    return result
-
-
-def _over_translucent(pixels: Pixels, alpha: Pixels, paint: Sequence[int], cover: int) -> Pixels:
-    result = np.empty((*alpha.shape, 4), np.uint8)
-    ground = np.array(paint, np.float32)
-    for rows in bands(*alpha.shape):
-        front = alpha[rows][..., None].astype(np.float32) / 255.0
-        back = (1.0 - front) * (cover / 255.0)
-        total = front + back
-        mixed = (pixels[rows][..., :3] * front + ground * back) / np.maximum(total, 1e-6)
-        result[rows][..., :3] = np.rint(mixed)
-        result[rows][..., 3] = np.rint(total[..., 0] * 255.0)
-    return result
+    if pixels.shape[2] == 3:
+        return pixels
+    return stacked(pixels, pixels[..., 3], ground=flat(WHITE, pixels.shape[1]))

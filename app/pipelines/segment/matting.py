@@ -14,10 +14,8 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from app.codecs.bands import bands
-from app.codecs.picture import Pixels
-from app.pipelines.segment.colour_model import ColourModel
-from app.pipelines.segment.guided import guided_alpha, undecided
+from app.codecs.picture import Pixels, bands
+from app.pipelines.segment.guided import ColourModel, guided_alpha, undecided
 from app.pipelines.segment.matte import Floats
 
 SOLVED_PIXELS = 250_000

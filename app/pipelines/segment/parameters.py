@@ -1,18 +1,24 @@
-"""The `[parameters]` of a matting model's config.toml, checked against what the model takes."""
+"""What a matting model declares: its `[parameters]`, and how far two of its masks agree.
+
+No picture library is needed here: the API process reads it, too.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
-from app.contracts.tensors import TensorSpec
+from app.contracts.tensors import Tensors, TensorSpec
+from app.pipelines.segment.masks import normalise
 from app.repository.parameters import parse_parameters
 
 Triple = tuple[float, float, float]
 Positive = Annotated[float, Field(gt=0)]
+FOREGROUND = 0.5
 
 
 class Parameters(BaseModel):
@@ -69,3 +75,19 @@ def mask_output(info: ServedModelInfo, parameters: Parameters) -> TensorSpec:
             received=parameters.output,
         )
     return info.outputs[names.index(parameters.output)]
+
+
+class MaskAgreement:
+    """Intersection over union of two masks: 1 where both call the same pixels foreground."""
+
+    def __init__(self, info: ServedModelInfo) -> None:
+        self._output = mask_output(info, read_parameters(info)).name
+
+    def __call__(self, found: Tensors, expected: Tensors) -> float:
+        """1 also where both masks are empty."""
+        ours, theirs = (
+            normalise(np.asarray(each[self._output], np.float32)) >= FOREGROUND
+            for each in (found, expected)
+        )
+        union = int((ours | theirs).sum())
+        return float((ours & theirs).sum() / union) if union else 1.0

@@ -14,7 +14,7 @@ import numpy as np
 
 from app.codecs.call import Reply
 from app.codecs.picture import Picture
-from app.codecs.service import Codecs
+from app.codecs.pool import Codecs
 from app.contracts.caller import CALLER
 from app.contracts.errors import ImageUnreadable, InputError
 from app.contracts.ports import Finished, Prepared, ServedModelInfo

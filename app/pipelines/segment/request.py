@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.contracts.errors import InvalidParameter
-from app.pipelines.segment.colours import Colour, read_colour
-from app.pipelines.segment.options import DEFAULT_REFINE, MEDIA_TYPES, read_word
+from app.pipelines.segment.options import (
+    DEFAULT_REFINE,
+    MEDIA_TYPES,
+    Colour,
+    read_colour,
+    read_word,
+)
 from app.pipelines.segment.scene_request import PLAIN, Scene, read_scene
 
 

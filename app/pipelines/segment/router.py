@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -18,7 +19,6 @@ from app.api.services import ServicesDep
 from app.api.uploads import read_upload
 from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
-from app.pipelines.segment.accept import read_accept
 from app.pipelines.segment.options import FILES, MEDIA_TYPES, OPTIONS
 from app.pipelines.segment.request import SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
@@ -35,6 +35,9 @@ EXAMPLE = {
     "model": "u2netp@2",
     "predictor": "onednn",
 }
+_FORMATS = {"image/png": "png", "image/webp": "webp", "image/jpeg": "jpg"}
+_JSON = "application/json"
+MAX_RANGES = 32
 
 
 class ForegroundBox(BaseModel):
@@ -215,3 +218,40 @@ def _request_body() -> dict[str, Any]:
             "image/*": {"schema": {"type": "string", "format": "binary"}},
         },
     }
+
+
+def read_accept(header: str) -> tuple[bool, str | None]:
+    """Whether JSON is wanted, and the picture format preferred, None where it is left open.
+
+    A range for everything (`*/*`, `image/*`) leaves the format open; q-values are honoured, and of
+    equals the first wins. A header that names nothing we have is ignored, as HTTP allows.
+    """
+    best_format: tuple[float, str] | None = None
+    json_quality = open_quality = 0.0
+    for part in header.lower().split(",")[:MAX_RANGES]:
+        kind, _, parameters = part.partition(";")
+        kind, quality = kind.strip(), _quality(parameters)
+        if kind in _FORMATS:
+            if quality > (best_format[0] if best_format else 0.0):
+                best_format = (quality, _FORMATS[kind])
+        elif kind == _JSON:
+            json_quality = max(json_quality, quality)
+        elif kind in ("*/*", "image/*"):
+            open_quality = max(open_quality, quality)
+    picture_quality = max(best_format[0] if best_format else 0.0, open_quality)
+    return (
+        json_quality > 0.0 and json_quality >= picture_quality,
+        best_format[1] if best_format and best_format[0] >= open_quality else None,
+    )
+
+
+def _quality(parameters: str) -> float:
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                quality = float(value)
+            except ValueError:
+                return 0.0
+            return quality if math.isfinite(quality) else 0.0
+    return 1.0

@@ -24,7 +24,7 @@ from app.pipelines.segment.foreground import foreground_colours
 from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.matting import matted_alpha
 from app.pipelines.segment.options import SIZE_PIXELS
-from app.pipelines.segment.scene.backdrop import reduced
+from app.pipelines.segment.scene.backdrop import flat, reduced, stacked
 from app.pipelines.segment.scene.framing import Area
 
 Result = tuple[Mapping[str, Any], Tensors]
@@ -121,7 +121,8 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
     alpha = matted_alpha(pixels, mask)
     matte.box_of(alpha)
     encode(matte.cutout(foreground_colours(pixels, alpha), alpha), format="png")
-    encode(matte.composite(pixels, matte.plain_alpha(mask, 64, 64), matte.WHITE), format="jpg")
+    ground = flat(matte.WHITE, 64)
+    encode(stacked(pixels, matte.plain_alpha(mask, 64, 64), ground=ground), format="jpg")
     encode(alpha, format="png")
     return {}, {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.pipelines.segment.agreement import MaskAgreement
+from app.pipelines.segment.parameters import MaskAgreement
 from app.pipelines.segment.pipeline import open_pipeline
 from app.pipelines.segment.router import build_router
 from app.pipelines.segment.settings import SegmentSettings

@@ -1,5 +1,8 @@
-"""What lies behind the foreground: a second picture fitted to the canvas, the picture's own
-background blurred, or one colour; each given by bands of rows."""
+"""What lies behind the foreground, each given by bands of rows, and the foreground put over it.
+
+The background is a second picture fitted to the canvas, the picture's own background blurred, or
+one colour. A soft shadow falls on it, as if the subject stood a little before it.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.codecs.bands import bands
-from app.codecs.picture import Pixels
+from app.codecs.picture import Pixels, bands
 from app.pipelines.segment.scene.framing import Area, resize, resized_alpha, resized_colours
-from app.pipelines.segment.scene.over import over
 
 Floats = NDArray[np.float32]
 Bands = Callable[[slice], Pixels]
@@ -147,3 +148,81 @@ def _resized(picture: Pixels, *, height: int, width: int) -> Pixels:
 def _least(area: Area) -> tuple[int, int]:
     """Height and width, no less than a pixel each."""
     return max(1, area.height), max(1, area.width)
+
+
+def over(front: Pixels, alpha: Pixels, back: Pixels) -> Pixels:
+    """`front` (H, W, 3 or 4; its own alpha is `alpha`) over `back`, in the form of `back`:
+    RGB, or RGBA with colours not multiplied by alpha."""
+    colours = np.ascontiguousarray(front[..., :3])
+    if back.shape[2] == 3:
+        weight = alpha.astype(np.float32)
+        under = np.ascontiguousarray(back)
+        blended: Pixels = cv2.blendLinear(colours, under, weight, np.float32(255.0) - weight)
+        return blended
+    cover = alpha[..., None].astype(np.float32) / 255.0
+    rest = (1.0 - cover) * (back[..., 3:].astype(np.float32) / 255.0)
+    total = cover + rest
+    result = np.empty(back.shape, np.uint8)
+    result[..., :3] = np.rint((colours * cover + back[..., :3] * rest) / np.maximum(total, 1e-6))
+    result[..., 3] = np.rint(total[..., 0] * 255.0)
+    return result
+
+
+def stacked(
+    pixels: Pixels,
+    alpha: Pixels,
+    *,
+    ground: Bands,
+    shade: Bands | None = None,
+) -> Pixels:
+    """The foreground over its shadow over the ground; both are asked for by bands of rows."""
+    height, width = alpha.shape
+    channels = ground(slice(0, 1)).shape[2]
+    result = np.empty((height, width, channels), np.uint8)
+    for rows in bands(height, width):
+        back = ground(rows)
+        if shade is not None:
+            back = over(np.zeros((*back.shape[:2], 3), np.uint8), shade(rows), back)
+        result[rows] = over(pixels[rows], alpha[rows], back)
+    return result
+
+
+BLUR = 0.025
+FALLS = (0.015, 0.03)
+"""Standard deviation, and how far it falls right and down: parts of the subject's longer side."""
+REACH = 3.0
+"""The blur's reach in standard deviations; beyond it less than half a level is left."""
+
+
+def drop_shadow(alpha: Pixels, place: Area, *, opacity: float, width: int) -> Bands:
+    """The shadow's alpha by bands of rows, of what stands at `place` on a canvas that is `width`
+    wide. It ends where the canvas does."""
+    longer = max(place.height, place.width)
+    sigma = BLUR * longer
+    step = max(1.0, sigma / SMALL_SIGMA)
+    size = (max(1, round(place.width / step)), max(1, round(place.height / step)))
+    small = cv2.resize(alpha[place.slices], size, interpolation=cv2.INTER_AREA)
+    border = round(REACH * sigma / step) + 2
+    small = cv2.copyMakeBorder(
+        small.astype(np.float32), border, border, border, border, cv2.BORDER_CONSTANT, value=0
+    )
+    soft = cv2.GaussianBlur(small, None, max(sigma / step, 0.1)) * np.float32(opacity)
+    patch = (soft + 0.5).astype(np.uint8)
+    across, down = size[0] / place.width, size[1] / place.height
+    left, top = place.left + FALLS[0] * longer, place.top + FALLS[1] * longer
+
+    def band(rows: slice) -> Pixels:
+        # Middles of pixels; the patch begins `border` of its own pixels before the subject.
+        shift_x = (0.5 - left) * across - 0.5 + border
+        shift_y = (rows.start + 0.5 - top) * down - 0.5 + border
+        result: Pixels = cv2.warpAffine(
+            patch,
+            np.array([[across, 0.0, shift_x], [0.0, down, shift_y]]),
+            (width, rows.stop - rows.start),
+            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_CONSTANT,
+            borderValue=0,
+        )
+        return result
+
+    return band
