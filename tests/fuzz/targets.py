@@ -129,7 +129,7 @@ def _directory() -> Path:
 
 
 def picture_header(data: bytes) -> None:
-    """What is read of a picture without its decoder: its format, and the scans of a JPEG."""
+    """Read the format from the first bytes and, of a JPEG, count the scans; open no decoder."""
     with contextlib.suppress(InputError):
         if sniff(data) == "JPEG":
             check_scans(data, 640, 480, LIMITS)
