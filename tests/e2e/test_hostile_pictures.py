@@ -34,9 +34,10 @@ def post(client: httpx.Client, body: bytes) -> httpx.Response:
     return client.post("/segment?output=mask&timeout_ms=30000", content=body, headers=headers)
 
 
-def test_every_hostile_picture_gets_its_expected_status(matting: Server) -> None:
-    """314 files: 200, 415 or 422 as the manifest expects, never a 5xx; no process is lost, and
-    every good picture sent meanwhile is answered."""
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.nightly)])
+def test_hostile_pictures_get_their_expected_status(matting: Server, step: int) -> None:
+    """Every eighth of 314 files, all of them each night: 200, 415 or 422 as the manifest expects,
+    never a 5xx. No process is lost, and every good picture sent meanwhile is answered."""
     if not CORPUS.is_dir():
         pytest.skip(f"NOT TESTED: the corpus {CORPUS.name} is not beside the project")
     manifest = json.loads((CORPUS / "MANIFEST.json").read_text("utf-8"))
@@ -59,7 +60,7 @@ def test_every_hostile_picture_gets_its_expected_status(matting: Server) -> None
     neighbour.start()
     try:
         with matting.client() as client, ThreadPoolExecutor(3) as clients:
-            outcomes = list(clients.map(outcome, manifest))
+            outcomes = list(clients.map(outcome, list(manifest)[::step]))
     finally:
         done.set()
         neighbour.join()
@@ -69,7 +70,7 @@ def test_every_hostile_picture_gets_its_expected_status(matting: Server) -> None
         if status not in ACCEPTED[manifest[name]["expect"]]
     }
     assert wrong == {}
-    assert len(outcomes) == 314
-    assert len(neighbours) > 10
+    assert len(outcomes) == len(range(0, 314, step))
+    assert len(neighbours) * step > 10
     assert set(neighbours) == {200}
     assert before <= matting.children()  # in an idle moment it may open one for a proof
