@@ -9,23 +9,29 @@ found when its tests fail with it and pass without it. Exit code 1 when any faul
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 ROOT = Path(__file__).parents[2]
 TOGETHER = 2
 HUNG_SECONDS = 900
 LEFT_OUT = (".git", ".venv*", ".mypy_cache", ".ruff_cache", ".pytest_cache", "runs", "*.egg-info")
 FOUND, NOT_FOUND, NO_FIT = "found", "NOT FOUND", "does not apply"
+STOPPED = threading.Event()
+RUNNING: set[subprocess.Popen[str]] = set()
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,9 @@ def main() -> int:
     areas = sorted(path.stem for path in Path(__file__).parent.glob("*.toml"))
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("areas", nargs="*", choices=(*areas, []), metavar="AREA")
+    chosen = parser.parse_args().areas or areas
     counts: Counter[str] = Counter()
+    signal.signal(signal.SIGTERM, interrupt)
     with tempfile.TemporaryDirectory(prefix="faults_") as directory:
         copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
         if (ROOT.parent / "shared").exists():  # data that some tests read beside the project
@@ -57,13 +65,26 @@ def main() -> int:
                 copies.put(copy)
 
         with ThreadPoolExecutor(TOGETHER) as pool:
-            for area in parser.parse_args().areas or areas:
-                faults = read(area)
-                for fault, (verdict, why) in zip(faults, pool.map(attempt, faults), strict=True):
-                    counts[verdict] += 1
-                    print(f"{verdict:14} {area}: {fault.what} {why}".rstrip(), flush=True)
+            try:
+                for area in chosen:
+                    faults = read(area)
+                    results = pool.map(attempt, faults)
+                    for fault, (verdict, why) in zip(faults, results, strict=True):
+                        counts[verdict] += 1
+                        print(f"{verdict:14} {area}: {fault.what} {why}".rstrip(), flush=True)
+            except BaseException:  # a signal too: the copies are removed when no test uses them
+                pool.shutdown(wait=False, cancel_futures=True)
+                STOPPED.set()
+                for tests in tuple(RUNNING):
+                    end(tests)
+                raise
     print(f"{counts.total()} faults:", ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
     return 0 if counts[FOUND] == counts.total() else 1
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def read(area: str) -> list[Fault]:
@@ -94,34 +115,48 @@ def plant(fault: Fault, copy: Path) -> tuple[str, str]:
         return NOT_FOUND, f"({why})"
     if code != 1:
         return NO_FIT, f"(pytest ended with {code}: {why})"
-    failed = why.removeprefix("FAILED ").removeprefix("ERROR ").partition(" - ")[0]
-    # A test that fails on its own finds nothing.
-    code, _ = run_tests([failed] if "::" in failed else fault.tests, copy)
-    return (FOUND, f"({failed})") if code == 0 else (NO_FIT, f"({failed} fails without it, too)")
+    # A test that fails on its own finds nothing. pytest knows its name, whatever is in it.
+    code, _ = run_tests(fault.tests, copy, "--last-failed")
+    return (FOUND, f"({why})") if code == 0 else (NO_FIT, f"(fails without it, too: {why})")
 
 
-def run_tests(tests: list[str], copy: Path) -> tuple[int, str]:
+def run_tests(tests: list[str], copy: Path, cache: str = "--cache-clear") -> tuple[int, str]:
     """Return pytest's exit code and its line about the first failure, or its last line."""
     # The client has a configuration of its own, which knows no nightly tests.
-    options = ["-c", "pyproject.toml", "-x", "-q", "-n0", "-m", "not nightly"]
+    options = ["-c", "pyproject.toml", "-x", "-q", "-n0", "-m", "not nightly", cache]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     path = os.pathsep.join(map(str, (copy, copy / "clients" / "python" / "src")))
+    running = subprocess.Popen(
+        command,
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # its servers end with it
+    )
+    RUNNING.add(running)
     try:
-        done = subprocess.run(
-            command,
-            cwd=copy,
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=HUNG_SECONDS,
-        )
+        if STOPPED.is_set():
+            end(running)
+        output, errors = running.communicate(timeout=HUNG_SECONDS)
     except subprocess.TimeoutExpired:
+        end(running)
+        running.communicate()
         return 1, f"nothing ended within {HUNG_SECONDS} s"
-    lines = done.stdout.splitlines() or done.stderr.splitlines() or [""]
-    return done.returncode, next(
+    finally:
+        RUNNING.discard(running)
+    lines = output.splitlines() or errors.splitlines() or [""]
+    return running.returncode, next(
         (x for x in lines if x.startswith(("FAILED ", "ERROR "))), lines[-1]
     )
+
+
+def end(tests: subprocess.Popen[str]) -> None:
+    """Kill the tests and every process they started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(tests.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
