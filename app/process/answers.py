@@ -88,4 +88,6 @@ def _error(described: object, *, opening: bool) -> Exception:
 
 
 def _plain(value: object) -> int | float | str | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no such number
     return value if isinstance(value, int | float | str) else None

@@ -340,9 +340,9 @@ class Child:
     def _died(self) -> ChildDied:
         try:
             code = self._process.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired:  # it lives, and has closed its socket
             self.kill()
-            code = self._process.returncode
+            return ChildDied(Restart.CORRUPT, self._process.returncode)
         return ChildDied(ended(code), code)
 
     def _hung_up(self) -> bool:

@@ -84,6 +84,7 @@ def _code() -> Iterator[Path]:
     """Where programs and libraries are. Of a checkout only the package: keys may lie beside it."""
     yield from map(Path, (*_SYSTEM, *_DEVICES, sys.prefix, sys.base_prefix))
     yield from (Path("/proc", name) for name in _PROC)
-    yield from (path for path in map(Path, filter(None, sys.path)) if path != _PACKAGE.parent)
+    checkout = _PACKAGE.parent.resolve()
+    yield from (p for p in map(Path, filter(None, sys.path)) if p.resolve() != checkout)
     yield _PACKAGE
     yield from map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))

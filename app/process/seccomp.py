@@ -27,7 +27,13 @@ _REFUSED = {
     "setpriority": (141, 140), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
     "sched_setattr": (314, 274),
     "unshare": (272, 97), "setns": (308, 268),  # all capabilities, in a namespace of its own
-    # Landlock knows nothing of modes and owners, and a descriptor to read is enough.
+    # Memory, queues and keys of other processes have names of their own, which Landlock ignores.
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190),
+    "msgget": (68, 186), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    "inotify_init": (253, _NONE), "inotify_init1": (294, 26), "fanotify_init": (300, 262),
+    # Landlock knows nothing of modes, owners and times, and a descriptor to read is enough.
+    "utime": (132, _NONE), "utimes": (235, _NONE), "futimesat": (261, _NONE),
+    "utimensat": (280, 88), "file_setattr": (469, 469),
     "chmod": (90, _NONE), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "chown": (92, _NONE), "fchown": (93, 55), "lchown": (94, _NONE), "fchownat": (260, 54),
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),

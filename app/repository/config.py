@@ -266,7 +266,7 @@ def load_config(path: Path) -> ModelConfig:
             raise ConfigError(f"{label} is a link to a file that is not there") from error
         return ModelConfig()
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        if error.errno not in (errno.EINVAL, errno.ELOOP):
             raise
         raise ConfigError(f"{label} is {error.strerror}") from error
     if len(text) > MAX_CONFIG_BYTES:

@@ -31,7 +31,8 @@ MOST_BYTES = 256 << 20
 
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 UNREADABLE = (
-    OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error
+    OSError, TypeError, ValueError, EOFError, MemoryError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
 
@@ -182,7 +183,7 @@ def read_selftest(
 def _unpacked(archive: zipfile.ZipFile, names: Collection[str], label: str) -> dict[str, Array]:
     """The arrays of these names, where all together unpack to MOST_BYTES at most."""
     members = {name: each for each in archive.infolist() if (name := each.filename[:-4]) in names}
-    size = sum(each.file_size for each in members.values())  # no member gives more than it says
+    size = sum(each.file_size for each in members.values())
     if size > MOST_BYTES:
         raise ManifestError(
             f"{label} unpacks to {size} bytes, the limit is {MOST_BYTES}",
@@ -192,9 +193,15 @@ def _unpacked(archive: zipfile.ZipFile, names: Collection[str], label: str) -> d
     if any(each.compress_type not in PACKED for each in members.values()):
         raise ValueError("a compression that numpy does not use")
     return {
-        name: np.lib.format.read_array(io.BytesIO(archive.read(each)), allow_pickle=False)
+        name: np.lib.format.read_array(io.BytesIO(_member(archive, each)), allow_pickle=False)
         for name, each in members.items()
     }
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """Its bytes. read() without a length would unpack all of them before it counts."""
+    with archive.open(member) as file:
+        return file.read(member.file_size)
 
 
 def _fitting(

@@ -64,7 +64,7 @@ class Source:
         all: an empty answer is more often a mistaken address than a wish to serve nothing.
         """
         with self._translated("cannot be listed"):
-            found = self._files.find(self._root, detail=True)
+            found = dict(self._files.find(self._root, detail=True))
         if len(found) > MOST_FILES:
             raise DownloadError(
                 f"{self.address} lists more than {MOST_FILES} files",
@@ -103,6 +103,8 @@ class Source:
             self._files.open(file.path) as opened,
         ):
             while left and (block := opened.read(min(BLOCK_BYTES, left))):
+                if not isinstance(block, bytes):
+                    raise DownloadError(f"{file.path}: the source gave no bytes")
                 if len(block) > left:
                     raise DownloadError(f"{file.path}: the source gave more than it listed")
                 left -= len(block)
@@ -134,6 +136,8 @@ class Source:
 
 
 def _remote_file(path: str, details: Mapping[str, Any]) -> RemoteFile:
+    if not isinstance(details, dict):
+        raise DownloadError(f"{path} is listed without details")
     size = details.get("size") or 0
     if type(size) is not int or size < 0:
         raise DownloadError(f"{path} has the size {str(size)[:40]!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -161,6 +162,7 @@ def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteF
                 raise ManifestError(
                     f"{label}: {name} is {size} at the source, its manifest says {entry.bytes}"
                 )
+        _check_room(label, staging, sum(entry.bytes for entry in manifest.files.values()))
         for name in manifest.files:
             _write(staging / name, source.blocks(files[name]))
         with _labelled(label, staging):
@@ -169,6 +171,15 @@ def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteF
             if place.exists():
                 place.rename(replaced)
             staging.rename(place)
+
+
+def _check_room(label: str, staging: Path, needed: int) -> None:
+    """Raises DownloadError where the disk has less room, in bytes."""
+    free = shutil.disk_usage(staging).free
+    if needed > free:
+        raise DownloadError(
+            f"{label} has {needed} bytes, {free} are free on the disk", limit=free, received=needed
+        )
 
 
 @contextmanager

@@ -29,9 +29,16 @@ NUMBERS = {
     "pidfd_open": (434, 434),
     "unshare": (272, 97),
     "io_uring_setup": (425, 425),
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "inotify_init1": (294, 26),
 }
 """On x86_64 and on aarch64."""
 PTRACE_ATTACH, CLONE_NEWUSER, F_SETOWN_EX, FIOSETOWN = 16, 0x10000000, 15, 0x8901
+KEYCTL_GET_KEYRING_ID, SESSION_KEYRING = 0, -3
 ROOT = Path(__file__).parents[2]
 
 Probes = Mapping[str, Callable[[], object]]
@@ -120,6 +127,8 @@ def probes(folder: Path) -> Probes:
         "spare itself when memory is out": lambda: Path("/proc/self/oom_score_adj").write_text("0"),
         "change a mode": lambda: key.chmod(0o4755),
         "change a mode by descriptor": lambda: _by_descriptor(_same_mode),
+        "change a time": lambda: os.utime(key),
+        "change a time by descriptor": lambda: _by_descriptor(os.utime),
         "change an owner": lambda: os.chown(key, -1, -1),
         "change an owner by descriptor": lambda: _by_descriptor(lambda d: os.chown(d, -1, -1)),
         "change an access list": lambda: _by_descriptor(
@@ -139,6 +148,12 @@ def probes(folder: Path) -> Probes:
         "make the parent idle": lambda: os.sched_setscheduler(
             parent, os.SCHED_IDLE, os.sched_param(0)
         ),
+        "memory with a name": lambda: _call("shmget", 0, 4096, 0o1600),
+        "a semaphore": lambda: _call("semget", 0, 1, 0o1600),
+        "a queue of messages": lambda: _call("msgget", 0, 0o1600),
+        "keys of the kernel": lambda: _call("keyctl", KEYCTL_GET_KEYRING_ID, SESSION_KEYRING, 0),
+        "a key of its own": lambda: _call("add_key", b"user", b"attempt", b"1", 1, -2),
+        "watch files": lambda: _call("inotify_init1", 0),
         "signal the parent": lambda: os.kill(parent, 0),
         "signal its group": lambda: os.kill(0, 0),
         "signal everybody": lambda: os.kill(-1, 0),

@@ -106,7 +106,9 @@ def _attack(
         _shorten(wire)
     for block in _blocks("replies"):
         os.ftruncate(block, max(4096, os.fstat(block).st_size))
-    for message in MESSAGES[name]:
+    if name == "hang up":
+        wire.shutdown(socket.SHUT_RDWR)
+    for message in MESSAGES.get(name, ()):
         wire.send(message)
     time.sleep(60)
     raise AssertionError("it was not ended")

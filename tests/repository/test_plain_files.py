@@ -77,3 +77,7 @@ def test_a_config_may_be_a_link_and_has_an_end(tmp_path: Path) -> None:
     config.symlink_to(tmp_path / "outside")
     with pytest.raises(ConfigError, match="a link out of the model repository"):
         load_config(config)
+    config.unlink()
+    config.symlink_to(config)
+    with pytest.raises(ConfigError, match="symbolic links"):
+        load_config(config)

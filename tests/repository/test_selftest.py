@@ -92,8 +92,9 @@ def npy(shape: str, values: bytes) -> bytes:
         (npy("(4398046511104,)", b""), zipfile.ZIP_STORED, "cannot be read as arrays"),
         (npy("(4, 2)", bytes(8)), zipfile.ZIP_STORED, "cannot be read as arrays"),
         (bytes(1 << 20), zipfile.ZIP_BZIP2, "cannot be read as arrays"),
+        (npy("(True, 4)", bytes(16)), zipfile.ZIP_STORED, "cannot be read as arrays"),
     ],
-    ids=["a bomb", "a claim of 16 TiB", "too short", "another compression"],
+    ids=["a bomb", "a claim of 16 TiB", "too short", "another compression", "no such shape"],
 )
 def test_an_archive_is_measured_before_it_is_unpacked(
     content: bytes, kind: int, named: str, tmp_path: Path
@@ -107,6 +108,19 @@ def test_an_archive_is_measured_before_it_is_unpacked(
     with pytest.raises(ManifestError, match=named):
         read_selftest(tmp_path, INPUTS, (BOXES,))
     assert tracemalloc.get_traced_memory()[1] - before < 4 << 20
+    tracemalloc.stop()
+
+
+def test_a_member_that_unpacks_to_more_than_it_says_is_not_unpacked(tmp_path: Path) -> None:
+    """The size stands in the archive's directory, which whoever wrote it could change."""
+    directory = archived(tmp_path, "input.x.npy", bytes(64 << 20), zipfile.ZIP_DEFLATED)
+    archive = directory / "selftest.npz"
+    said = (64 << 20).to_bytes(4, "little")
+    archive.write_bytes(archive.read_bytes().replace(said, (100).to_bytes(4, "little")))
+    tracemalloc.start()
+    with pytest.raises(ManifestError, match="cannot be read as arrays"):
+        read_selftest(directory, INPUTS, (BOXES,))
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -236,6 +237,28 @@ def test_a_listed_size_that_is_none_is_named(
     source = hostile(monkeypatch, {"double/1/manifest.json": size})
     with pytest.raises(DownloadError, match=r"double/1/manifest\.json has the size"):
         sync(source, local)
+
+
+@pytest.mark.parametrize("details", [None, []], ids=str)
+def test_a_file_without_details_is_named(
+    local: Path, monkeypatch: pytest.MonkeyPatch, details: object
+) -> None:
+    source = hostile(monkeypatch, {})
+    listing = {"bucket/double/1/manifest.json": details}
+    monkeypatch.setattr(Hostile, "find", lambda *_arguments, **_options: listing)
+    with pytest.raises(DownloadError, match="listed without details"):
+        sync(source, local)
+
+
+def test_a_version_that_the_disk_has_no_room_for_is_refused(
+    origin: Path, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any of it is written."""
+    usage = SimpleNamespace(free=10)
+    monkeypatch.setattr("app.sources.sync.shutil.disk_usage", lambda _path: usage)
+    assert "10 are free on the disk" in synced(origin, local).refused["double/1"]
+    assert served(local) == {} or served(local) == {"double": ()}
+    assert leftovers(local) == []
 
 
 def test_a_listing_without_end_is_refused(local: Path, monkeypatch: pytest.MonkeyPatch) -> None:

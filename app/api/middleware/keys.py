@@ -80,7 +80,8 @@ class KeyRules:
         try:
             _find(headers, self._admin_keys, "the admin key")
         except Unauthorized:
-            quota.spend(WRONG_KEYS, 1)
+            if _offered(headers):  # a request without a key guesses nothing
+                quota.spend(WRONG_KEYS, 1)
             raise
 
     def _without_key(self, headers: Headers, address: str) -> Caller:
@@ -142,10 +143,15 @@ def client_network(address: str) -> str:
     return str(ipaddress.IPv6Network((found, IPV6_NETWORK), strict=False))
 
 
+def _offered(headers: Headers) -> str:
+    """The key in the request, empty where there is none."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+
+
 def _find(headers: Headers, keys: Sequence[bytes], wanted: str) -> int:
     """The place of the offered key among the keys. Raises Unauthorized."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    offered = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    offered = _offered(headers)
     if not offered:
         raise Unauthorized(
             f"This needs {wanted}, as `Authorization: Bearer KEY` or `X-Api-Key: KEY`."
