@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -66,7 +67,12 @@ def asking(request: pytest.FixtureRequest) -> Callable[..., Asked]:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Make Ctrl-C raise KeyboardInterrupt even where the tests run in a shell's background."""
+    """Make Ctrl-C raise KeyboardInterrupt even where the tests run in a shell's background.
+
+    Without garbage collection: raised in a callback of it, as Hypothesis has one, it is lost.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()
     yield
+    gc.enable()
     signal.signal(signal.SIGINT, before)
