@@ -174,7 +174,7 @@ def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteF
 
 
 def _check_room(label: str, staging: Path, needed: int) -> None:
-    """Raises DownloadError where the disk has less room, in bytes."""
+    """Raise DownloadError if the disk has fewer than `needed` bytes free."""
     free = shutil.disk_usage(staging).free
     if needed > free:
         raise DownloadError(

@@ -311,31 +311,32 @@ class VersionOpener:
     kept_choice: KeptChoice
 
     def open(self, files: ModelFiles, *, gently: bool) -> ServedModel:
-        """With the first group that this machine can run, or the choice that was kept."""
-        try:
-            return self._opened(files, gently)
-        except BackendUnavailable as unavailable:
-            following = files.after_first_group()
-            if following is None:
-                raise
-            log.warning(
-                "%s@%d: %s is not available here: %s; trying %s",
-                files.name,
-                files.version,
-                files.config.first_group,
-                unavailable.message,
-                following.config.first_group,
-            )
-        return self.open(following, gently=gently)
-
-    def _opened(self, files: ModelFiles, gently: bool) -> ServedModel:
-        """With the kept choice, or with the first group where that one cannot start."""
+        """Open with the kept choice, or with the first group that this machine can run."""
         if files.config.dynamic_batching.express_instance:
             log.warning(
                 "%s@%d: express_instance in config.toml has no effect any more",
                 files.name,
                 files.version,
             )
+        while True:
+            try:
+                return self._opened(files, gently)
+            except BackendUnavailable as unavailable:
+                following = files.after_first_group()
+                if following is None:
+                    raise
+                log.warning(
+                    "%s@%d: %s is not available here: %s; trying %s",
+                    files.name,
+                    files.version,
+                    files.config.first_group,
+                    unavailable.message,
+                    following.config.first_group,
+                )
+                files = following
+
+    def _opened(self, files: ModelFiles, gently: bool) -> ServedModel:
+        """Open with the kept choice, or with the first group if the choice cannot start."""
         choice = None if files.config.first_group is None else self.kept_choice(files)
         try:
             return self._started(ServedModel(files, context=self.context, choice=choice), gently)
