@@ -41,7 +41,7 @@ def shape_key(tensors: Tensors) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
 
 
 def absolute_differences(found: Array, expected: Array) -> NDArray[np.float64]:
-    """Of two arrays of one shape."""
+    """Return the absolute differences of two arrays of one shape."""
     with np.errstate(invalid="ignore"):  # infinity less infinity is NaN, as it should be
         return np.abs(found.astype(np.float64) - expected.astype(np.float64))
 

@@ -199,7 +199,7 @@ def _unpacked(archive: zipfile.ZipFile, names: Collection[str], label: str) -> d
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """Its bytes. read() without a length would unpack all of them before it counts."""
+    """Read a member. Without a length, read() would unpack all of it before it counts."""
     with archive.open(member) as file:
         return file.read(member.file_size)
 

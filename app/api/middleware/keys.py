@@ -64,7 +64,7 @@ class KeyRules:
         self._metrics_needs_key = metrics_needs_key
 
     def caller(self, path: str, headers: Headers, address: str) -> Caller:
-        """Who asks for `path`. Raises Unauthorized, Forbidden and QuotaExceeded."""
+        """Return the caller of `path`. Raises Unauthorized, Forbidden and QuotaExceeded."""
         if path == ADMIN_PREFIX or path.startswith(ADMIN_PREFIX + "/"):
             if not self._admin_keys:
                 raise Forbidden("Model control is off: the server has no admin key.")
@@ -85,7 +85,7 @@ class KeyRules:
             raise
 
     def _without_key(self, headers: Headers, address: str) -> Caller:
-        """A key is not asked for; who has one of those that may start groups may offer it."""
+        """Return the caller of an open path: an optional key may allow starting groups."""
         if self._keys:
             with contextlib.suppress(Unauthorized):
                 return self._callers[_find(headers, self._keys, "")]
@@ -144,7 +144,7 @@ def client_network(address: str) -> str:
 
 
 def _offered(headers: Headers) -> str:
-    """The key in the request, empty where there is none."""
+    """Return the key in the request, or an empty string."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
