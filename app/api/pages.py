@@ -25,12 +25,15 @@ FOLDERS = (*SHARED, *PAGES)
 MEDIA_TYPES = {
     ".css": "text/css",
     ".html": "text/html",
+    ".ico": "image/x-icon",
     ".jpg": "image/jpeg",
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
 PACKED = ".gz"
 """Third-party files lie here packed, as `uplot.iife.min.js.gz`, with their licence beside them."""
+ICON = "/favicon.ico"
+"""Browsers ask for it here when they open an address that is no page and names no icon."""
 HEADER = "<!-- header -->"
 """Replaced in a page by console/header.html."""
 # A page shows pictures it made itself (blob:) and samples, and talks to this server alone.
@@ -77,14 +80,17 @@ def router() -> APIRouter:
             if file.suffix in (*MEDIA_TYPES, PACKED)
         }
         if folder in PAGES:
-            _add(routes, PAGES[folder], files.pop("index.html"))
+            policy = {"Content-Security-Policy": POLICY}
+            _add(routes, PAGES[folder], files.pop("index.html"), policy)
+        elif folder == "console":
+            _add(routes, ICON, files["favicon.ico"], {})
         add_files(routes, folder, files)
     return routes
 
 
-def _add(routes: APIRouter, address: str, index: Asset) -> None:
+def _add(routes: APIRouter, address: str, asset: Asset, headers: Mapping[str, str]) -> None:
     async def page(request: Request) -> Response:
-        return _reply(index, request, {"Content-Security-Policy": POLICY})
+        return _reply(asset, request, headers)
 
     routes.add_api_route(address, page, responses={304: {}})
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 
 import pytest
+from PIL import Image
 
 from app.api.pages import FOLDERS, MEDIA_TYPES, PAGES, POLICY, STATIC
 from tests.api.fakes import Client, assert_problem
@@ -40,6 +42,14 @@ def test_every_file_is_served_as_what_it_is(client: Client) -> None:
     response = client.get("/console/console.css")
     assert response.headers["Content-Encoding"] == "gzip"
     assert response.content == (STATIC / "console" / "console.css").read_bytes()
+
+
+def test_a_browser_finds_the_icon_where_it_looks_for_one(client: Client) -> None:
+    """Three sizes, for tabs and bookmarks of addresses that are no page."""
+    response = client.get("/favicon.ico")
+    assert response.headers["Content-Type"] == "image/x-icon"
+    with Image.open(io.BytesIO(response.content)) as icon:
+        assert icon.info["sizes"] == {(16, 16), (32, 32), (48, 48)}
 
 
 def test_a_file_that_has_not_changed_is_not_sent_again(client: Client) -> None:

@@ -12,13 +12,13 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.errors import fault_of
-from app.api.pages import FOLDERS, PAGES
+from app.api.pages import FOLDERS, ICON, PAGES
 from app.api.problems import reply
 from app.contracts.caller import ANYBODY, CALLER, Caller, Quota
 from app.contracts.errors import Forbidden, QuotaExceeded, Unauthorized
 
 ADMIN_PREFIX = "/v2/repository"
-OPEN = (*PAGES.values(), "/docs", "/openapi.json")
+OPEN = (*PAGES.values(), ICON, "/docs", "/openapi.json")
 OPEN_BELOW = (*(f"/{folder}/" for folder in FOLDERS), "/docs/")
 """The same on every installation; pages that a browser opens before it can send a key."""
 
