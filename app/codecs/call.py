@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.codecs.picture import PICTURE_LINK
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Interrupted
 from app.contracts.reasons import Restart
@@ -18,9 +20,6 @@ from app.process.child import Reply as Reply  # pipelines take it from here
 
 KILLED_RETRY_SECONDS = 5.0
 """When to come back to a machine that has no memory for a picture."""
-
-SPARE_DESCRIPTORS = 2
-"""A library may open a file at its first use and keep it."""
 
 
 class Descriptors:
@@ -82,7 +81,6 @@ class CodecProcess:
         self._call: Call | None = None
         self._failure: Restart | None = None
         self.warmed = 0
-        self._most_descriptors = self._open_descriptors() + SPARE_DESCRIPTORS
 
     @property
     def pid(self) -> int:
@@ -169,18 +167,21 @@ class CodecProcess:
         return raised
 
     def _check_descriptors(self) -> None:
-        """End a process that keeps descriptors of pictures: their memory would live as long as it
-        does. Raises WorkerCrashed."""
-        if self._open_descriptors() > self._most_descriptors:
+        """End a process that keeps a picture open: the memory would live as long as the process.
+
+        Raises WorkerCrashed.
+        """
+        if any(link == PICTURE_LINK for link in self._open_files()):
             self._failure = Restart.CORRUPT
             self._child.kill()
             raise WorkerCrashed("the process working on the picture died")
 
-    def _open_descriptors(self) -> int:
-        try:
-            return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
-        except OSError:  # it is gone
-            return 0
+    def _open_files(self) -> Iterator[str]:
+        """What each of its descriptors leads to; nothing once the process is gone."""
+        with contextlib.suppress(OSError):
+            for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    yield str(descriptor.readlink())
 
     def _crashed(self, error: ChildDied) -> WorkerCrashed:
         self._failure = error.reason

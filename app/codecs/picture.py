@@ -21,6 +21,9 @@ Pixels = NDArray[np.uint8]
 """Height x width x 3 (RGB) or 4 (RGBA, colours not multiplied by alpha)."""
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+NAME = "picture"
+PICTURE_LINK = f"/memfd:{NAME} (deleted)"
+"""What /proc/PID/fd says of a descriptor of a picture."""
 BLOCK_BYTES = 512
 """The unit of st_blocks."""
 
@@ -49,7 +52,7 @@ class PictureStore:
         It is sealed before a codec process gets it: a compromised one can neither take
         the pages away from the next reader nor add more. Raises OSError.
         """
-        descriptor = os.memfd_create("picture", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
             os.ftruncate(descriptor, size if most == resource.RLIM_INFINITY else min(size, most))

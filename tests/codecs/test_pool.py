@@ -324,7 +324,7 @@ def test_a_process_that_keeps_pictures_is_ended(one: Pool, refuse: bool) -> None
     """Their memory would live for as long as it does: one error, and the next call is answered."""
     picture = PictureStore(budget=1 << 20).open(1 << 16)
     try:
-        kept = one.call("keep", {"copies": 3, "refuse": refuse}, descriptors=(picture.descriptor,))
+        kept = one.call("keep", {"copies": 1, "refuse": refuse}, descriptors=(picture.descriptor,))
         with pytest.raises(WorkerCrashed):
             kept.result(timeout=60)
     finally:
