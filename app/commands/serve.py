@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import threading
 from pathlib import Path
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from app.pipelines.task import load_tasks, settings_class
     from app.resources import use_one_heap
     from app.server import run as server
-    from app.server.descriptors import require_descriptors
+    from app.server.system_limits import require_descriptors, require_room_for_children
     from app.settings import explain, unknown_variables
     from app.sources.refresh import first_refresh
 
@@ -79,9 +80,16 @@ def run(args: argparse.Namespace) -> int:
     if settings.model_source:  # before anything is read; the log says if it fails
         polled = settings.repository_poll_seconds > 0
         first_refresh(settings.model_source, settings.model_repository, polled=polled)
+    if not settings.model_repository.exists():
+        root = shlex.quote(str(settings.model_repository))
+        return _refuse(
+            f"there is no model repository at {root}. Make and serve one: paddlepool pull u2netp "
+            f"--repository {root} && paddlepool serve --model-repository {root}"
+        )
     try:
         ports = 1 if settings.grpc_port is None else 2
         require_descriptors(settings.max_connections, ports=ports)
+        require_room_for_children()
         app = create_app(settings, lifecycle=lifecycle)
     except ConfigError as error:
         return _refuse(error.message)

@@ -17,7 +17,7 @@ from app.server.framing import Refused, version_unknown
 
 REFUSED_CONNECTIONS = 16
 """Connections beyond the limit that get a 503; further ones are closed at once. Their descriptors
-are among the server's own (app.server.descriptors)."""
+are among the server's own (app.server.system_limits)."""
 
 UNKNOWN_VERSION = "Invalid HTTP version"
 """The parser's words."""

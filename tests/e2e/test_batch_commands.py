@@ -107,7 +107,7 @@ def test_without_a_server_the_models_are_loaded_for_the_command(tmp_path: Path) 
     environment["PADDLEPOOL_MODEL_REPOSITORY"] = str(tmp_path / "absent")
     done = command("sentiment", "今天真开心！", "--local", environment=environment)
     assert done.returncode == 1
-    assert "the model repository cannot be read" in done.stderr.splitlines()[-1]
+    assert "there is no model repository at" in done.stderr.splitlines()[-1]
 
 
 def processes() -> list[bytes]:

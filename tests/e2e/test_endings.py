@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import resource
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from app.server.descriptors import OWN_DESCRIPTORS
+from app.server.system_limits import OWN_DESCRIPTORS
 from tests.e2e.process import ROOT, Server, read_all, running, status_of
 
 pytestmark = pytest.mark.e2e
@@ -29,8 +30,8 @@ def test_who_sends_everything_before_reading_hears_why_it_was_refused(server: Se
         assert status_of(read_all(connection)) == 413
 
 
-def start(tmp_path: Path, files: int) -> subprocess.CompletedProcess[str]:
-    """A server on an empty repository with so many open files at most, stopped by its own limit."""
+def start(tmp_path: Path, kind: int, limit: int) -> subprocess.CompletedProcess[str]:
+    """A server on an empty repository under a limit of the system that ends its start."""
     (tmp_path / "models").mkdir()
     command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--model-repository"]
     return subprocess.run(
@@ -40,17 +41,47 @@ def start(tmp_path: Path, files: int) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)),
+        preexec_fn=lambda: resource.setrlimit(kind, (limit, limit)),
     )
 
 
 def test_too_few_open_files_end_the_start(tmp_path: Path) -> None:
     """With the limit and what is needed, in one line."""
-    done = start(tmp_path, OWN_DESCRIPTORS)
+    done = start(tmp_path, resource.RLIMIT_NOFILE, OWN_DESCRIPTORS)
     assert done.returncode == 3
     [line] = done.stderr.splitlines()
     assert f"the limit of open files is {OWN_DESCRIPTORS}" in line
     assert f"PADDLEPOOL_MAX_CONNECTIONS=1000 needs {OWN_DESCRIPTORS + 1_000}" in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "said"),
+    [
+        (resource.RLIMIT_AS, 600_000 << 10, "address space is 600000 KiB, .* need 1310720 KiB"),
+        (resource.RLIMIT_FSIZE, 100 << 10, "file size is 100 KiB, .* need 65536 KiB"),
+    ],
+)
+def test_limits_without_room_for_children_end_the_start(
+    tmp_path: Path, kind: int, limit: int, said: str
+) -> None:
+    """The server does not wait for child processes that can never start."""
+    done = start(tmp_path, kind, limit)
+    assert done.returncode == 3
+    [line] = done.stderr.splitlines()
+    assert re.search(said, line)
+
+
+def test_a_missing_repository_is_answered_by_the_commands_that_make_one(tmp_path: Path) -> None:
+    """One line to copy, with the directory that was asked for."""
+    command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--model-repository", "a b"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 3
+    [line] = done.stderr.splitlines()
+    assert line.endswith(
+        "paddlepool pull u2netp --repository 'a b' && paddlepool serve --model-repository 'a b'"
+    )
 
 
 def with_few_files(directory: Path, files: int) -> Path:

@@ -265,7 +265,7 @@ def refusal(directory: Path, **settings: str) -> str:
     ("name", "value", "words"),
     [
         ("backlog", "0", ("PADDLEPOOL_BACKLOG", "greater than or equal to 1", "'0'")),
-        ("model_repository", "{directory}/nowhere", ("No such file",)),
+        ("model_repository", "{directory}/nowhere", ("there is no model repository at",)),
         ("default_models", "segmnt=u2netp", ("'segmnt'",)),
         ("api_keys_file", "{directory}/keys", ("keys",)),
         ("api_keys_file", "{directory}/blank", ("PADDLEPOOL_API_KEYS_FILE",)),

@@ -1,4 +1,4 @@
-"""Whether the system gives this process as many descriptors as its connections may need."""
+"""Check at the start that the system's limits leave room for connections and child processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,24 @@ from app.contracts.errors import ConfigError
 OWN_DESCRIPTORS = 256
 """Beside connections: pipes and memory of child processes, pictures in the making, files, and the
 connections beyond the limit that are told so."""
+LEAST_ADDRESS_SPACE = 1_280 << 20
+"""Bytes. A process with Paddle Inference maps 1,210 MiB before it holds a model."""
+LEAST_FILE_SIZE = 64 << 20
+"""Bytes. Pictures and tensors travel in memory files, to which this limit applies, too."""
+
+
+def require_room_for_children() -> None:
+    """Raise ConfigError where child processes could not start, however often they were tried."""
+    for kind, name, flag, least in (
+        (resource.RLIMIT_AS, "address space", "-v", LEAST_ADDRESS_SPACE),
+        (resource.RLIMIT_FSIZE, "file size", "-f", LEAST_FILE_SIZE),
+    ):
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY and limit < least:
+            raise ConfigError(
+                f"the limit of {name} is {limit >> 10} KiB, child processes need "
+                f"{least >> 10} KiB (ulimit {flag})"
+            )
 
 
 def require_descriptors(connections: int, *, ports: int = 1) -> None:
