@@ -12,6 +12,14 @@ from pathlib import Path
 M_ARENA_MAX = -8
 """Of glibc's mallopt()."""
 
+LIBRARY_SWITCHES = (
+    "MALLOC_",
+    "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TBB_",
+    "ONEDNN_", "DNNL_", "FLAGS_", "GLOG_", "PADDLE_", "OPENVINO_", "OV_", "ORT_", "OPENCV_",
+    "CUDA_", "NVIDIA_",
+)  # fmt: skip
+"""Beginnings of the variables that the allocator, thread pools and frameworks read."""
+
 
 def memory_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """In bytes: the machine's, or the limit of its control group (v2, v1) where that is less."""

@@ -50,12 +50,12 @@ OFFLINE = (
 
 MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.contracts*", ("app.contracts",)),
-    ("app.process*", ("app.contracts", "app.process")),
+    ("app.process*", ("app.contracts", "app.process", "app.resources")),
     ("app.repository*", ("app.contracts", "app.repository", "app.resources")),
     ("app.evidence*", ("app.contracts", "app.evidence")),
     (
         "app.observability*",
-        ("app.contracts", "app.process.environment", "app.resources", "app.observability"),
+        ("app.contracts", "app.resources", "app.observability"),
     ),
     ("app.door_settings", ()),
     ("app.resources", ()),
@@ -87,9 +87,9 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("app.sources*", ("app.contracts", "app.repository", "app.sources")),
-    ("app.networks*", ("app.contracts", "app.networks")),
+    ("app.networks*", ("app.contracts", "app.repository", "app.networks")),
     ("app.export*", (*ENGINE, "app.evidence", "app.export", "app.networks")),
-    ("app.backends.paddle_*", ("app.contracts", "app.backends", "app.networks", "app.export")),
+    ("app.backends.paddle_*", ("app.contracts", "app.backends", "app.networks")),
     ("app.backends*", ("app.contracts", "app.process", "app.backends")),
     (
         "app.programs*",

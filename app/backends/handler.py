@@ -19,7 +19,7 @@ from app.contracts.errors import BackendError, ConfigError
 from app.contracts.tensors import Tensors
 
 CONVERSION_SECONDS = 120.0
-CONVERTER = Path(__file__).parents[1] / "export" / "onnx_program.py"
+CONVERTER = Path(__file__).with_name("onnx_program.py")
 """Run as a file: a confined process cannot look for modules in the directory that holds `app`."""
 
 Run = Callable[[Tensors], Sequence[np.ndarray[Any, Any]]]

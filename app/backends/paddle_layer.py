@@ -16,8 +16,8 @@ import paddle
 from app.backends.handler import Handler, checked_options, serve
 from app.contracts.errors import BackendError
 from app.contracts.tensors import Tensors
-from app.export.program import load_parameters, load_program
 from app.networks import build
+from app.networks.saved import load_parameters, load_program
 
 
 def open_dygraph(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:

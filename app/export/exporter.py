@@ -5,7 +5,7 @@ from pathlib import Path
 import paddle
 
 from app.contracts.errors import ExportError
-from app.export.program import PARAMS, PROGRAM, Store, save_program
+from app.export.program import Store, save_program
 from app.export.publish import (
     ORIGINS,
     Origin,
@@ -19,6 +19,7 @@ from app.export.selftest import capture_selftest
 from app.export.weights.release import Release, sha256_of
 from app.export.weights.u2net import check_state
 from app.networks import build
+from app.networks.saved import PARAMS, PROGRAM
 from app.repository.config import MODEL_NAME
 
 

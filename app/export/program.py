@@ -10,13 +10,11 @@ import paddle
 from paddle import nn
 from paddle.static import InputSpec
 
-from app.contracts.errors import BackendError, ExportError
+from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
-from app.repository.manifest import PICKLED
+from app.networks.saved import PROGRAM
 
 Store: TypeAlias = Literal["float32", "float16"]
-
-PROGRAM, PARAMS = "inference.json", "inference.pdiparams"
 
 
 def save_program(
@@ -78,26 +76,3 @@ def _widen_all(network: nn.Layer, inputs: Any) -> None:  # noqa: ARG001 - Paddle
             if name.endswith(_HALF):
                 # Past Layer.__setattr__, which would register the traced value as a parameter.
                 object.__setattr__(layer, name.removesuffix(_HALF), parameter.astype("float32"))
-
-
-def load_program(path: Path) -> Any:
-    """A saved program as a layer, by its path without a suffix.
-
-    `paddle.jit.load` unpickles a file *.info beside a program of Paddle 2, which would run whatever
-    code is in it. Raises BackendError where there is such a file.
-    """
-    if found := sorted(each.name for each in path.parent.glob(f"*{PICKLED}")):
-        raise BackendError(f"{found[0]} is a pickle, which Paddle would open: remove it")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return paddle.jit.load(str(path))
-
-
-def load_parameters(directory: Path) -> dict[str, Any]:
-    """The float32 parameters of a saved program by structured name, ready for `set_state_dict`."""
-    program = load_program(directory / PROGRAM.removesuffix(".json"))
-    # Loading appends an index to every parameter's name.
-    return {
-        parameter.name.rpartition("_")[0]: parameter.astype("float32")
-        for parameter in program.parameters()
-    }

@@ -91,7 +91,7 @@ class _Current:
         )
 
     def tensors(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        from app.export.program import load_program
+        from app.networks.saved import load_program
 
         layer = load_program(self._path.with_suffix(""))
         return layer._input_spec(), layer._output_spec()

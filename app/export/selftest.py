@@ -11,7 +11,7 @@ from paddle import inference
 
 from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
-from app.export.program import PARAMS, PROGRAM
+from app.networks.saved import PARAMS, PROGRAM
 from app.repository.selftest import write_selftest
 
 TOLERANCE = 1e-3  # ten times what oneDNN and native differ by; a damaged weight is far beyond it

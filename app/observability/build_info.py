@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app import __version__
-from app.process.environment import PREFIXES
-from app.resources import available_cores
+from app.resources import LIBRARY_SWITCHES, available_cores
 
 CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 """The instruction sets that oneDNN chooses its kernels by."""
 
 CPUINFO = Path("/proc/cpuinfo")
-SWITCHES = tuple(prefix for prefix in PREFIXES if prefix not in ("LC_", "PYTHON"))
 ENGINES = ("paddlepaddle", "onnxruntime", "openvino", "paddle2onnx")
 NONE = "none"
 
@@ -40,7 +38,9 @@ def machine(
     That includes the variables that predictors are given: one of them can mask instructions.
     """
     switches = sorted(
-        f"{name}={value}" for name, value in environment.items() if name.startswith(SWITCHES)
+        f"{name}={value}"
+        for name, value in environment.items()
+        if name.startswith(LIBRARY_SWITCHES)
     )
     return {
         "processor": _cpu("model name", cpuinfo),

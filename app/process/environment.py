@@ -10,18 +10,13 @@ from pathlib import Path
 
 from app.contracts.ports import Suspended
 from app.process.confinement import Confinement
+from app.resources import LIBRARY_SWITCHES
 
 NAMES = frozenset(
     ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH",
      "LD_PRELOAD", "GLIBC_TUNABLES", "CPU_NUM", "XDG_CACHE_HOME")
 )  # fmt: skip
-PREFIXES = (
-    "LC_", "PYTHON", "MALLOC_",
-    "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TBB_",
-    "ONEDNN_", "DNNL_", "FLAGS_", "GLOG_", "PADDLE_", "OPENVINO_", "OV_", "ORT_", "OPENCV_",
-    "CUDA_", "NVIDIA_",
-)  # fmt: skip
-"""The switches of Python, the allocator, thread pools and the frameworks."""
+PREFIXES = ("LC_", "PYTHON", *LIBRARY_SWITCHES)
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from app.contracts.tensors import TensorSpec
-from app.export.program import load_parameters, save_program
+from app.export.program import save_program
 from app.export.weights.bert import read_bert_directory
 from app.networks import build
+from app.networks.saved import load_parameters
 from tests.networks.conftest import FIXTURES, Open
 
 pytestmark = pytest.mark.paddle

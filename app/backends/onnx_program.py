@@ -1,4 +1,4 @@
-"""A static Paddle program as ONNX: `python -m app.export.onnx_program DIRECTORY PROGRAM PARAMS`.
+"""A static Paddle program as ONNX: `python -m app.backends.onnx_program DIRECTORY PROGRAM PARAMS`.
 
 PARAMS is empty for a program without parameters. Writes the ONNX bytes to standard output. A
 process of its own, so that those who want only the result (the onnxruntime and openvino backends)
