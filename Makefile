@@ -11,7 +11,7 @@ FIRST := $(if $(wildcard $(INSTALLED)),,$(SERVING))
 # pip's own progress for people; a log gets the words below alone.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
 
-.PHONY: help run test test-all test-fast check lint fuzz faults load chart sbom install lock comparison screenshots weights
+.PHONY: help run test test-all test-fast check lint fuzz faults load chaos chart sbom install lock comparison screenshots weights
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -67,6 +67,9 @@ faults: $(INSTALLED)  ## plant the faults of tests/faults and check that tests f
 
 load: $(INSTALLED) .venv-load/.installed  ## a minute of load and a report; LOAD="--plan spike --host http://..."
 	$(BIN)/python loadtest/run.py $(LOAD)
+
+chaos: $(INSTALLED)  ## kill servers under load and count what clients lose; CHAOS="ray --seconds 30"
+	$(BIN)/python loadtest/replicas.py $(CHAOS)
 
 chart: $(INSTALLED) .venv-deploy/.installed  ## lint the Helm chart, hold it to Kubernetes' schemas; CHART="--crds DIR"
 	.venv-deploy/bin/python deploy/check_manifests.py $(CHART)

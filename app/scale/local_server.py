@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 
 from app.settings import PREFIX, Settings
@@ -20,11 +21,17 @@ KILL_AFTER_SECONDS = 5.0
 
 
 class LocalServer:
-    """`paddlepool serve` on a free port of the loopback, ended when this process ends."""
+    """`paddlepool serve` on a free port of the loopback, ended when this process ends.
+
+    This process ends when the server does, unless it was drained: a proxy that went on without its
+    server would answer 503 faster than the others answer, and attract their requests.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.port = _free_port()
         self._seconds_to_end = seconds_to_end(settings)
+        self._draining = False
+        self._draining = False
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -35,14 +42,17 @@ class LocalServer:
             stdin=subprocess.PIPE,
             env=server_environment(os.environ),
         )
+        threading.Thread(target=self._end_together, name="server-watch", daemon=True).start()
 
-    @property
-    def ended(self) -> int | None:
-        """Its exit code once it has ended."""
-        return self._process.poll()
+    def _end_together(self) -> None:
+        code = self._process.wait()
+        if not self._draining:
+            print(f"the server ended with code {code}; see its log", file=sys.stderr, flush=True)
+            os._exit(1)
 
     async def drain(self) -> None:
         """Finish the requests in flight within the drain timeout, then end."""
+        self._draining = True
         self._process.send_signal(signal.SIGTERM)
         try:
             await asyncio.to_thread(self._process.wait, self._seconds_to_end)

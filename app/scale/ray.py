@@ -98,8 +98,6 @@ class Replica:
         until = asyncio.get_running_loop().time() + START_SECONDS
         seen: object = "no answer"
         while asyncio.get_running_loop().time() < until:
-            if self._server.ended is not None:
-                raise RuntimeError(f"the server ended with code {self._server.ended}; see its log")
             try:
                 await self.check_health()
             except (aiohttp.ClientError, RuntimeError) as error:

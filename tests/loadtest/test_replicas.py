@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from balanced import CONFIGURATION, balancer, local_configuration
 from harness import HOST, ROOT
+from under_ray import PYTHON as RAY
 
 from app.settings import Settings
 
@@ -117,11 +118,17 @@ def status_of(port: int, path: str) -> int:
         connection.close()
 
 
-@needs_haproxy
 @pytest.mark.nightly
-def test_nothing_is_lost_while_replicas_are_killed() -> None:
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param("proxy", marks=needs_haproxy),
+        pytest.param("ray", marks=pytest.mark.skipif(not RAY.exists(), reason="no .venv-ray")),
+    ],
+)
+def test_nothing_is_lost_while_replicas_are_killed(where: str) -> None:
     """Two replicas, a kill every ten seconds, every answer compared with the calm one."""
-    options = ("--replicas", "2", "--seconds", "15", "--only", "chaos")
+    options = (where, "--replicas", "2", "--seconds", "15", "--only", "chaos")
     done = subprocess.run(
         [sys.executable, ROOT / "loadtest" / "replicas.py", *options],
         capture_output=True,

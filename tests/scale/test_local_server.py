@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+
 from app.scale.local_server import server_environment
 from app.settings import Settings
+
+PROXY = """
+import time
+from app.scale.local_server import LocalServer
+from app.settings import Settings
+print(LocalServer(Settings())._process.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_proxy_ends_with_its_server() -> None:
+    """Without its server it would answer 503 at once, and attract the others' requests."""
+    with subprocess.Popen([sys.executable, "-c", PROXY], stdout=subprocess.PIPE) as proxy:
+        assert proxy.stdout is not None
+        os.kill(int(proxy.stdout.readline()), signal.SIGKILL)
+        assert proxy.wait(10) == 1
 
 
 def test_it_keeps_the_settings_and_learns_who_stands_in_front() -> None:
