@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -48,11 +47,29 @@ def sync(source: Source, root: Path) -> Changes:
         root.mkdir(parents=True, exist_ok=True)
         refused = _read_refused(root)
         for name, model in sorted(models.items()):
-            _sync_model(source, root / name, model, refused, changes)
-        _write_atomically(root / REFUSED, json.dumps(refused).encode())
+            with _removed_if_unserved(root / name, changes):
+                _sync_model(source, root / name, model, refused, changes)
+        listed = {f"{name}/{version}" for name in models for version in models[name].versions}
+        kept = {label: looks for label, looks in refused.items() if label in listed}
+        _write_atomically(root / REFUSED, json.dumps(kept).encode())
     except OSError as error:
         raise ConfigError(f"the model repository cannot be written: {error}") from error
     return changes
+
+
+@contextmanager
+def _removed_if_unserved(directory: Path, changes: Changes) -> Iterator[None]:
+    """Remove a model's directory that was made in here, unless it holds a version at the end.
+
+    A source may list thousands of models without one that is fit.
+    """
+    before, taken = directory.exists(), len(changes.taken)
+    try:
+        yield
+    finally:
+        if not before and directory.exists() and not _local_versions(directory):
+            shutil.rmtree(directory)
+            del changes.taken[taken:]
 
 
 def _sync_model(
@@ -92,8 +109,6 @@ def _sync_model(
                 changes.refused[label] = error.message
                 if isinstance(error, ManifestError):  # else the way may be at fault: tried again
                     refused[label] = looks
-                with contextlib.suppress(OSError):  # it holds something else
-                    directory.rmdir()
                 continue
             changes.taken.append(label)
             refused.pop(label, None)

@@ -107,6 +107,23 @@ def test_a_damaged_version_is_refused_and_an_older_one_stands_in(
     assert leftovers(local) == []
 
 
+def test_models_without_a_fit_version_leave_nothing(origin: Path, local: Path) -> None:
+    """No directory, and no note of what the source no longer lists."""
+    for number in range(20):
+        unfit = write_version(origin / f"unfit{number}" / "1")
+        (unfit / "manifest.json").write_text("{", "utf-8")
+        write_config(unfit.parent, "")
+        (unfit.parent / "MODEL_CARD.md").write_text("a card", "utf-8")
+    changes = synced(origin, local)
+    assert len(changes.refused) == 20
+    assert sorted(changes.taken) == ["double/1", "double/config.toml"]
+    assert sorted(path.name for path in local.iterdir()) == [".refused.json", "double"]
+    for number in range(20):
+        shutil.rmtree(origin / f"unfit{number}")
+    synced(origin, local)
+    assert (local / ".refused.json").read_text("utf-8") == "{}"
+
+
 def test_a_version_that_the_source_dropped_goes_once_another_is_there(
     origin: Path, local: Path
 ) -> None:
