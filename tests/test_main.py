@@ -28,12 +28,6 @@ def write_model(repository: Path, name: str, text: str) -> None:
     (repository / name / "config.toml").write_text(text)
 
 
-def test_a_missing_repository_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    """ConfigError, which ends the start with exit code 3."""
-    with pytest.raises(ConfigError, match="cannot be read"):
-        create_app(Settings(model_repository=tmp_path / "nowhere"))
-
-
 def test_grpc_without_its_extra_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,13 +42,6 @@ def test_nothing_of_grpc_is_imported_without_its_port() -> None:
     """The server that most run is as light as before."""
     program = "import sys, app.main; sys.exit(any(n.split('.')[0] == 'grpc' for n in sys.modules))"
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_a_missing_key_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    """Without it the server would be open to all; the error names the file."""
-    settings = Settings(model_repository=tmp_path, api_keys_file=tmp_path / "keys")
-    with pytest.raises(ConfigError, match=r"API_KEYS_FILE: .*keys: No such file"):
-        create_app(settings)
 
 
 class CountedSettings(settings_class(load_tasks(PIPELINES).values())):  # type: ignore[misc]
@@ -76,14 +63,6 @@ def test_the_key_file_is_read_once(tmp_path: Path) -> None:
     assert settings.reads == [file]
     assert Client(app).get("/info").status_code == 401
     assert Client(app).get("/info", headers={"X-Api-Key": "secret"}).status_code == 200
-
-
-def test_a_key_file_without_a_key_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    """ConfigError, which ends the start with exit code 3."""
-    (tmp_path / "keys").write_text("\n")
-    settings = Settings(model_repository=tmp_path, api_keys_file=tmp_path / "keys")
-    with pytest.raises(ConfigError, match="PADDLEPOOL_API_KEYS_FILE"):
-        create_app(settings)
 
 
 def registry_options(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> dict[str, Any]:
@@ -152,10 +131,3 @@ def test_a_shadow_group_that_no_model_has_is_told_at_start(
     settings = make_settings(model_repository=tmp_path, shadow_groups=("natve",))
     create_app(settings, registry=cast(ModelRegistry, FakeRegistry(models=[])))
     assert any("'natve'" in line for line in caplog.messages)
-
-
-def test_an_unknown_task_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    """No model will ever serve it; the error names those that there are."""
-    settings = Settings(model_repository=tmp_path, default_models={"segmnt": "u2netp"})
-    with pytest.raises(ConfigError, match=r"DEFAULT_MODELS.*'segmnt', there are segment, senti"):
-        create_app(settings)

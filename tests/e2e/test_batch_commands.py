@@ -79,20 +79,6 @@ def test_a_csv_gets_labels_and_a_bad_row_costs_only_itself(
     assert all(answer["label"] for answer in answers if not answer["error"])
 
 
-def test_a_picture_and_a_sentence_as_they_are_typed(full_server: Server, tmp_path: Path) -> None:
-    """One file in, one file beside it; one sentence, the best label first."""
-    photo = tmp_path / "photo.jpg"
-    photo.write_bytes(pictures.encoded(pictures.photo(), "JPEG"))
-    background = ("--bg-image", photo, "--scale", "50%", "--size", "preview")
-    done = command("segment", photo, *background, "--url", full_server.url)
-    assert done.returncode == 0, done.stderr
-    with Image.open(tmp_path / "photo.composite.png") as picture:
-        assert picture.mode == "RGB"
-    done = command("sentiment", "今天真开心！", "--url", full_server.url)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("happy    快乐")
-
-
 @pytest.mark.slow
 def test_without_a_server_the_models_are_loaded_for_the_command(tmp_path: Path) -> None:
     """And are gone when it ends, also where a setting of the shell is wrong for them."""

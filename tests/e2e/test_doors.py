@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import io
-import json
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -26,8 +23,6 @@ PYTHON = ROOT / ".venv-doors" / "bin" / "python"
 KEY = "one-of-the-keys"
 HEADERS = {"X-Api-Key": KEY}
 HAPPY = "今天收到了大学的录取通知书，太开心了！"
-PREDICT = "/predict"
-JSON = "application/json"
 
 
 @pytest.fixture(scope="module")
@@ -58,16 +53,6 @@ def mask_of(client: httpx.Client, **query: str) -> np.ndarray:
     response = client.post("/segment", content=PHOTO.read_bytes(), headers=kind, params=query)
     assert response.status_code == 200, response.text
     return opened(response.content)
-
-
-def by_curl(*arguments: str) -> bytes:
-    """What curl prints; skips where there is none."""
-    curl = shutil.which("curl")
-    if curl is None:
-        pytest.skip("SKIPPED CURL LINES: there is no curl")
-    done = subprocess.run([curl, *arguments], capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_hub_client_classifies_a_text(server: Server) -> None:
@@ -141,57 +126,6 @@ def test_the_removebg_client(server: Server, client: httpx.Client, tmp_path: Pat
         assert (picture.mode, picture.width) == ("RGB", 500)
         corner = np.asarray(picture)[8, 490].astype(int)
     assert np.abs(corner - (0x81, 0xD4, 0xFA)).max() <= 12
-
-
-def test_rembgs_curl_lines(server: Server, client: httpx.Client, tmp_path: Path) -> None:
-    """As its README has them, with a key: a picture is cut out, an address is refused."""
-    output = tmp_path / "output.png"
-    address = f"{server.url}/api/remove"
-    key = ("-H", f"X-Api-Key: {KEY}")
-    by_curl("-s", "-F", f"file=@{PHOTO}", address, "-o", str(output), *key)
-    expected = mask_of(client, output="cutout", refine="none", colours="original")
-    assert np.array_equal(opened(output.read_bytes()), expected)
-    refusal = json.loads(by_curl("-s", f"{address}?url=http://input.png", *key))
-    assert "not fetched by address" in refusal["detail"][0]["msg"]
-    by_curl("-s", "-F", f"file=@{PHOTO}", "-F", "om=true", address, "-o", str(output), *key)
-    assert np.array_equal(opened(output.read_bytes()), mask_of(client))
-
-
-def test_the_documented_requests_of_text_embeddings_inference(server: Server) -> None:
-    """A text, a batch; a pair is refused. By curl, as its README has it."""
-
-    def ask(inputs: Any, **more: Any) -> Any:
-        body = json.dumps({"inputs": inputs} | more)
-        lines = ("-X", "POST", "-d", body, "-H", f"Content-Type: {JSON}")
-        address = f"{server.url}{PREDICT}"
-        return json.loads(by_curl(address, *lines, "-H", f"Authorization: Bearer {KEY}"))
-
-    [best, *others] = ask(HAPPY)
-    assert best["label"] == "happy"
-    assert len(others) == 5
-    first, second = ask([[HAPPY], ["真让人生气"]], truncate=True)
-    assert (first[0]["label"], second[0]["label"]) == ("happy", "angry")
-    refusal = ask(["a", "b"])
-    assert refusal["error_type"] == "Validation"
-    assert "pairs" in refusal["error"]
-    whole = ask("今天真好" * 200)
-    assert whole["error_type"] == "Validation"
-    assert "128 tokens" in whole["error"]
-    assert ask("今天真好" * 200, truncate=True)[0]["label"] == "happy"
-
-
-def test_the_documented_client_of_paddlex(server: Server, client: httpx.Client) -> None:
-    """Its steps: base64 in JSON, the labels and the picture of them back."""
-    requests = pytest.importorskip("requests")
-    payload = {"image": base64.b64encode(PHOTO.read_bytes()).decode("ascii")}
-    address = f"{server.url}/semantic-segmentation"
-    response = requests.post(address, json=payload, headers=HEADERS, timeout=120)
-    assert response.status_code == 200, response.text
-    result = response.json()["result"]
-    expected = mask_of(client, threshold="0.5")
-    labels = np.array(result["labelMap"]).reshape(result["size"])
-    assert np.array_equal(labels, expected // 255)
-    assert np.array_equal(opened(base64.b64decode(result["image"])), expected)
 
 
 @pytest.mark.nightly

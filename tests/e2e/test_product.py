@@ -23,7 +23,6 @@ from tests.process.kernel import available_measures
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
 BLNS = ROOT / ".." / "shared" / "data" / "blns.json"
-SECRET = "correct horse battery staple"
 JSON = {"Content-Type": "application/json"}
 
 
@@ -60,19 +59,6 @@ def test_info_tells_what_confines_the_processes_that_serve(
         assert all("\nSeccomp:\t2\n" in state for state in states)
 
 
-def test_a_text_gets_its_emotions(client: httpx.Client) -> None:
-    """Sorted scores that sum to one, and the headers that say where they come from."""
-    response = client.post("/sentiment", json={"text": "今天很开心"})
-    assert response.status_code == 200
-    scores = [item["score"] for item in response.json()]
-    assert len(scores) == 6
-    assert scores == sorted(scores, reverse=True)
-    assert math.isclose(sum(scores), 1, abs_tol=1e-5)
-    assert response.headers["x-model"].startswith("emotion@")
-    stages = [part.partition(";")[0] for part in response.headers["server-timing"].split(", ")]
-    assert stages == ["preprocess", "queue", "infer", "postprocess"]
-
-
 @pytest.mark.skipif(not BLNS.exists(), reason="the list of naughty strings is not beside us")
 def test_naughty_strings_get_200_or_422_and_no_echo(
     full_server: Server, client: httpx.Client
@@ -94,72 +80,6 @@ def test_naughty_strings_get_200_or_422_and_no_echo(
     full_server.wait_logged(request_id="after-naughty-strings")  # so all before it are there
     log = full_server.text()
     assert not [string for string in strings if len(string) > 12 and string in log]
-
-
-BODIES = {
-    "lone-high-surrogate": (b'{"text": "' + SECRET.encode() + rb'\ud800"}', 422),
-    "lone-low-surrogate": (rb'{"inputs": ["\udfff x"]}', 422),
-    "surrogate-in-utf8": (b'{"text": "x\xed\xa0\x80"}', 422),
-    "not-utf8": (b'{"text": "\xff"}', 422),
-    "nan": (b'{"text": "x", "parameters": {"top_k": NaN}}', 422),
-    "1e400": (b'{"text": "x", "parameters": {"top_k": 1e400}}', 422),
-    "nan-text": (b'{"text": NaN}', 422),
-    "not-json": (b'{"text": "' + SECRET.encode(), 422),
-    "empty-text": (b'{"text": ""}', 422),
-    "blank-text": ('{"text": "\u3000\u200b\ufeff "}'.encode(), 422),
-    "no-texts": (b'{"inputs": []}', 422),
-    "33-texts": (json.dumps({"inputs": ["x"] * 33}).encode(), 422),
-    "2001-characters": (json.dumps({"text": "x" * 2001}).encode(), 422),
-    "10-megabytes": (b'{"text": "' + b"x" * 10_000_000 + b'"}', 413),
-    "surrogate-key": (rb'{"\ud800": "x"}', 422),
-}
-
-
-@pytest.mark.parametrize(("body", "status"), BODIES.values(), ids=BODIES)
-def test_hostile_json_is_refused(client: httpx.Client, body: bytes, status: int) -> None:
-    """413 or 422, small, in the one shape, without an echo."""
-    response = client.post("/sentiment", content=body, headers=JSON)
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/problem+json"
-    assert response.json()["status"] == status
-    assert SECRET not in response.text
-    assert len(response.content) < 1_000
-
-
-@pytest.mark.parametrize(
-    ("body", "kind", "status"),
-    [
-        (b"x" * 13_000_000, "image/jpeg", 413),
-        (b"not a picture " + SECRET.encode(), "image/png", 415),
-        (b"\xff\xd8\xff\xe0" + bytes(200), "image/jpeg", 422),
-        (b"", "image/png", 422),
-        (b"{}", "application/json", 415),
-    ],
-    ids=["13-megabytes", "no-picture", "broken", "empty", "json"],
-)
-def test_what_is_no_picture_is_refused(
-    client: httpx.Client, body: bytes, kind: str, status: int
-) -> None:
-    """With the status that says what is wrong, and no echo."""
-    response = client.post("/segment", content=body, headers={"Content-Type": kind})
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/problem+json"
-    assert SECRET not in response.text
-
-
-def test_an_unknown_model_or_predictor_is_named_in_the_error(client: httpx.Client) -> None:
-    """404 for a model, 422 for a predictor, 422 for an impossible deadline."""
-    for query, status in (
-        ("model=nothing", 404),
-        ("model=emotion@99", 404),
-        ("predictor=nothing", 422),
-        ("timeout_ms=0", 422),
-        ("timeout_ms=30001", 422),
-    ):
-        response = client.post(f"/sentiment?{query}", json={"text": "x"})
-        assert response.status_code == status, (query, response.text)
-    response = client.post("/sentiment?timeout_ms=30001", json={"text": "x"})
-    assert (response.json()["limit"], response.json()["received"]) == (30_000, 30_001)
 
 
 def a_picture() -> bytes:

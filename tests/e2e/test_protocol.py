@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import SHORT
-from tests.e2e.process import Server, read_all, read_reply, running, status_of
+from tests.e2e.process import Server, read_all, read_reply, status_of
 
 pytestmark = pytest.mark.e2e
 
@@ -85,19 +84,6 @@ def test_head_is_get_without_its_body(server: Server) -> None:
     assert status_of(missing) == 404
 
 
-def test_a_broken_request_has_one_line_in_the_log(strict_server: Server) -> None:
-    """Our own: the one of the library below would say less."""
-    before = len(strict_server.log())
-    reply = exchange(strict_server, b"NONSENSE\r\n\r\n")
-    assert status_of(reply) == 400
-    strict_server.wait_all_logged(1, event="connection refused")
-    assert exchange(strict_server, LIVE.replace(HOST, b"Connection: close\r\n" + HOST))
-    strict_server.wait_logged(route="/v2/health/live")
-    new = [line["event"] for line in strict_server.log()[before:]]
-    assert new.count("connection refused") == 1
-    assert not [event for event in new if "Invalid HTTP" in event]
-
-
 @pytest.mark.parametrize("drip", [b"", b"\r\n"], ids=["once", "again and again"])
 def test_an_empty_line_keeps_no_connection_open(strict_server: Server, drip: bytes) -> None:
     """The parser passes over it without a word, and behind a reply it ended the time between two
@@ -154,29 +140,6 @@ def test_a_client_that_reads_a_little_all_the_time_gets_everything(strict_server
         while data := connection.recv(1_000_000):
             received += len(data)
         assert received > 6_000_000
-
-
-def test_replies_that_nobody_takes_have_a_limit(tmp_path: Path) -> None:
-    """Of two clients that read nothing the one with more before it is cut off, and one that reads
-    gets everything."""
-    (tmp_path / "models").mkdir()
-    settings = {"body_memory_bytes": 60_000_000, "log_format": "json"}
-    with running(
-        tmp_path / "models", tmp_path, settings=settings, module="tests.e2e.slow_server"
-    ) as server:
-        ask = b"GET /slow/large?size=%d HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n"
-        with server.connect() as large, server.connect() as small, server.connect() as reader:
-            for connection, size in ((large, 40_000_000), (small, 15_000_000)):
-                connection.sendall(ask % size)
-                server.wait_logged(route="/slow/large")
-            time.sleep(1.1)  # before that nobody can tell how fast they are
-            reader.sendall(ask % 20_000_000)
-            assert len(read_all(reader)) > 20_000_000
-            line = server.wait_logged(event="reply dropped for others")
-            assert line["left_bytes"] > 30_000_000
-            assert line["limit_bytes"] == 60_000_000
-            assert len(read_all(large)) < 40_000_000
-            assert len(read_all(small)) > 15_000_000
 
 
 def test_the_next_request_is_not_begun_before_its_client_takes_the_last_reply(

@@ -134,16 +134,8 @@ REFUSED: dict[str, tuple[str, list[Any], dict[str, Any], str, str]] = {
         "400",
         "unknown parameters",
     ),
-    "priority": ("sentiment", [strings("text", b"a")], {"priority": 1}, "400", "unknown"),
     "too large": ("segment", [strings("image", picture() + b"\0" * 200_000)], {}, "413", "200000"),
     "many": ("sentiment", [strings("text", *[b"a"] * 33)], {}, "422", "limit is 32"),
-    "group": (
-        "sentiment",
-        [strings("text", b"a")],
-        {"parameters": {"predictor": "nobody"}},
-        "422",
-        "no such instance group",
-    ),
     "deadline": ("sentiment", [strings("text", b"a")], {"timeout": 1}, "504", "deadline"),
 }
 

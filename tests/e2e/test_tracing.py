@@ -146,25 +146,6 @@ def test_a_collector_gets_every_request(
             assert attributes(span)["paddlepool.instance_group"] == "onednn"
 
 
-def test_a_collector_that_is_down_costs_no_request(
-    repository: Path, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One line in the log, and the server ends in its time."""
-    collector.close()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3")
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-    event = "spans cannot be delivered, and are lost until they can"
-    with running(repository, tmp_path, settings={"tracing": True}) as server:
-        server.wait_loaded()
-        with server.client() as client:
-            assert [ask(client, "好").status_code for _ in range(20)] == [200] * 20
-            assert "refused" in str(server.wait_logged(event=event)["reason"])
-            assert [ask(client, "好").status_code for _ in range(20)] == [200] * 20
-        assert server.stop() == 0
-        assert len([line for line in server.log() if line["event"] == event]) == 1
-
-
 def test_without_the_setting_nothing_of_it_is_there(
     repository: Path, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from app.application import build_gates
 from app.engine.registry.registry import ModelRegistry
@@ -42,13 +40,6 @@ from tests.rpc.half_sent import HalfSent
 
 MESSAGES = Messages()
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-OURS = {
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.NOT_FOUND,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.UNAVAILABLE,
-}
 
 
 @pytest.fixture(scope="module")
@@ -216,22 +207,6 @@ def test_a_model_that_is_not_there(client: Client) -> None:
     assert not client.ask("ModelReady", asked)[0].ready
 
 
-@pytest.mark.nightly
-@given(data=st.data())
-@settings(max_examples=150)
-def test_mangled_messages_are_answered_or_refused(client: Client, data: st.DataObject) -> None:
-    """Bytes changed, cut out or put in anywhere: never internal, never unknown."""
-    body = bytearray(infer(id="seven"))
-    for _ in range(data.draw(st.integers(1, 4))):
-        start = data.draw(st.integers(0, len(body)))
-        end = data.draw(st.integers(start, min(len(body), start + 8)))
-        body[start:end] = data.draw(st.binary(max_size=8))
-    call = client.start("ModelInfer", bytes(body))
-    code = call.code()
-    infinite = call.details() == "the model's output contains NaN or infinity"  # twice so much
-    assert code is grpc.StatusCode.OK or code in OURS or infinite, call.details()
-
-
 def test_keys_are_asked_for_before_a_message_is_read(registry: ModelRegistry) -> None:
     """As over HTTP: health is open, model control has a key of its own."""
     with opened(registry, api_keys=("k",), admin_key="a") as client:
@@ -342,19 +317,6 @@ def test_a_client_that_leaves_cancels_its_work(
         counted = 'route="/inference.GRPCInferenceService/ModelInfer",status="499"'
         wait_until(lambda: counted in client.services.metrics.render().decode())
         assert len(gate.seen) == 1
-
-
-def test_a_stream_answers_each_message(client: Client) -> None:
-    """In turn; a refused one does not end it."""
-    requests = [infer(id="a"), b"\xff", infer(id="b")]
-    replies = [
-        MESSAGES["ModelStreamInferResponse"].FromString(reply)
-        for reply in client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")(
-            iter(requests), timeout=PATIENCE
-        )
-    ]
-    assert [reply.infer_response.id for reply in replies] == ["a", "", "b"]
-    assert "not one of the protocol" in replies[1].error_message
 
 
 def still_open(connections: list[socket.socket]) -> int:
@@ -512,23 +474,6 @@ def test_what_is_kept_open_without_a_key_leaves_room_for_work(
         assert one_more.code() is grpc.StatusCode.UNAVAILABLE
         reply, _ = client.ask("ModelInfer", infer(), metadata=[("x-api-key", "k")])
         assert reply.model_name == "double"
-
-
-def test_calls_that_send_nothing_keep_nobody_waiting(registry: ModelRegistry) -> None:
-    """Those that need no key have places of their own; one message at a time fits."""
-    sizes = {"infer_max_bytes": 1_000_000, "body_memory_bytes": 1_000_000}
-    with opened(registry, **sizes) as client, contextlib.ExitStack() as stack:
-        ended = threading.Event()
-        stack.callback(ended.set)
-
-        def nothing() -> Iterator[bytes]:
-            ended.wait(PATIENCE)
-            yield from ()
-
-        ask = client.channel.stream_unary(f"/{SERVICE}/ServerLive")
-        for _ in range(3):
-            stack.callback(ask.future(nothing(), timeout=PATIENCE).cancel)
-        assert client.ask("ModelInfer", infer())[0].model_name == "double"
 
 
 def test_an_idle_stream_ends(registry: ModelRegistry) -> None:
