@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,11 @@ import numpy as np
 from app.contracts.errors import BackendError, WorkerCrashed
 from app.contracts.ports import PredictorSpec, Ran, Suspended
 from app.contracts.tensors import Tensors
+from app.engine.registry.model import ServedModel
+from app.engine.registry.registry import ModelRegistry
+from app.live.idle_gate import IdleGate
+from app.live.shadow_predictor import ShadowPredictors
+from app.process.suspension import Suspension
 from tests.engine.fakes import PATIENCE, Behaviour, FakeFactory, FakePredictor, doubled
 
 
@@ -35,6 +41,18 @@ class RecordingLive:
     def wait_outcomes(self, count: int) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.outcomes) >= count, PATIENCE)
+
+
+@dataclass(frozen=True)
+class Live:
+    registry: ModelRegistry
+    served: ServedModel
+    predictors: ShadowPredictors
+    beside: FakeFactory
+    """Opens the predictors beside the service."""
+    gate: IdleGate
+    suspension: Suspension
+    observer: RecordingLive
 
 
 def nudged(inputs: Tensors) -> Tensors:

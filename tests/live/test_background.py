@@ -11,49 +11,37 @@ import pytest
 
 from app.contracts.status import UNKNOWN_EFFECT
 from app.engine.registry.model import ServedModel
-from app.engine.registry.registry import ModelRegistry
 from app.live.background import Background
 from app.live.chooser import Chooser
-from app.live.idle_gate import SETTLE_SECONDS, IdleGate
+from app.live.idle_gate import SETTLE_SECONDS
 from app.live.prover import Prover
 from app.live.shadow import Shadow
-from app.live.shadow_predictor import ShadowPredictors
-from tests.engine.fakes import FakeFactory, Gate, ManualClock, doubled, row, wait_until
-from tests.live.fakes import RecordingLive
+from tests.engine.fakes import Gate, ManualClock, doubled, row, wait_until
+from tests.live.fakes import Live
 
 Build = Callable[..., Background]
 
 
 @pytest.fixture
-def observer() -> RecordingLive:
-    return RecordingLive()
-
-
-@pytest.fixture
-def build(
-    registry: ModelRegistry,
-    shadow_predictors: ShadowPredictors,
-    idle_gate: IdleGate,
-    observer: RecordingLive,
-) -> Iterator[Build]:
+def build(live: Live) -> Iterator[Build]:
     built: list[Background] = []
 
     def build(**options: Any) -> Background:
         shadow = Shadow(
-            registry,
-            shadow_predictors,
+            live.registry,
+            live.predictors,
             fraction=1.0,
             groups=("spare",),
             max_predictors=1,
-            observer=observer,
+            observer=live.observer,
             agreement_of=lambda info: None,
         )
-        prover = Prover(registry, shadow_predictors, which="all")
+        prover = Prover(live.registry, live.predictors, which="all")
         chooser = Chooser(
-            registry, shadow_predictors, precision="off", keep=lambda files, choice: None
+            live.registry, live.predictors, precision="off", keep=lambda files, choice: None
         )
         parts: dict[str, Any] = {"shadow": shadow, "prover": prover, "chooser": chooser}
-        built.append(Background(idle_gate, **parts | options))
+        built.append(Background(live.gate, **parts | options))
         built[-1].start()
         return built[-1]
 
@@ -68,64 +56,51 @@ def answer(background: Background, served: ServedModel) -> None:
     background.answered(served, "main", [row(1)], [doubled(row(1))])
 
 
-def test_an_answered_request_is_replayed(
-    build: Build, served: ServedModel, observer: RecordingLive
-) -> None:
-    """In its own thread, woken at once."""
-    answer(build(start_seconds=1e9), served)
-    observer.wait_outcomes(1)
-    assert observer.outcomes == ["replayed"]
-
-
-def test_nothing_is_run_while_a_request_is_answered(
-    build: Build, served: ServedModel, beside: FakeFactory, observer: RecordingLive
-) -> None:
+def test_nothing_is_run_while_a_request_is_answered(live: Live, build: Build) -> None:
     """The replay of the first waits until the second has left."""
     gate = Gate()
-    beside.selftest = gate
+    live.beside.selftest = gate
     background = build(start_seconds=1e9)
     background.began()
-    answer(background, served)  # another one is still being answered
-    assert not beside.specs
+    answer(background, live.served)  # another one is still being answered
+    assert not live.beside.specs
     background.ended()
     gate.wait_entered()
     gate.open()
-    observer.wait_outcomes(1)
-    assert observer.outcomes == ["replayed"]
+    live.observer.wait_outcomes(1)
+    assert live.observer.outcomes == ["replayed"]
 
 
-def test_groups_are_proven_only_some_time_after_the_start(
-    build: Build, served: ServedModel, beside: FakeFactory, observer: RecordingLive
-) -> None:
+def test_groups_are_proven_only_some_time_after_the_start(live: Live, build: Build) -> None:
     """A server that has just started has better things to do."""
     clock = ManualClock()
     background = build(clock=clock, start_seconds=10.0)
-    answer(background, served)
-    observer.wait_outcomes(1)
-    assert all(group.effect == UNKNOWN_EFFECT for group in served.groups())
+    answer(background, live.served)
+    live.observer.wait_outcomes(1)
+    assert all(group.effect == UNKNOWN_EFFECT for group in live.served.groups())
     gate = Gate()
-    beside.selftest = gate
+    live.beside.selftest = gate
     clock.advance(11)
-    answer(background, served)
+    answer(background, live.served)
     gate.wait_entered()  # the proof opens a predictor: the replay's was open already
     gate.open()
 
 
-def test_nothing_is_tried_for_a_while_after_an_unforeseen_failure(
-    build: Build, served: ServedModel, beside: FakeFactory, observer: RecordingLive
-) -> None:
+def test_nothing_is_tried_for_a_while_after_an_unforeseen_failure(live: Live, build: Build) -> None:
     """However many requests are answered meanwhile: a system that has no process to give may be
     short of them for long."""
-    beside.refuse = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    live.beside.refuse = OSError(errno.EAGAIN, "Resource temporarily unavailable")
     background = build(start_seconds=1e9)
-    answer(background, served)
-    observer.wait_outcomes(1)
+    answer(background, live.served)
+    live.observer.wait_outcomes(1)
     for _ in range(5):
-        answer(background, served)
+        answer(background, live.served)
         time.sleep(2 * SETTLE_SECONDS)
-    assert observer.outcomes[0] == "failed"
-    assert set(observer.outcomes[1:]) == {"dropped"}  # the next one waits for the end of the pause
-    assert len(beside.specs) == 1
+    assert live.observer.outcomes[0] == "failed"
+    assert set(live.observer.outcomes[1:]) == {
+        "dropped"
+    }  # the next one waits for the end of the pause
+    assert len(live.beside.specs) == 1
 
 
 def test_the_end_does_not_wait_for_an_idle_moment(build: Build) -> None:

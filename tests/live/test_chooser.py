@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import WorkerCrashed
 from app.contracts.ports import PredictorSpec
 from app.contracts.status import Choice
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
-from app.live.idle_gate import Closed, IdleGate
+from app.live.idle_gate import IdleGate
 from app.live.kept_choices import KeptChoices
 from app.live.shadow_predictor import ShadowPredictors
 from app.repository.layout import ModelFiles
@@ -34,7 +32,7 @@ from tests.engine.fakes import (
     row,
     wait_until,
 )
-from tests.live.fakes import PacedFactory, dying
+from tests.live.fakes import Live, PacedFactory, dying
 from tests.model_files import write_config, write_version
 
 NOW = 1_795_000_000.0
@@ -126,10 +124,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(
-    tmp_path: Path, idle_gate: IdleGate, shadow_predictors: ShadowPredictors
-) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "auto", idle_gate, shadow_predictors)
+def bench(tmp_path: Path, live: Live) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "auto", live.gate, live.predictors)
     yield bench
     bench.registry.close()
 
@@ -175,14 +171,6 @@ def test_a_gain_below_a_tenth_is_no_reason_to_change(bench: Bench) -> None:
     assert (choice.group, choice.by) == ("first", "measured")
     assert choice.reason == "nothing is clearly faster than first"
     assert bench.kept == [choice]
-
-
-def test_a_candidate_whose_runs_are_noisy_is_not_chosen(bench: Bench) -> None:
-    """Its whole interval must be above the gain; it is measured again later."""
-    bench.load(group("noisy", "threads = 2", seconds=0.45, swing=1.4))
-    choice = bench.choose()
-    assert bench.candidate("noisy").startswith("too noisy to tell: ")
-    assert (choice.group, choice.by) == ("first", "start")
 
 
 def test_of_equals_full_precision_and_little_memory_win(bench: Bench) -> None:
@@ -337,6 +325,7 @@ def test_what_was_not_decided_is_measured_again_beside_what_serves(bench: Bench)
     assert [each.group for each in bench.kept] == ["middling", "fast"]
 
 
+@pytest.mark.nightly
 def test_what_stays_undecided_is_left_at_last(bench: Bench) -> None:
     """A server that is never idle for a run measures no more, and serves what is known."""
     bench.load(group("middling", seconds=0.7) + FAST)
@@ -405,31 +394,6 @@ def test_a_model_that_is_unloaded_in_the_middle_stays_unloaded(bench: Bench) -> 
     assert all(each.closed.is_set() for each in opened)
 
 
-def test_the_end_of_the_server_ends_the_choosing(bench: Bench) -> None:
-    """In the middle of a race: its predictors are closed."""
-    bench.load(FAST)
-
-    def closing(inputs: Any) -> Any:
-        bench.gate.close()
-        raise WorkerCrashed("killed")
-
-    bench.tried.behaviour = closing
-    with pytest.raises(Closed):
-        bench.chooser().choose_one()
-    assert all(each.closed.is_set() for each in bench.tried.opened)
-
-
-def test_a_closed_registry_adopts_nothing(bench: Bench) -> None:
-    """The server ends between the measurement and the change."""
-    bench.load(FAST)
-    chooser = bench.chooser()
-    assert chooser.choose_one()
-    served = bench.served()
-    bench.registry.close()
-    assert not bench.registry.adopt(served, replace(served.choice, group="fast"))
-    assert not chooser.choose_one()
-
-
 def test_a_winner_that_cannot_take_over_is_a_candidate_no_longer(bench: Bench) -> None:
     """The next best one is."""
     bench.load(FAST + group("other", seconds=0.7))
@@ -442,36 +406,6 @@ def test_a_winner_that_cannot_take_over_is_a_candidate_no_longer(bench: Bench) -
         pass
     assert bench.candidate("fast") == "cannot take over: no memory left"
     assert bench.ask() == "other"
-
-
-def test_no_request_is_lost_while_the_default_group_changes(bench: Bench) -> None:
-    """Those that began on the old one end on it; all are answered."""
-    bench.load(FAST)
-    answered: list[str] = []
-    failed: list[BaseException] = []
-    stop = threading.Event()
-
-    def user() -> None:
-        while not stop.is_set():
-            try:
-                answered.append(bench.ask())
-            except BaseException as error:
-                failed.append(error)
-                return
-
-    users = [threading.Thread(target=user) for _ in range(4)]
-    for each in users:
-        each.start()
-    try:
-        wait_until(lambda: len(answered) > 50)
-        bench.choose()
-        wait_until(lambda: answered.count("fast") > 50)
-    finally:
-        stop.set()
-        for each in users:
-            each.join(PATIENCE)
-    assert not failed
-    assert set(answered) == {"first", "fast"}
 
 
 @pytest.mark.slow

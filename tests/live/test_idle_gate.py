@@ -7,44 +7,25 @@ import threading
 import pytest
 
 from app.live.idle_gate import SETTLE_SECONDS, Closed, IdleGate
-from app.process.suspension import Suspension
 from tests.engine.fakes import PATIENCE, ManualClock
+from tests.live.fakes import Live
 
 
-def test_processes_stand_still_while_any_request_is_answered(
-    suspension: Suspension, idle_gate: IdleGate
-) -> None:
+def test_processes_stand_still_while_any_request_is_answered(live: Live) -> None:
     """From the first that comes to the last that leaves."""
-    idle_gate.began()
-    idle_gate.began()
-    idle_gate.ended()
-    assert suspension.held
-    idle_gate.ended()
-    assert not suspension.held
-    assert suspension.holds == 1
+    live.gate.began()
+    live.gate.began()
+    live.gate.ended()
+    assert live.suspension.held
+    live.gate.ended()
+    assert not live.suspension.held
+    assert live.suspension.holds == 1
 
 
-def test_a_wait_ends_when_the_last_request_has_left(idle_gate: IdleGate) -> None:
-    """And not before."""
-    idle_gate.began()
-    passed = threading.Event()
-
-    def wait() -> None:
-        idle_gate.wait()
-        passed.set()
-
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    assert not passed.wait(3 * SETTLE_SECONDS)
-    idle_gate.ended()
-    assert passed.wait(PATIENCE)
-    waiter.join()
-
-
-def test_nothing_begins_until_the_reply_has_left(suspension: Suspension) -> None:
+def test_nothing_begins_until_the_reply_has_left(live: Live) -> None:
     """The answer's bytes are written after ended()."""
     clock = ManualClock()
-    idle_gate = IdleGate(suspension, clock=clock)
+    idle_gate = IdleGate(live.suspension, clock=clock)
     idle_gate.began()
     idle_gate.ended()
     clock.advance(SETTLE_SECONDS / 2)
@@ -57,45 +38,45 @@ def test_nothing_begins_until_the_reply_has_left(suspension: Suspension) -> None
     assert not waiter.is_alive()
 
 
-def test_the_end_reaches_everyone_who_waits(suspension: Suspension, idle_gate: IdleGate) -> None:
+def test_the_end_reaches_everyone_who_waits(live: Live) -> None:
     """A shutdown never waits for an idle moment."""
-    idle_gate.began()
+    live.gate.began()
     ended = threading.Event()
 
     def wait() -> None:
         with pytest.raises(Closed):
-            idle_gate.wait()
+            live.gate.wait()
         ended.set()
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    idle_gate.close()
+    live.gate.close()
     assert ended.wait(PATIENCE)
     waiter.join()
     with pytest.raises(Closed):
-        idle_gate.rest(PATIENCE, unless=lambda: True)
+        live.gate.rest(PATIENCE, unless=lambda: True)
     with pytest.raises(Closed):
-        idle_gate.check()
+        live.gate.check()
 
 
-def test_a_rest_is_cut_short_by_work(idle_gate: IdleGate) -> None:
+def test_a_rest_is_cut_short_by_work(live: Live) -> None:
     """Work that is there already, or that comes; and not by a request that ends."""
-    idle_gate.rest(PATIENCE, unless=lambda: True)
+    live.gate.rest(PATIENCE, unless=lambda: True)
     asked, work = threading.Event(), threading.Event()
 
     def unless() -> bool:
         asked.set()
         return work.is_set()
 
-    resting = threading.Thread(target=idle_gate.rest, args=(PATIENCE,), kwargs={"unless": unless})
+    resting = threading.Thread(target=live.gate.rest, args=(PATIENCE,), kwargs={"unless": unless})
     resting.start()
     assert asked.wait(PATIENCE)
-    idle_gate.began()  # waits for the lock, which the rest has given back by then
-    idle_gate.ended()
-    idle_gate.wake()
+    live.gate.began()  # waits for the lock, which the rest has given back by then
+    live.gate.ended()
+    live.gate.wake()
     resting.join(3 * SETTLE_SECONDS)
     assert resting.is_alive()
     work.set()
-    idle_gate.wake()
+    live.gate.wake()
     resting.join(PATIENCE)
     assert not resting.is_alive()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -126,19 +125,6 @@ def test_a_file_that_cannot_be_written_is_one_warning(
     assert "cannot be" in line
     assert choices.get(files) == replace(CHOICE, by="kept")
     assert choices.get(replace(files, name="twice")) is not None
-
-
-def test_what_is_no_file_is_left_alone(
-    files: ModelFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A device is not replaced by a file."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    choices = kept(pipe)
-    choices.keep(files, CHOICE)
-    assert pipe.is_fifo()
-    [line] = caplog.messages
-    assert "it is not a regular file" in line
 
 
 def test_servers_share_a_file(files: ModelFiles, path: Path) -> None:
