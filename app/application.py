@@ -98,11 +98,11 @@ def build_application(
         *(_Mount(router, protocol=True) for router in protocol),
     ]
     routes = RouteTable(
-        [(mount.router, _statuses(mount), mount.errors) for mount in mounts],
+        [(mount.router, mount.errors) for mount in mounts],
         default_max_body=settings.body_max_bytes,
     )
     for route in routes.routes:
-        services.metrics.expect_route(route.template, route.methods, route.statuses)
+        services.metrics.expect_route(route.template)
     gates = build_gates(settings, keys)
     app = FastAPI(
         title="Paddlepool",
@@ -143,13 +143,6 @@ def build_application(
         app, models, needs_key=bool(keys)
     )
     return app
-
-
-def _statuses(mount: _Mount) -> Iterable[int]:
-    """Statuses that the metrics have series for from the start."""
-    if mount.errors is None:
-        return mount.statuses
-    return mount.errors.documented_statuses((*ANY_STATUSES, *mount.statuses))
 
 
 def _layers(

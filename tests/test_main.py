@@ -106,7 +106,7 @@ def test_codec_processes_are_in_the_metrics() -> None:
         with pytest.raises(WorkerCrashed):
             submit("tests.codecs.faults:crash").result(timeout=60)
         submit("tests.codecs.faults:echo").result(timeout=60)
-        shown = metrics.render().decode().splitlines()
+        shown = metrics.render()[0].decode().splitlines()
     finally:
         workers.close()
     assert 'paddlepool_codec_restarts_total{reason="crashed"} 1.0' in shown

@@ -7,7 +7,6 @@ valid; what it means in prose may be said better (docs/glossary.md).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,16 +16,14 @@ from app.api.routing import ROUTING
 from app.api.uploads import FILE_FIELDS
 from app.api.v2.documents import PARAMETERS as INFER_PARAMETERS
 from app.application import ACCEPTED, build_application
-from app.contracts.status import Effect
 from app.doors.opened import DOORS as DOORS_OPEN
-from app.observability.gauges import ModelGauges
-from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
 from app.pipelines.segment.options import OPTIONS
 from app.pipelines.sentiment.router import SentimentParameters, SentimentRequest
 from app.pipelines.task import load_tasks, settings_class
 from app.repository.config import DynamicBatching, InstanceGroup, ModelConfig, VersionPolicy, Warmup
-from tests.api.fakes import GROUP, Client, make_services, make_settings, no_lifespan
+from tests.api.fakes import Client, make_services, make_settings, no_lifespan
+from tests.observability.test_metrics import with_every_family
 
 PATHS = """
 POST /segment
@@ -213,17 +210,8 @@ def test_headers() -> None:
 
 def test_metrics() -> None:
     """Every family with its labels."""
-    metrics = Metrics(build=dict.fromkeys(("version", "paddle", "onednn", "cpu_flags"), "1"))
-    metrics.expect_route("/segment", ["POST"], [200])
-    metrics.expect_model("m", ["g"])
-    metrics.batch_done(model="m", version=1, group="g", rows=1, seconds=0.1)
-    group = replace(GROUP, name="g", effect=Effect(True, "other outputs"))
-    gauges = ModelGauges(
-        model="m", version=1, ready=True, default_group="g", chosen_by="kept", groups=(group,)
-    )
-    metrics.watch(lambda: [gauges])
     found = set()
-    for family in text_string_to_metric_families(metrics.render().decode()):
+    for family in text_string_to_metric_families(with_every_family().render()[0].decode()):
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         found.add(" ".join([name, *sorted(labels)]))

@@ -1,47 +1,65 @@
-"""GET /metrics: the exposition text for Prometheus, and the engine's state that it shows."""
+"""GET /metrics: the exposition for Prometheus, and the engine's state that it shows."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from app.api.services import ServicesDep
 from app.engine.registry.registry import ModelRegistry
 from app.observability.gauges import ModelGauges
 
+Names = tuple[str, ...]
+Exposition = tuple[bytes, str]
+
 
 class Scrapes:
-    """Renders the text once for all requests that wait for it, one rendering at a time: it takes a
-    fifth of a second, and the endpoint may need no key."""
+    """Renders once for all requests that wait for the same, and one rendering at a time: each costs
+    milliseconds of the event loop's processor, and the endpoint may need no key."""
 
     def __init__(self) -> None:
         self._one = asyncio.Lock()
-        self._next: asyncio.Task[bytes] | None = None
+        self._next: dict[tuple[str, Names], asyncio.Task[Exposition]] = {}
 
-    async def text(self, render: Callable[[], bytes]) -> bytes:
-        if self._next is None:
-            self._next = asyncio.create_task(self._make(render))
-        return await asyncio.shield(self._next)
+    async def exposition(
+        self, render: Callable[[str, Names], Exposition], accept: str, names: Names
+    ) -> Exposition:
+        """What `render` returns for an Accept header and the names of series."""
+        key = (accept, names)
+        if key not in self._next:
+            self._next[key] = asyncio.create_task(self._make(render, key))
+        return await asyncio.shield(self._next[key])
 
-    async def _make(self, render: Callable[[], bytes]) -> bytes:
+    async def _make(
+        self, render: Callable[[str, Names], Exposition], key: tuple[str, Names]
+    ) -> Exposition:
         async with self._one:
-            self._next = None
-            return await asyncio.to_thread(render)
+            del self._next[key]
+            return await asyncio.to_thread(render, *key)
 
 
 def router() -> APIRouter:
     """The scrape endpoint."""
     scrapes = Scrapes()
 
-    async def metrics(services: ServicesDep) -> Response:
-        """Every metric family; see docs/metrics.md."""
-        return Response(
-            await scrapes.text(services.metrics.render),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+    async def metrics(
+        request: Request,
+        services: ServicesDep,
+        names: Annotated[
+            list[str] | None,
+            Query(alias="name[]", description="Only the series with these names."),
+        ] = None,
+    ) -> Response:
+        """Every metric family; see docs/metrics.md. OpenMetrics where `Accept` asks for it."""
+        accept = ",".join(request.headers.getlist("accept"))
+        text, content_type = await scrapes.exposition(
+            services.metrics.render, accept, tuple(names or ())
         )
+        return Response(text, headers={"Content-Type": content_type})
 
     routes = APIRouter(tags=["operations"])
     routes.add_api_route(
@@ -49,7 +67,7 @@ def router() -> APIRouter:
         metrics,
         operation_id="metrics",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}}},
+        responses={200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}}},
     )
     return routes
 

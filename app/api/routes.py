@@ -116,13 +116,12 @@ def _checked(model: type[Model], value: Any, where: str, faults: Faults) -> Mode
 
 @dataclass(frozen=True, slots=True)
 class RouteFacts:
-    """One route: its template, methods, the statuses it documents and its body's cap in bytes;
-    `errors` where it has a form of its own for them."""
+    """One route: its template, methods and its body's cap in bytes; `errors` where it has a form of
+    its own for them."""
 
     template: str
     pattern: re.Pattern[str]
     methods: frozenset[str]
-    statuses: frozenset[int]
     max_body: int | None
     errors: ErrorForm | None = None
 
@@ -132,11 +131,11 @@ class RouteTable:
 
     def __init__(
         self,
-        routers: Iterable[tuple[APIRouter, Iterable[int], ErrorForm | None]],
+        routers: Iterable[tuple[APIRouter, ErrorForm | None]],
         *,
         default_max_body: int,
     ) -> None:
-        """Each router comes with the error statuses of all its routes, and their form.
+        """Each router comes with the form of its routes' errors.
 
         `default_max_body` in bytes is for routes that declare no `max_body_size`.
         """
@@ -146,13 +145,10 @@ class RouteTable:
                 template=route.path,
                 pattern=route.path_regex,
                 methods=frozenset(route.methods or ()),
-                statuses=frozenset(
-                    {route.status_code or 200, *map(int, route.responses), *statuses}
-                ),
                 max_body=route.max_body_size,
                 errors=errors,
             )
-            for router, statuses, errors in routers
+            for router, errors in routers
             for route in router.routes
             if isinstance(route, APIRoute)
         )

@@ -110,7 +110,7 @@ def open_candidate(
     """Blocks until every predictor has passed its self-test and is warm. Raises BackendError."""
     metrics = Metrics(build={})
     metrics.expect_model(files.name, [files.config.default_group])
-    metrics.expect_route(ROUTE, ["POST"], [200])
+    metrics.expect_route(ROUTE)
     model = ServedModel(
         candidate_files(files, candidate, samples),
         context=EngineContext(

@@ -101,6 +101,3 @@ class Gauges:
                 family.add_metric(labels, value)
             yield family
         yield from (ready, resident, default)
-
-    def describe(self) -> Iterable[Metric]:
-        return ()

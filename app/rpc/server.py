@@ -15,16 +15,15 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from app.api.middleware.limits import Gates
-from app.api.problems import ANY_STATUSES, TASK_STATUSES, Fault
+from app.api.problems import Fault
 from app.api.services import Services
 from app.api.v2.tensors import NO_SHARED_MEMORY
 from app.contracts.errors import ConfigError
 from app.rpc import health
-from app.rpc.calls import METHOD, Calls, Method, unary
+from app.rpc.calls import Calls, Method, unary
 from app.rpc.messages import SERVICE, Messages
 from app.rpc.methods import INFER, inference, methods
 
-STATUSES = (200, *ANY_STATUSES, *TASK_STATUSES)
 WINDOW_BYTES = 1 << 18
 """What a call's message may have sent before anybody reads it; then as much as the message has."""
 
@@ -94,7 +93,7 @@ class GrpcDoor:
             )
         )
         for method in (*own, stream, *probes):
-            services.metrics.expect_route(method.route, (METHOD,), STATUSES)
+            services.metrics.expect_route(method.route)
         for known in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
             file = descriptor_pb2.FileDescriptorProto.FromString(known.serialized_pb)
             messages.pool.Add(file)

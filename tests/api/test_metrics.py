@@ -29,24 +29,28 @@ def test_gauges_are_read_from_what_is_served() -> None:
 
 
 def test_the_text_is_made_once_for_all_who_wait() -> None:
-    """And once at a time, whoever leaves: it costs a fifth of a second, and nobody needs a key."""
+    """And once at a time, whoever leaves: it costs milliseconds, and nobody needs a key."""
     begun, may_end, made = threading.Event(), threading.Event(), []
 
-    def render() -> bytes:
+    def render(accept: str, names: tuple[str, ...]) -> tuple[bytes, str]:
         made.append(threading.current_thread())
         begun.set()
         assert may_end.wait(60)
-        return b"%d" % len(made)
+        return b"%d" % len(made), accept
 
-    async def scrape() -> list[bytes]:
+    async def scrape() -> list[tuple[bytes, str]]:
         scrapes = Scrapes()
-        first = asyncio.create_task(scrapes.text(render))
+
+        def ask() -> asyncio.Task[tuple[bytes, str]]:
+            return asyncio.create_task(scrapes.exposition(render, "text/plain", ()))
+
+        first = ask()
         assert await asyncio.to_thread(begun.wait, 60)
-        later = [asyncio.create_task(scrapes.text(render)) for _ in range(20)]
+        later = [ask() for _ in range(20)]
         await asyncio.sleep(0)
         later.pop(0).cancel()
         may_end.set()
         return [await first, *{await each for each in later}]
 
-    assert asyncio.run(scrape()) == [b"1", b"2"]
+    assert [text for text, _ in asyncio.run(scrape())] == [b"1", b"2"]
     assert len(made) == 2

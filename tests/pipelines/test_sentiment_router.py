@@ -100,7 +100,7 @@ def test_padding_is_counted() -> None:
     server.services.metrics.expect_model("emotion", ["onednn"])
     ask(server, {"inputs": ["好", "坏"]})
     counted = 'paddlepool_padding_tokens_total{model="emotion",predictor="onednn"} 8.0'
-    assert counted in server.services.metrics.render().decode()
+    assert counted in server.services.metrics.render()[0].decode()
 
 
 @pytest.mark.parametrize(

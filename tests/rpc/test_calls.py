@@ -315,7 +315,7 @@ def test_a_client_that_leaves_cancels_its_work(
         gate.open()
         assert running.result()
         counted = 'route="/inference.GRPCInferenceService/ModelInfer",status="499"'
-        wait_until(lambda: counted in client.services.metrics.render().decode())
+        wait_until(lambda: counted in client.services.metrics.render()[0].decode())
         assert len(gate.seen) == 1
 
 

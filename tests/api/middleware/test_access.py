@@ -114,7 +114,7 @@ def test_durations_are_counted_by_route_method_and_status() -> None:
     )
     counts = {
         (s.labels["route"], s.labels["method"], s.labels["status"]): s.value
-        for family in text_string_to_metric_families(services.metrics.render().decode())
+        for family in text_string_to_metric_families(services.metrics.render()[0].decode())
         for s in family.samples
         if s.name == "paddlepool_request_duration_seconds_count" and s.value
     }
