@@ -21,7 +21,7 @@ SOURCES = sorted((ROOT / "app").rglob("*.py"))
 # room's row names. First match counts. `{here}` is the task's own package: one task never imports
 # another.
 ENGINE = ("app.contracts", "app.process", "app.repository", "app.resources", "app.engine")
-PORTS = ("app.contracts", "app.repository.parameters")
+PORTS = ("app.contracts", "app.repository.config")
 EDGE = (
     "app.api",
     "app.contracts",
@@ -104,7 +104,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.pipelines.*.settings", ("app.settings",)),
     ("app.pipelines.*.tensors", (*PORTS, "app.settings", "{here}")),
     ("app.pipelines.*.task", (*PORTS, "app.pipelines.task", "app.quality.ports", "{here}")),
-    ("app.pipelines.*.quality", (*PORTS, "app.codecs", "app.quality", "{here}")),
+    ("app.pipelines.*.evaluation", (*PORTS, "app.codecs", "app.quality", "{here}")),
     ("app.pipelines.*.*", (*PORTS, "app.awaiting", "app.codecs", "{here}")),
     (
         "app.pipelines.task",

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from paddle import nn
+import paddle
+from paddle import Tensor, nn
+from paddle.static import InputSpec
 
 from app.contracts.errors import ExportError
 from app.networks.bert import BertClassifier, BertConfig, StaticBertClassifier
-from app.networks.mnist import LinearDigits
 from app.networks.u2net import U2NET, U2NETP, U2NetMask
 
 NAMES = ("bert", "mnist", "u2net", "u2netp")
@@ -33,3 +34,17 @@ def build(name: str, options: Mapping[str, Any], *, static: bool = False) -> nn.
     except TypeError as error:
         raise ExportError(f"network {name!r} does not take these options: {error}") from error
     raise ExportError(f"unknown network {name!r}; known: {', '.join(NAMES)}")
+
+
+class LinearDigits(nn.Layer):
+    """float32 `image` [N,784], pixels scaled to -1..1, to float32 logits [N,10]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(784, 10)
+
+    @paddle.jit.to_static(  # type: ignore[untyped-decorator]
+        input_spec=[InputSpec([-1, 784], "float32", "image")], full_graph=True
+    )
+    def forward(self, image: Tensor) -> Tensor:
+        return self.linear(image)

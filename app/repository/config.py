@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -21,9 +21,11 @@ from pydantic import (
 )
 
 from app.contracts.errors import ConfigError
+from app.contracts.ports import ServedModelInfo
 from app.repository.files import open_plain_file
 from app.resources import available_cores, memory_limit
 
+Table = TypeVar("Table", bound=BaseModel)
 MAX_CONFIG_BYTES = 1 << 20
 MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 AUTO = "auto"
@@ -314,3 +316,11 @@ def with_counts(table: dict[str, Any]) -> dict[str, Any]:
                     threads, cores=available_cores(), memory_bytes=memory_limit()
                 )
     return table
+
+
+def parse_parameters(info: ServedModelInfo, kind: type[Table]) -> Table:
+    """Raises ConfigError that names the model and each wrong key."""
+    try:
+        return kind.model_validate(dict(info.parameters))
+    except ValidationError as error:
+        raise ConfigError(f"{info.name}: {faults_of(error, 'parameters')}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.pipelines.segment.scene.backdrop import (
+from app.pipelines.segment.backdrop import (
     blurred,
     drop_shadow,
     fitted,
@@ -14,7 +14,7 @@ from app.pipelines.segment.scene.backdrop import (
     reduced,
     stacked,
 )
-from app.pipelines.segment.scene.framing import (
+from app.pipelines.segment.framing import (
     Area,
     canvas_of,
     moved,

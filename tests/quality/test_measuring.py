@@ -21,8 +21,8 @@ from app.cli import main
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Predictor, ServedModelInfo
 from app.contracts.tensors import Tensors, TensorSpec
-from app.pipelines.segment.quality import SegmentQuality
-from app.pipelines.sentiment.quality import SentimentQuality
+from app.pipelines.segment.evaluation import SegmentQuality
+from app.pipelines.sentiment.evaluation import SentimentQuality
 from app.quality.digits import TRAIN_SHARE, DigitQuality
 from app.quality.ports import Findings, Source, Table
 from app.quality.run import PredictorBench, compare_outputs, differences

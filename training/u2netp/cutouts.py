@@ -24,10 +24,10 @@ from app.commands.shared import add_repository_option, open_repository, read_ver
 from app.contracts.errors import PaddlepoolError
 from app.contracts.ports import Predictor
 from app.pipelines.segment import matte
+from app.pipelines.segment.backdrop import flat, stacked
 from app.pipelines.segment.foreground import foreground_colours
 from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.parameters import read_parameters
-from app.pipelines.segment.scene.backdrop import flat, stacked
 from app.repository.layout import ModelFiles
 from training.u2netp.cells import cell, write_sheet
 

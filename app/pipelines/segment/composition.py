@@ -10,8 +10,8 @@ from app.codecs.limits import PictureLimits
 from app.codecs.picture import Pixels
 from app.contracts.errors import OutputTooLarge
 from app.pipelines.segment import matte
-from app.pipelines.segment.scene.backdrop import Bands, blurred, drop_shadow, fitted, flat, stacked
-from app.pipelines.segment.scene.framing import (
+from app.pipelines.segment.backdrop import Bands, blurred, drop_shadow, fitted, flat, stacked
+from app.pipelines.segment.framing import (
     Area,
     canvas_of,
     moved,

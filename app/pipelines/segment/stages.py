@@ -19,13 +19,13 @@ from app.codecs.picture import Pixels, read_pixels, write_pixels
 from app.contracts.errors import OutputTooLarge
 from app.contracts.tensors import Tensors
 from app.pipelines.segment import matte
+from app.pipelines.segment.backdrop import flat, reduced, stacked
 from app.pipelines.segment.composition import compose
 from app.pipelines.segment.foreground import foreground_colours
+from app.pipelines.segment.framing import Area
 from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.matting import matted_alpha
 from app.pipelines.segment.options import SIZE_PIXELS
-from app.pipelines.segment.scene.backdrop import flat, reduced, stacked
-from app.pipelines.segment.scene.framing import Area
 
 Result = tuple[Mapping[str, Any], Tensors]
 Box = tuple[int, int, int, int]

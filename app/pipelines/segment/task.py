@@ -23,7 +23,7 @@ TASK = Task(
         "X-Foreground-Height",
         "Content-Disposition",
     ),
-    comparison=offline("app.pipelines.segment.comparing:MaskComparison"),
+    comparison=offline("app.pipelines.segment.evaluation:MaskComparison"),
     agreement=MaskAgreement,
-    quality=offline("app.pipelines.segment.quality:SegmentQuality"),
+    quality=offline("app.pipelines.segment.evaluation:SegmentQuality"),
 )

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
-from app.repository.parameters import parse_parameters
+from app.repository.config import parse_parameters
 
 INPUTS = ("attention_mask", "input_ids")
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)

@@ -15,7 +15,7 @@ TASK = Task(
     tensors=tensors,
     headers=("X-Truncated",),
     card=("labels", "labels_zh"),
-    comparison=offline("app.pipelines.sentiment.comparing:LabelComparison"),
+    comparison=offline("app.pipelines.sentiment.evaluation:LabelComparison"),
     agreement=lambda _: label_agreement,
-    quality=offline("app.pipelines.sentiment.quality:SentimentQuality"),
+    quality=offline("app.pipelines.sentiment.evaluation:SentimentQuality"),
 )

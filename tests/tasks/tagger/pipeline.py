@@ -12,7 +12,7 @@ from app.awaiting import result_of
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Tensors
-from app.repository.parameters import parse_parameters
+from app.repository.config import parse_parameters
 from tests.tasks.tagger.scripts import SCRIPTS, shares, tags_of
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.codecs.picture import Pixels, bands
-from app.pipelines.segment.scene.framing import Area, resize, resized_alpha, resized_colours
+from app.pipelines.segment.framing import Area, resize, resized_alpha, resized_colours
 
 Floats = NDArray[np.float32]
 Bands = Callable[[slice], Pixels]
