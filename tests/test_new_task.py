@@ -125,21 +125,6 @@ def test_its_settings_are_read_and_shown(client: TestClient) -> None:
     assert unknown_variables(["PADDLEPOOL_TAGGER_MAX_TAGS"], settings_class(())) != ()
 
 
-def test_its_header_may_be_read_by_pages_of_other_origins(client: TestClient) -> None:
-    """A browser hides what is not named."""
-    exposed = tag(client, "x", Origin=ORIGIN).headers["Access-Control-Expose-Headers"]
-    assert {"X-Tags", "X-Model", "X-Truncated"} <= set(exposed.split(", "))
-
-
-def test_its_card_is_in_info(client: TestClient) -> None:
-    """`[parameters]` that it names, of each model."""
-    found = {model["name"]: model for model in client.get("/info").json()["models"]}
-    assert found["scripts"]["task"] == "tagger"
-    assert found["scripts"]["tags"] == ["han", "kana", "hangul", "cyrillic", "latin"]
-    assert found["scripts_zh"]["tags"][0] == "汉字"
-    assert found["scripts"]["labels"] is None  # another task's
-
-
 def test_it_is_in_the_documentation_and_the_metrics(client: TestClient) -> None:
     """OpenAPI with every error it can give; its route and its models as labels."""
     operation = client.get("/openapi.json").json()["paths"]["/tag"]["post"]

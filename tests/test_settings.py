@@ -135,23 +135,10 @@ def test_a_wrong_value_is_named_with_what_it_must_be(
         assert word in line
 
 
-def test_several_faults_are_told_at_once() -> None:
-    """So that an operator repairs them in one go."""
-    line = refused(port=-1, backlog=0)
-    assert "PADDLEPOOL_PORT" in line
-    assert "PADDLEPOOL_BACKLOG" in line
-
-
 def test_a_key_is_never_repeated() -> None:
     """Neither by an error nor by the settings' own representation."""
     assert "hunter2" not in refused(api_keys={"hunter2": 1})
     assert "hunter2" not in repr(Settings(api_keys=("hunter2",), admin_key="hunter2"))  # type: ignore[arg-type]
-
-
-def test_settings_do_not_change() -> None:
-    """They are read once, at start."""
-    with pytest.raises(ValidationError):
-        Settings().port = 1  # type: ignore[misc]
 
 
 def test_a_misspelt_variable_is_found() -> None:

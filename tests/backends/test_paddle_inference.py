@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,22 +30,6 @@ from tests.model_files import write_manifest
 from tests.tiny_specs import SPECS
 
 pytestmark = pytest.mark.paddle
-
-WHOLE_PACKAGE = """
-import sys, warnings
-warnings.simplefilter("ignore")
-import numpy as np
-import paddle.inference as inference
-directory, source, target = sys.argv[1:]
-config = inference.Config(f"{directory}/inference.json", f"{directory}/inference.pdiparams")
-config.disable_gpu()
-config.disable_glog_info()
-predictor = inference.create_predictor(config)
-predictor.get_input_handle("image").copy_from_cpu(np.load(source))
-predictor.run()
-outputs = [predictor.get_output_handle(n).copy_to_cpu() for n in predictor.get_output_names()]
-np.savez(target, *outputs)
-"""
 
 
 def spec_of(files: ModelFiles, **changes: Any) -> PredictorSpec:
@@ -81,38 +63,10 @@ def image(rows: int, *, height: int = 8, width: int = 8) -> Tensors:
     return {"image": random.normal(size=(rows, 3, height, width)).astype(np.float32)}
 
 
-def test_it_computes_what_the_whole_package_computes(
-    predictor: ProcessPredictor, files: ModelFiles, tmp_path: Path
-) -> None:
-    """Loading only the extension module changes no number beyond float rounding."""
-    inputs = image(3)
-    source, target = tmp_path / "input.npy", tmp_path / "output.npz"
-    np.save(source, inputs["image"])
-    subprocess.run(
-        [sys.executable, "-c", WHOLE_PACKAGE, str(files.directory), str(source), str(target)],
-        check=True,
-        capture_output=True,
-    )
-    with np.load(target) as expected:
-        found = predictor.run(inputs, timeout=PATIENCE)
-        assert list(found) == ["scores", "mean"]
-        np.testing.assert_allclose(found["scores"], expected["arr_0"], atol=1e-5)  # type: ignore[arg-type]
-        np.testing.assert_allclose(found["mean"], expected["arr_1"], atol=1e-5)  # type: ignore[arg-type]
-
-
 def test_the_python_package_of_the_framework_stays_out(predictor: ProcessPredictor) -> None:
     """No module of `paddle` above the extension is mapped or counted: memory tells."""
     predictor.run(image(1), timeout=PATIENCE)
     assert predictor.resident_bytes() < 290 << 20
-
-
-def test_a_batch_equals_its_singles(predictor: ProcessPredictor) -> None:
-    """Four rows at once give what each gives alone."""
-    together = image(4)
-    outputs = predictor.run(together, timeout=PATIENCE)
-    for row in range(4):
-        alone = predictor.run({"image": together["image"][row : row + 1]}, timeout=PATIENCE)
-        np.testing.assert_allclose(alone["scores"][0], outputs["scores"][row], atol=1e-5)
 
 
 def test_memory_stays_flat_over_variable_shapes(predictor: ProcessPredictor) -> None:
@@ -262,13 +216,6 @@ def ask(registry: ModelRegistry, group: str | None = None) -> np.ndarray[Any, An
         scores = future.result(timeout=PATIENCE).outputs["scores"]
     assert scores.shape == (1, 2)
     return np.asarray(scores)
-
-
-def test_both_groups_answer_the_same(registry: ModelRegistry) -> None:
-    """oneDNN and native agree to 1e-5; native starts with its first request."""
-    registry.load_all()
-    assert registry.ready()
-    np.testing.assert_allclose(ask(registry), ask(registry, "native"), atol=1e-5)
 
 
 def _listed_again(version: Path) -> None:

@@ -86,16 +86,6 @@ def test_two_batches_may_be_under_way(predictor: ProcessPredictor) -> None:
     assert not predictor.arrives(0.01)
 
 
-def test_a_run_takes_as_long_as_it_takes_in_its_process(predictor: ProcessPredictor) -> None:
-    """However late its parent reads the replies: both runs are over when it does."""
-    predictor.send(row(SPIN))
-    predictor.send(row(SPIN))
-    assert predictor.arrives(PATIENCE)
-    time.sleep(1.0)
-    for _ in range(2):
-        assert 0.02 <= predictor.receive(timeout=PATIENCE).seconds < 1.0
-
-
 def test_a_refused_batch_leaves_the_one_behind_it(predictor: ProcessPredictor) -> None:
     """An error is the answer to its own batch."""
     predictor.send(row(REFUSE))
@@ -372,12 +362,3 @@ def test_a_hanging_request_is_answered_at_its_deadline(
         observer.wait_for(lambda: observer.restarts == ["timeout"])
         assert time.monotonic() - deadline >= 2.0
         wait_until(lambda: model.groups()[0].live == 2)
-
-
-def test_closing_the_registry_leaves_no_process(
-    registry: ModelRegistry, predictors: Callable[[], set[int]]
-) -> None:
-    """After close() there is no child, not even a zombie."""
-    assert len(predictors()) == 2
-    registry.close()
-    assert predictors() == set()

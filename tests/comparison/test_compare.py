@@ -14,14 +14,11 @@ import pytest
 from app.cli import main
 from app.commands import compare as compare_command
 from app.comparison.measure import measure_concurrent, measure_single
-from app.comparison.plot import plot_comparison
 from app.comparison.result import group_results
-from app.comparison.run import Plan, choose_groups, compare
-from app.comparison.tasks import choose_samples
-from app.contracts.errors import BackendError, ConfigError
+from app.comparison.run import Plan, compare
+from app.contracts.errors import BackendError
 from app.contracts.tensors import Tensors
 from app.repository.layout import ModelFiles, ModelRepository
-from app.repository.selftest import SelfTest
 from tests.engine.fakes import FakeFactory, ManualClock, doubled, row, write_double
 
 
@@ -121,21 +118,6 @@ def test_unequal_threads_are_said_to_be_so(files: ModelFiles) -> None:
     assert "UNEQUAL" in unequal.budgets()
 
 
-def test_chosen_groups_bring_their_default_and_bases(files: ModelFiles) -> None:
-    """Without them there is nothing to compare with; an unknown name lists the known ones."""
-    assert [g.name for g in choose_groups(files.config, ["spare"])] == ["main", "spare"]
-    with pytest.raises(ConfigError, match="no instance group 'gpu', there are main, spare"):
-        choose_groups(files.config, ["gpu"])
-
-
-def test_files_need_a_pipeline_to_read_them() -> None:
-    """A model of raw tensors is measured on its self-test alone."""
-    selftest = SelfTest(inputs=row(1), outputs=row(2), tolerance=1e-3)
-    assert choose_samples(None, [], selftest) == [("self-test", selftest.inputs)]
-    with pytest.raises(ConfigError, match="takes raw tensors"):
-        choose_samples(None, [Path("a.png")], selftest)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -194,17 +176,3 @@ def test_real_predictors_end_to_end(
         assert each["concurrent_per_second"] > 0
     drawn = ElementTree.parse(plot)
     assert "native (1t)" in "".join(drawn.getroot().itertext())
-
-
-@pytest.mark.slow
-def test_plots_are_pictures_and_equal_for_equal_results(files: ModelFiles, tmp_path: Path) -> None:
-    """PNG by its suffix; an SVG has no date in it, so it changes only when a figure does."""
-    found = compare(
-        Plan(files=files, requests=2, concurrent=False),
-        open_predictor=FakeFactory(),
-        comparison_of=lambda info: None,
-    )
-    for name in ("a.svg", "b.svg", "a.png"):
-        plot_comparison(found, tmp_path / name)
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

@@ -9,7 +9,6 @@ import pytest
 from app.comparison.measure import open_groups
 from app.contracts.errors import BackendError
 from app.contracts.ports import PredictorSpec, Suspended
-from app.observability.build_info import describe_machine
 from app.repository.layout import ModelRepository
 from tests.engine.fakes import FakeFactory, FakePredictor, write_double
 
@@ -47,8 +46,3 @@ def test_a_group_that_cannot_be_opened_whole_is_closed(
         assert isinstance(error, KeyboardInterrupt)
     assert all(predictor.closed.is_set() for predictor in factory.opened)
     assert len(factory.opened) == 1
-
-
-def test_a_machine_that_says_nothing_of_itself(tmp_path: Path) -> None:
-    """Without /proc there is no name, and no error."""
-    assert describe_machine(cores=2, cpuinfo=tmp_path / "no").startswith("unknown processor, 2 ")

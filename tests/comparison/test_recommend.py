@@ -271,28 +271,6 @@ def test_the_chosen_group_becomes_the_default_one(tmp_path: Path) -> None:
         write_default_group(path, "gone")
 
 
-def test_what_was_said_of_auto_goes_with_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever agrees hears that the server chooses no more, and no comment says that it does."""
-    write_double(tmp_path)
-    path = tmp_path / "double" / "config.toml"
-    text = path.read_text("utf-8").replace('"main"', '"auto"  # the server chooses', 1)
-    path.write_text(text, "utf-8")
-    faster = comparison({"concurrent_per_second": 60.0})
-    monkeypatch.setattr("app.comparison.run.compare", lambda *_, **__: faster)
-    monkeypatch.setattr("sys.stdin", io.StringIO())
-    arguments = ["tune", "double", "--repository", str(tmp_path), "--groups", "all"]
-    assert main(arguments) == 0
-    assert 'in place of "auto", which measures by itself?' in capsys.readouterr().out
-    assert main([*arguments, "--yes"]) == 0
-    assert 'default_group = "spare" # by paddlepool tune; was auto' in path.read_text("utf-8")
-    monkeypatch.setattr("app.comparison.run.compare", lambda *_, **__: comparison())
-    path.write_text(text, "utf-8")
-    assert main(arguments) == 0
-    assert 'main is what "auto" begins with' in capsys.readouterr().out
-
-
 def test_it_is_written_only_when_agreed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

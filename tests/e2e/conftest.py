@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +40,7 @@ def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("strict_server")
     (directory / "models").mkdir()
     with running(
-        directory / "models", directory, settings=SHORT, module="tests.e2e.slow_server"
+        directory / "models", directory, settings=SHORT, module="tests.e2e.altered_server"
     ) as server:
         server.wait_loaded()
         yield server
@@ -54,6 +55,27 @@ def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     settings = {"codec_timeout_seconds": 60, "timeout_default_ms": 30_000}
     directory = tmp_path_factory.mktemp("full_server")
     with running(ROOT / "model_repo", directory, settings=settings) as server:
+        server.wait_loaded()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def protocol_server(
+    tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """The models `tiny` and `other`, a copy of it that may be changed, and both tasks."""
+    root = tmp_path_factory.mktemp("protocol")
+    tiny, ours = tiny_model_repository / "tiny", ROOT / "model_repo"
+    copies = {"tiny": tiny, "other": tiny, "emotion": ours / "emotion", "u2netp": ours / "u2netp"}
+    for name, source in copies.items():
+        shutil.copytree(source, root / "repository" / name)
+    settings = {
+        "admin_key": "admin",
+        "grpc_port": 0,
+        "segment_max_bytes": 200_000,
+        "codec_processes": 1,
+    }
+    with running(root / "repository", root, settings=settings) as server:
         server.wait_loaded()
         yield server
 

@@ -24,9 +24,10 @@ PATIENCE = 120.0
 class Server:
     """One `paddlepool serve`; `log()` are the JSON lines it has written so far."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log_file: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log_file: Path, repository: Path) -> None:
         self.process = process
         self._log_file = log_file
+        self.repository = repository
         self.port = int(self._wait_for("listening")["url"].rpartition(":")[2])
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -126,7 +127,7 @@ def running(
             stderr=subprocess.STDOUT,
         )
     try:
-        yield Server(process, log_file)
+        yield Server(process, log_file, repository)
     finally:
         process.kill()
         process.wait()

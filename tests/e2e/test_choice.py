@@ -52,7 +52,7 @@ def start(repository: Path, log: str, **settings: object) -> Any:
     directory.mkdir()
     kept = {"state_file": repository.parent / "choices.json", "prove_groups": "started"}
     settings = kept | settings
-    return running(repository, directory, settings=settings, module="tests.e2e.paced_server")
+    return running(repository, directory, settings=settings, module="tests.e2e.altered_server")
 
 
 def choice(server: Server) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def counts(server: Server) -> dict[str, int]:
 def test_work_ends_when_its_client_has_gone(tmp_path: Path) -> None:
     """100 requests, 90 of them closed: 90 handlers are cancelled, 10 answer; the log says 499."""
     (tmp_path / "models").mkdir()
-    with running(tmp_path / "models", tmp_path, module="tests.e2e.slow_server") as server:
+    with running(tmp_path / "models", tmp_path, module="tests.e2e.altered_server") as server:
         request = b"POST /slow?seconds=%d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
         connections = [server.connect() for _ in range(100)]
         for number, connection in enumerate(connections):

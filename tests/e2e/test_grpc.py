@@ -4,7 +4,6 @@ the same answers."""
 from __future__ import annotations
 
 import queue
-import shutil
 import signal
 import warnings
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.codecs.pictures import encoded, photo
-from tests.e2e.process import PATIENCE, ROOT, Server, running
+from tests.e2e.process import PATIENCE, Server, running
 
 pytest.importorskip("grpc")
 
@@ -36,28 +35,13 @@ TEXT = "今天收到了大学的录取通知书，太开心了！"
 SERVICE = "inference.GRPCInferenceService"
 
 
-@pytest.fixture(scope="module")
-def server(
-    tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    """The model `tiny`, and both tasks."""
-    root = tmp_path_factory.mktemp("grpc") / "repository"
-    shutil.copytree(tiny_model_repository, root)
-    for name in ("emotion", "u2netp"):
-        shutil.copytree(ROOT / "model_repo" / name, root / name)
-    settings = {"admin_key": "admin", "grpc_port": 0, "codec_processes": 1}
-    with running(root, tmp_path_factory.mktemp("log"), settings=settings) as server:
-        server.wait_loaded()
-        yield server
-
-
 def address(server: Server) -> str:
     return str(server.wait_logged(event="listening for gRPC")["address"])
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[Any]:
-    with triton.InferenceServerClient(address(server)) as client:
+def client(protocol_server: Server) -> Iterator[Any]:
+    with triton.InferenceServerClient(address(protocol_server)) as client:
         yield client
 
 
@@ -73,14 +57,14 @@ def strings(name: str, *items: bytes) -> Any:
     return tensor
 
 
-def test_what_a_client_asks_first(client: Any, server: Server) -> None:
+def test_what_a_client_asks_first(client: Any, protocol_server: Server) -> None:
     """Health, metadata, configuration, statistics: what HTTP says of the same."""
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("tiny", "1")
     assert not client.is_model_ready("tiny", "2")
     assert not client.is_model_ready("nobody")
-    with server.client() as http:
+    with protocol_server.client() as http:
         assert client.get_server_metadata(as_json=True) == http.get("/v2").json()
         for name in ("tiny", "segment", "sentiment"):
             told = http.get(f"/v2/models/{name}").json()
@@ -98,10 +82,10 @@ def test_what_a_client_asks_first(client: Any, server: Server) -> None:
     before = client.get_inference_statistics("tiny", "1").model_stats[0].inference_count
     client.infer("tiny", [image()])
     assert client.get_inference_statistics("tiny").model_stats[0].inference_count == before + 2
-    assert len(client.get_inference_statistics().model_stats) == 3
+    assert len(client.get_inference_statistics().model_stats) == 4
 
 
-def test_infer(client: Any, server: Server) -> None:
+def test_infer(client: Any, protocol_server: Server) -> None:
     """Requested outputs in order, the id, a version, a deadline, a priority; HTTP's numbers."""
     outputs = [triton.InferRequestedOutput(name) for name in ("mean", "scores")]
     result = client.infer(
@@ -117,7 +101,7 @@ def test_infer(client: Any, server: Server) -> None:
     assert result.get_response().id == "7"
     assert [output.name for output in result.get_response().outputs] == ["mean", "scores"]
     tensor = {"name": "image", "datatype": "FP32", "shape": list(IMAGE.shape)}
-    with server.client() as http:
+    with protocol_server.client() as http:
         reply = http.post(
             "/v2/models/tiny/infer", json={"inputs": [tensor | {"data": IMAGE.ravel().tolist()}]}
         )
@@ -128,11 +112,11 @@ def test_infer(client: Any, server: Server) -> None:
     assert client.infer("tiny", [image()], outputs=[best]).as_numpy("scores").shape == (2, 1)
 
 
-def test_whole_tasks(client: Any, server: Server) -> None:
+def test_whole_tasks(client: Any, protocol_server: Server) -> None:
     """The bytes and labels that the tasks' own endpoints give."""
     picture = encoded(photo(), "PNG")
     result = client.infer("segment", [strings("image", picture)], parameters={"output": "mask"})
-    with server.client() as http:
+    with protocol_server.client() as http:
         mask = http.post(
             "/segment?output=mask", content=picture, headers={"Content-Type": "image/png"}
         )
@@ -203,9 +187,9 @@ def test_model_control(client: Any) -> None:
     assert states() == {"READY"}
 
 
-def test_health_and_reflection(server: Server) -> None:
+def test_health_and_reflection(protocol_server: Server) -> None:
     """What balancers and grpcurl ask; the description has every method."""
-    with grpc.insecure_channel(address(server)) as channel:
+    with grpc.insecure_channel(address(protocol_server)) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for name in ("", SERVICE, "tiny", "segment"):
             reply = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=PATIENCE)
@@ -217,7 +201,7 @@ def test_health_and_reflection(server: Server) -> None:
         assert {SERVICE, "grpc.health.v1.Health"} <= set(described.get_services())
         file = described.FindFileContainingSymbol(SERVICE)
         assert "ModelInfer" in [method.name for method in file.service[0].method]
-    assert server.wait_logged(route=f"/{SERVICE}/ModelInfer")["method"] == "POST"
+    assert protocol_server.wait_logged(route=f"/{SERVICE}/ModelInfer")["method"] == "POST"
 
 
 def test_a_draining_server_says_so_and_serves_on(

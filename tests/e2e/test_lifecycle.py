@@ -27,7 +27,7 @@ pytestmark = pytest.mark.e2e
 def slow_server(directory: Path, **settings: object) -> Iterator[Server]:
     (directory / "models").mkdir()
     with running(
-        directory / "models", directory, settings=settings, module="tests.e2e.slow_server"
+        directory / "models", directory, settings=settings, module="tests.e2e.altered_server"
     ) as server:
         server.wait_loaded()
         yield server
@@ -206,7 +206,7 @@ def test_the_socket_answers_while_models_load(tiny_model_repository: Path, tmp_p
     shutil.copytree(tiny_model_repository, repository)
     (repository / "tiny" / "config.toml").write_text(GATED.format(gate=gate))
     with (
-        running(repository, tmp_path, module="tests.e2e.gated_server") as server,
+        running(repository, tmp_path, module="tests.e2e.altered_server") as server,
         server.client() as client,
     ):
         assert client.get("/v2/health/live").status_code == 200

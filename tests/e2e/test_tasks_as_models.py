@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.codecs.pictures import encoded, photo
-from tests.e2e.process import ROOT, Server, running
+from tests.e2e.process import Server
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # gevent and its kin, while they are imported
@@ -24,20 +23,9 @@ TEXTS = ["今天收到了大学的录取通知书，太开心了！", "我很难
 KEY = {"X-Api-Key": "admin"}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("tasks") / "repository"
-    for name in ("emotion", "u2netp"):
-        shutil.copytree(ROOT / "model_repo" / name, root / name)
-    settings = {"admin_key": "admin", "segment_max_bytes": 200_000, "codec_processes": 1}
-    with running(root, tmp_path_factory.mktemp("log"), settings=settings) as server:
-        server.wait_loaded()
-        yield server
-
-
 @pytest.fixture
-def client(server: Server) -> Iterator[Any]:
-    with triton.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+def client(protocol_server: Server) -> Iterator[Any]:
+    with triton.InferenceServerClient(f"127.0.0.1:{protocol_server.port}") as client:
         yield client
 
 
@@ -51,10 +39,10 @@ def picture(width: int = 64, height: int = 48) -> bytes:
     return encoded(photo(width, height), "PNG")
 
 
-def test_a_picture_is_cut_out(client: Any, server: Server) -> None:
+def test_a_picture_is_cut_out(client: Any, protocol_server: Server) -> None:
     """The same bytes as the task's own endpoint gives, and what it says in its headers."""
     result = client.infer("segment", [strings("image", picture())])
-    with server.client() as http:
+    with protocol_server.client() as http:
         response = http.post("/segment", content=picture(), headers={"Content-Type": "image/png"})
     assert result.as_numpy("image").tolist() == [response.content]
     assert result.as_numpy("size").tolist() == [64, 48]
@@ -84,7 +72,7 @@ def test_the_tasks_parameters(client: Any) -> None:
 
 
 @pytest.mark.parametrize("binary", [True, False], ids=["raw", "json"])
-def test_texts_are_classified(client: Any, server: Server, binary: bool) -> None:
+def test_texts_are_classified(client: Any, protocol_server: Server, binary: bool) -> None:
     """As the task's own endpoint answers, in order."""
     texts = [text.encode() for text in TEXTS]
     names = ("labels", "labels_zh", "scores", "tokens", "truncated")
@@ -94,7 +82,7 @@ def test_texts_are_classified(client: Any, server: Server, binary: bool) -> None
         outputs=[triton.InferRequestedOutput(name, binary_data=binary) for name in names],
         parameters={"top_k": 2},
     )
-    with server.client() as http:
+    with protocol_server.client() as http:
         expected = http.post(
             "/sentiment", json={"inputs": TEXTS, "parameters": {"top_k": 2, "tokens": True}}
         ).json()

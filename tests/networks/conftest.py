@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 
 from tests.quiet_paddle import paddle  # isort: skip - before anything that imports Paddle
 
-from app.contracts.tensors import TensorSpec
-from app.export.program import save_program
-from app.networks import build
 
 REFERENCE = Path(__file__).parents[3] / "shared" / "weights"
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -33,27 +30,6 @@ def picture() -> NDArray[np.float32]:
     planes = np.stack([disc, disc * 0.5 + ramp * 0.5, disc * 0.25 - ramp[:, None] * 0.5])
     grain = np.random.default_rng(4).normal(scale=0.1, size=planes.shape)
     return (planes + grain)[None].astype(np.float32)
-
-
-@pytest.fixture(scope="session")
-def small_picture(picture: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same picture as [1,3,160,160], the input of `mask_program`."""
-    return np.ascontiguousarray(picture[:, :, ::2, ::2])
-
-
-@pytest.fixture(scope="session")
-def mask_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The served U²-Netp with random weights as a static program, at 160x160 to be quick."""
-    directory = tmp_path_factory.mktemp("u2netp")
-    paddle.seed(3)
-    network = build("u2netp", {})
-    save_program(
-        network,
-        inputs=[TensorSpec("input", "float32", (-1, 3, 160, 160))],
-        directory=directory,
-        store="float32",
-    )
-    return directory
 
 
 Open = Callable[..., Callable[..., list[NDArray[np.float32]]]]

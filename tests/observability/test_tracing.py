@@ -23,7 +23,7 @@ from app.contracts.ports import InferResult
 from app.observability.log import extras
 from app.observability.metrics import Metrics
 from app.observability.span_export import Delivery, open_tracing
-from app.observability.tracing import Tracing, add_trace_id, places_of
+from app.observability.tracing import Tracing, add_trace_id
 from tests.engine.fakes import ManualClock, infer_result
 
 TRACE, PARENT = "ab" * 16, "cd" * 8
@@ -109,11 +109,6 @@ def test_any_other_context_is_ignored(
     assert caplog.records == []
 
 
-def test_a_context_of_a_later_version_is_taken(memory: Memory) -> None:
-    """With more behind it, which this version does not know."""
-    assert trace_id(memory.root(("traceparent", f"01{GIVEN[2:]}-what-the-future"))) == TRACE
-
-
 @pytest.mark.parametrize("state", ["x" * 513, "=,=", "a=1," * 40], ids=["long", "broken", "many"])
 def test_a_bad_tracestate_costs_only_itself(memory: Memory, state: str) -> None:
     """The trace is continued without it."""
@@ -157,22 +152,6 @@ def test_stages_are_spans_at_their_times(memory: Memory) -> None:
     ran = {"paddlepool.instance": 1, "paddlepool.batch.rows": 4}
     assert dict(spans["infer"].attributes or {}) == where | ran
     assert dict(root.attributes or {}).items() >= where.items()
-
-
-def test_each_job_has_a_queue_and_a_run(memory: Memory) -> None:
-    """They run beside each other: the longest of either would not fit into the request."""
-    jobs = [
-        result(enqueued=5.0, queue=0.0, infer=3.0, instance=0),
-        result(enqueued=5.0, queue=3.0, infer=1.0, instance=1, start_up_seconds=0.5),
-    ]
-    places = places_of({"queue": 3.0, "infer": 3.0, "start-up": 0.5}, jobs, now=9.5)
-    assert [(*place, own["paddlepool.instance"]) for *place, own in places] == [
-        ("queue", 5.0, 5.0, 0),
-        ("infer", 5.0, 8.0, 0),
-        ("start-up", 5.0, 5.5, 1),
-        ("queue", 5.5, 8.5, 1),
-        ("infer", 8.5, 9.5, 1),
-    ]
 
 
 def test_a_request_that_is_not_sampled_has_no_stages() -> None:

@@ -11,15 +11,10 @@ from app.pipelines.segment.backdrop import (
     fitted,
     flat,
     over,
-    reduced,
     stacked,
 )
 from app.pipelines.segment.framing import (
     Area,
-    canvas_of,
-    moved,
-    moved_colours,
-    on_canvas,
     place_of,
     resized_alpha,
     resized_colours,
@@ -32,25 +27,6 @@ WHITE = (255, 255, 255, 255)
 
 def px(*values: int) -> list[tuple[float, str]]:
     return [(float(value), "px") for value in values]
-
-
-def test_a_margin_in_percent_is_of_the_subjects_own_side() -> None:
-    """10 % of 40 rows above and below, of 20 columns on the left and the right."""
-    assert canvas_of(SUBJECT, [(10, "%")] * 4) == Area(6, 18, 48, 24)
-    assert canvas_of(SUBJECT, px(1, 2, 3, 4)) == Area(9, 16, 44, 26)
-    assert canvas_of(SUBJECT, px(0, 0, 0, 0)) == SUBJECT
-
-
-def test_a_canvas_may_leave_the_picture() -> None:
-    """What lies beyond it is empty; what lies in it is the picture's, to the pixel."""
-    plane = np.arange(1, 7, dtype=np.uint8).reshape(2, 3)
-    assert on_canvas(plane, Area(-1, 1, 4, 3)).tolist() == [
-        [0, 0, 0],
-        [2, 3, 0],
-        [5, 6, 0],
-        [0, 0, 0],
-    ]
-    assert on_canvas(plane, Area(0, 1, 2, 2)).tolist() == [[2, 3], [5, 6]]
 
 
 @pytest.mark.parametrize(
@@ -81,24 +57,6 @@ def test_a_subject_never_vanishes() -> None:
     assert (place.height, place.width) == (10, 1)
 
 
-def test_moving_changes_no_pixel() -> None:
-    """Without a scale, the subject is copied; everything else of the picture stays behind."""
-    random = np.random.default_rng(3)
-    pixels = random.integers(0, 256, (100, 100, 3), dtype=np.uint8)
-    alpha = random.integers(0, 256, (100, 100), dtype=np.uint8)
-    spot = {
-        "subject": SUBJECT,
-        "canvas": CANVAS,
-        "place": Area(60, 80, 40, 20),
-    }
-    there = moved(alpha, **spot)
-    colours = moved_colours(pixels, alpha, **spot)
-    assert np.array_equal(alpha[10:50, 20:40], there[60:, 80:])
-    assert np.array_equal(pixels[10:50, 20:40], colours[60:, 80:])
-    assert not there[:60].any()
-    assert not there[:, :80].any()
-
-
 def test_what_is_transparent_colours_nothing() -> None:
     """A red pixel beside a green one of alpha 0, shrunk to one: half covered, and red."""
     pixels = np.array([[[255, 0, 0], [0, 255, 0]]] * 2, np.uint8)
@@ -108,31 +66,6 @@ def test_what_is_transparent_colours_nothing() -> None:
     assert resized_colours(pixels, alpha * 0, 1, 1).tolist() == [[[0, 0, 0]]]
     grown = resized_colours(pixels, alpha, 4, 4)[resized_alpha(alpha, 4, 4) > 0]
     assert (grown == (255, 0, 0)).all()
-
-
-STRIPES = (
-    np.repeat(np.arange(0, 80, 10, dtype=np.uint8), 4)[None, :, None].repeat(8, 0).repeat(3, 2)
-)
-
-
-def test_cover_fills_the_canvas_and_cuts_both_sides_alike() -> None:
-    """8 x 32 on 8 x 8: the middle 8 columns, untouched."""
-    result = fitted(STRIPES, height=8, width=8, fit="cover", colour=WHITE)
-    assert np.array_equal(STRIPES[:, 12:20], result)
-
-
-def test_contain_shows_the_whole_picture_on_the_colour() -> None:
-    """8 x 32 on 16 x 32: rows 4 to 12 are the picture, the others the colour."""
-    result = fitted(STRIPES, height=16, width=32, fit="contain", colour=(1, 2, 3, 255))
-    assert np.array_equal(STRIPES, result[4:12])
-    assert (result[:4] == (1, 2, 3)).all()
-    assert (result[12:] == (1, 2, 3)).all()
-
-
-def test_a_background_of_the_canvass_size_is_taken_as_it_is() -> None:
-    """No pixel is computed anew, in either way of fitting."""
-    for fit in ("cover", "contain"):
-        assert np.array_equal(STRIPES, fitted(STRIPES, height=8, width=32, fit=fit, colour=WHITE))
 
 
 @pytest.mark.parametrize("fit", ["cover", "contain"])
@@ -158,25 +91,6 @@ def test_a_transparent_background_lies_over_the_colour() -> None:
     assert np.abs(result[1, 1].astype(int) - [100, 0, 50]).max() <= 1
     clear = fitted(picture, height=2, width=2, fit="cover", colour=(0, 0, 0, 0))
     assert clear[..., 3].tolist() == [[255, 255], [0, 128]]
-
-
-def test_a_background_is_kept_no_larger_than_needed() -> None:
-    """Reduced until it just covers the picture, and never enlarged."""
-    large, small = np.zeros((400, 1000, 3), np.uint8), np.zeros((40, 100, 4), np.uint8)
-    assert reduced(large, height=100, width=100).shape == (100, 250, 3)
-    assert reduced(small, height=100, width=100) is small
-
-
-def test_a_blur_has_nothing_of_the_subject_in_it() -> None:
-    """A red subject on blue: the background stays blue everywhere, also where the subject was."""
-    pixels = np.full((200, 300, 3), (0, 0, 200), np.uint8)
-    pixels[50:150, 100:200] = (250, 0, 0)
-    alpha = np.zeros((200, 300), np.uint8)
-    alpha[50:150, 100:200] = 255
-    for percent in (0.5, 3.0, 10.0):
-        band = blurred(pixels, alpha, percent=percent, canvas=Area(0, 0, 200, 300))
-        result = np.concatenate([band(slice(0, 90)), band(slice(90, 200))])
-        assert np.abs(result.astype(int) - (0, 0, 200)).max() <= 3
 
 
 def test_a_blurred_background_stays_where_it_was() -> None:

@@ -55,13 +55,6 @@ def test_options_are_read_in_their_units(options: dict[str, str], expected: dict
     assert scene_of(options) == Scene(**expected)
 
 
-def test_the_second_picture_may_be_fitted_in_two_ways() -> None:
-    """`cover` unless asked otherwise; its bytes are in the request, unopened."""
-    assert scene_of(COMPOSITE, b"y").bg_fit == "cover"
-    assert scene_of(COMPOSITE | {"bg_fit": "contain"}, b"y").bg_fit == "contain"
-    assert read_options(b"x", COMPOSITE, background=b"y").background == b"y"
-
-
 @pytest.mark.parametrize(
     ("options", "background", "says"),
     [

@@ -86,10 +86,3 @@ def test_thin_pictures_have_colours(shape: tuple[int, int]) -> None:
     colours = foreground_colours(picture, np.full(shape, 100, np.uint8))
     assert colours.shape == picture.shape
     assert np.abs(colours.astype(int) - 77).max() <= 1
-
-
-def test_the_picture_is_not_changed() -> None:
-    """It may be a read-only view of memory that others read too."""
-    picture, _, alpha = mixture(disc(300, 400, ramp=8))
-    picture.flags.writeable = False
-    assert not np.shares_memory(foreground_colours(picture, alpha), picture)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import random
 import subprocess
 import sys
@@ -26,7 +24,6 @@ from app.workers import Workers
 pytestmark = pytest.mark.paddle
 
 ROOT = Path(__file__).parents[2]
-BLNS = ROOT / ".." / "shared" / "data" / "blns.json"
 TASKS = {"sentiment": "app.pipelines.sentiment.task"}
 TEXTS = [
     "我好开心",
@@ -121,29 +118,6 @@ def test_a_text_scores_the_same_alone_and_in_every_batch(
             assert found.keys() == alone[text].keys()
             assert all(abs(found[label] - alone[text][label]) <= 1e-4 for label in found)
     assert max(batches.rows) > 1, "nothing was batched, so nothing was tested"
-
-
-@pytest.mark.nightly
-def test_naughty_strings_end_to_end(client: TestClient) -> None:
-    """T4: each is 200 with six finite scores of sum 1, or 422; and all together as well."""
-    if not BLNS.exists():
-        pytest.skip("../shared/data/blns.json is not beside the project")
-    strings = json.loads(BLNS.read_text("utf-8"))
-    visible = []
-    for text in strings:
-        reply = client.post("/sentiment", json={"text": text})
-        assert reply.status_code in (200, 422), reply.text
-        if reply.status_code == 422:
-            assert reply.json()["code"] == "text_empty"
-            continue
-        visible.append(text)
-        values = [row["score"] for row in reply.json()]
-        assert len(values) == 6
-        assert all(math.isfinite(value) for value in values)
-        assert abs(sum(values) - 1) <= 1e-5
-    assert len(visible) >= 500
-    for begin in range(0, len(visible), 32):
-        assert len(scores(client, visible[begin : begin + 32])) == len(visible[begin : begin + 32])
 
 
 def test_the_longest_request_is_answered(client: TestClient) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -135,23 +136,13 @@ def at_once(call: Coroutine[Any, Any, T]) -> T:
     return value
 
 
-class Spent:
-    """A Quota without limits."""
-
-    def __init__(self) -> None:
-        self.amounts: list[tuple[str, int]] = []
-
-    def spend(self, what: str, amount: int) -> None:
-        self.amounts.append((what, amount))
-
-
 def test_texts_cost_their_caller_one_each(pipeline: SentimentPipeline) -> None:
     """However many requests they come in."""
-    spent = Spent()
-    with calling("somebody", quota=spent):
+    spent: list[tuple[str, int]] = []
+    with calling("somebody", quota=SimpleNamespace(spend=lambda *each: spent.append(each))):
         classify(pipeline, ["one", "two", "three"])
         classify(pipeline, ["four"])
-    assert spent.amounts == [("texts", 3), ("texts", 1)]
+    assert spent == [("texts", 3), ("texts", 1)]
 
 
 # --- tokens ---------------------------------------------------------------------------------
@@ -200,15 +191,6 @@ def test_texts_of_a_bucket_are_one_job_of_up_to_its_rows(pipeline: SentimentPipe
     alone = [classify(pipeline, [text])[0] for text in texts]
     assert list(classify(pipeline, texts)) == alone
     assert len({result.scores for result in alone}) == len(texts)
-
-
-def test_a_tokenizer_is_built_once_for_each_length(info: ModelInfo) -> None:
-    """A reload must not keep the interpreter lock for as long as building it takes."""
-    path = info.directory / "tokenizer.json"
-    first = open_tokenizer(path, max_tokens=100)
-    assert open_tokenizer(path, max_tokens=100) is first
-    assert open_tokenizer(path, max_tokens=64).truncation["max_length"] == 64  # type: ignore[index]
-    assert first.truncation["max_length"] == 100  # type: ignore[index]
 
 
 def test_the_maximum_is_a_bucket_even_between_two(info: ModelInfo) -> None:

@@ -14,7 +14,7 @@ from onnx import helper
 from app.cli import main
 from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
-from app.programs.derive import OPSET, derive_int8, named_graph
+from app.programs.derive import OPSET, named_graph
 from app.programs.onnx_graph import simplified
 from app.programs.qdq import quantised, read_ranges
 from app.repository.layout import ModelFiles, ModelRepository
@@ -128,15 +128,6 @@ def test_what_a_quantiser_takes_away_is_no_matter() -> None:
     less.graph.node.remove(second)
     with pytest.raises(ExportError, match="the layer 'second' has no counterpart"):
         read_ranges(named(two_layers()), less)
-
-
-def test_shipped_ranges_are_not_of_a_sealed_file(tmp_path: Path) -> None:
-    """The official file itself, sealed, has the sha256 of the weights and layers of other names."""
-    official = "309c8469258dda742793dce0ebea8e6dd393174f89934733ecc8b14c76f4ddd8"
-    weights = {"origin": "foreign", "preview": False, "source": "", "licence": ""}
-    network = matte("a.weight", "b.weight")
-    files = published(tmp_path, network, weights=weights | {"sha256": official})
-    assert derive_int8(files) is None
 
 
 def test_one_model_that_cannot_be_read_holds_up_no_other(

@@ -11,7 +11,7 @@ import pytest
 from app.cli import main
 from app.programs.check import Differences
 from app.programs.qdq import Activation, Ranges
-from app.programs.search import FloatLayers, restricted
+from app.programs.search import FloatLayers
 from app.repository.layout import ModelRepository
 from tests.programs.networks import named, planted
 
@@ -101,15 +101,6 @@ def test_what_no_float_layer_mends_is_said_by_its_loss() -> None:
     ).find(0.01)
     assert search.loss == 0.5
     assert sorted(search.ranges.float_layers) == sorted(LAYERS)
-
-
-def test_a_float_layer_reads_its_input_as_it_is() -> None:
-    """A range that nobody reads any more is gone."""
-    both = Activation(value="x", scale=1.0, zero_point=0, signed=False, readers=("in.a", "in.b"))
-    one = Activation(value="y", scale=1.0, zero_point=0, signed=False, readers=("in.a",))
-    found = restricted(Ranges(activations=(both, one), float_layers=()), ["in.a"])
-    assert [each.readers for each in found.activations] == [("in.b",)]
-    assert found.float_layers == ("in.a",)
 
 
 @pytest.mark.parametrize(

@@ -60,16 +60,6 @@ def test_figures_go_below_their_heading_where_it_is(card: Path) -> None:
     assert text.endswith(f"{END}\n\nOn a CPU.\n\n## Not for\n\nCheques.\n")
 
 
-def test_writing_again_replaces_only_the_figures(card: Path) -> None:
-    """The same figures give the same bytes; others take their place."""
-    write_card(card, report())
-    first = card.read_bytes()
-    write_card(card, report())
-    assert card.read_bytes() == first
-    write_card(card, report(0.8))
-    assert card.read_bytes() == first.replace(b"0.9000", b"0.8000")
-
-
 def test_each_version_has_figures_of_its_own(card: Path) -> None:
     """Those of a new version follow, and each is replaced by and compared with its own."""
     preview, official = report(), replace(report(0.95), version=2)

@@ -191,22 +191,6 @@ def test_texts_are_judged_with_and_without_copies_of_training(reader: ServedMode
     assert found.notes == ("happy taken for sad (0.98): blue",)
 
 
-def test_absent_smoke_sentences_are_told(reader: ServedModelInfo) -> None:
-    """They belong to the project's checkout; the splits are measured without them."""
-    found = SentimentQuality(reader, Source(data=reader.directory)).measure(
-        FakeBench(_by_first_word)
-    )
-    assert found.notes[0].startswith("NOT MEASURED: the smoke sentences")
-
-
-def test_a_label_that_the_model_lacks_is_named(reader: ServedModelInfo) -> None:
-    """Other data than the model was made for."""
-    path = reader.directory / "smp2020_ewect" / "usual_eval.jsonl"
-    path.write_text('{"content": "glad", "label": "fear"}\n', "utf-8")
-    with pytest.raises(ConfigError, match="usual_eval has the label 'fear'"):
-        SentimentQuality(reader, Source(data=reader.directory))
-
-
 @pytest.mark.parametrize("content", [b"{", b'{"content": 3, "label": "happy"}', b"\n"])
 def test_a_damaged_split_is_named(reader: ServedModelInfo, content: bytes) -> None:
     """No traceback from the parser."""
@@ -233,15 +217,6 @@ def test_options_that_make_no_sense_are_one_line(
     assert main(["models", "verify", *options, "--repository", str(tmp_path)]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"paddlepool models: {message}")
-
-
-def test_absent_data_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1 and the file, before any predictor starts."""
-    arguments = ["models", "verify", "--quality", "mnist", "--data", str(tmp_path)]
-    assert main([*arguments, "--repository", str(ROOT / "model_repo")]) == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("paddlepool models: data absent: ")
-    assert "t10k-images-idx3-ubyte.gz" in line
 
 
 @pytest.mark.paddle

@@ -35,21 +35,6 @@ def loaded(directory: Path, text: str) -> ModelConfig:
     return load_config(path)
 
 
-def test_auto_begins_with_the_first_group_that_always_starts(tmp_path: Path) -> None:
-    """Whoever reads the default group reads the name of a group."""
-    config = loaded(tmp_path, 'default_group = "auto"\n' + GROUPS)
-    assert (config.default_group, config.first_group) == ("main", "main")
-    assert loaded(tmp_path, 'default_group = "main"\n' + GROUPS).first_group is None
-
-
-def test_a_group_of_that_name_is_meant(tmp_path: Path) -> None:
-    """A configuration from before the word had a meaning."""
-    config = loaded(
-        tmp_path, 'default_group = "auto"\n[[instance_group]]\nname = "auto"\nbackend = "fake"\n'
-    )
-    assert (config.default_group, config.first_group) == ("auto", None)
-
-
 def test_a_chosen_group_takes_the_threads_of_the_one_before(tmp_path: Path) -> None:
     """Three processes of two threads become six of one; the other one starts on demand."""
     config = loaded(tmp_path, 'default_group = "auto"\n' + GROUPS)

@@ -39,11 +39,3 @@ def test_the_served_model_draws_the_sheet(
     mask = drawn[:, SIDE : 2 * SIDE, 0]
     assert mask[SIDE // 2, SIDE // 2] > 128
     assert mask[40, 5] < 128
-
-
-def test_a_group_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """With those that there are."""
-    cv2.imwrite(str(tmp_path / "grey.jpg"), np.full((8, 8), 128, np.uint8))
-    repository = ("--repository", str(ROOT / "model_repo"))
-    with pytest.raises(SystemExit, match="no instance group 'fast', it has onednn, "):
-        main([*repository, "--pictures", str(tmp_path), "--group", "fast"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,18 +12,10 @@ pytest.importorskip("transformers", reason="install the extra [train]")
 pytest.importorskip("sklearn", reason="install the extra [train]")
 
 from app.quality.labels import calibration_error  # noqa: E402 - after the skips
-from tests.training.conftest import run  # noqa: E402
-from training.emotion import prepare  # noqa: E402
 from training.emotion.prepare import Overlap  # noqa: E402
 from training.emotion.quality import softmax, temperature  # noqa: E402
 
 pytestmark = pytest.mark.nightly
-
-
-def test_absent_data_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the corpora the command ends with the missing file's name."""
-    with pytest.raises(SystemExit, match=r"training data absent: .*usual_eval\.jsonl"):
-        run(prepare, monkeypatch, "--data", tmp_path, "--out", tmp_path / "out")
 
 
 def test_overlap_is_found_through_punctuation_and_comments() -> None:

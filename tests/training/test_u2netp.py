@@ -18,12 +18,8 @@ from training.u2netp import train as command  # noqa: E402
 from training.u2netp.augment import Recipe, Samples  # noqa: E402
 from training.u2netp.data import (  # noqa: E402
     Corpus,
-    DataError,
-    normalise,
     read,
 )
-from training.u2netp.evaluate import load_network  # noqa: E402  # type: ignore[attr-defined]
-from training.u2netp.train import export  # noqa: E402
 from training.u2netp.trainer import Phase, Settings, Trainer  # noqa: E402
 
 pytestmark = pytest.mark.nightly
@@ -88,14 +84,6 @@ def test_resumed_run_equals_uninterrupted(corpus: Corpus, tmp_path: Path) -> Non
     assert [name for name in expected if not torch.equal(expected[name], actual[name])] == []
 
 
-def test_checkpoint_of_another_seed_is_refused(corpus: Corpus) -> None:
-    """Going on with another sample stream would be a different experiment."""
-    state = Trainer(corpus, SETTINGS).state()
-    other = Trainer(corpus, Settings(SETTINGS.phases, seed=21))
-    with pytest.raises(DataError, match="seed 20, asked for 21"):
-        other.restore(state)
-
-
 def test_validation_pictures_are_never_sampled(corpus: Corpus) -> None:
     """Blackening every validation picture and mask changes no sample of two epochs."""
     dark = Corpus(corpus.names, corpus.pictures.copy(), corpus.masks.copy(), None, None)
@@ -108,24 +96,6 @@ def test_validation_pictures_are_never_sampled(corpus: Corpus) -> None:
     for number in range(2 * len(corpus.training)):
         assert np.array_equal(plain[number][0], blind[number][0])
         assert np.array_equal(plain[number][1], blind[number][1])
-
-
-def test_missing_mask_is_named(folder: Path, tmp_path: Path) -> None:
-    """A picture without its mask stops the reading and names the mask."""
-    (tmp_path / "images").symlink_to(folder / "images")
-    (tmp_path / "masks").mkdir()
-    with pytest.raises(DataError, match=r"20 masks missing, the first is disc_00\.png"):
-        read(tmp_path)
-
-
-def test_exported_weights_give_the_same_map(corpus: Corpus, tmp_path: Path) -> None:
-    """An export read back computes what the network computed, whatever the memory layout."""
-    network = Trainer(corpus, SETTINGS).average
-    export(network, tmp_path / "weights.safetensors", note={})
-    again = load_network(tmp_path / "weights.safetensors")
-    picture = torch.from_numpy(normalise(corpus.pictures[1]))[None, :, :96, :96]
-    with torch.inference_mode():
-        assert torch.allclose(network(picture)[0], again(picture)[0], atol=1e-5)
 
 
 def test_run_leaves_checkpoint_weights_metrics_and_goes_on(

@@ -74,20 +74,6 @@ def refused(response: httpx.Response, status: int = 400) -> str:
     return str(response.json()["error"])
 
 
-def test_json_in_and_out(client: Client) -> None:
-    """Name, version, id and every output come back; the headers say who answered."""
-    response = client.post(INFER, json=document() | {"id": "a-7"})
-    assert response.json() == {
-        "model_name": "double",
-        "model_version": "2",
-        "id": "a-7",
-        "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [2.0, 5.0]}],
-    }
-    assert response.headers["x-model"] == "double@2"
-    assert response.headers["x-predictor"] == "main"
-    assert response.headers["server-timing"].startswith("queue;dur=")
-
-
 def test_what_the_framework_refuses_is_the_clients_to_mend(
     client: Client, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,37 +62,6 @@ def test_control_is_off_without_an_admin_key(registry: ModelRegistry, path: str)
     assert on.post(path, headers=KEY).status_code == 401
 
 
-def test_a_new_version_goes_live_by_load(tmp_path: Path, client: Client) -> None:
-    """The index shows it before and after; with `ready` only what answers."""
-    write_version(tmp_path / "double" / "2")
-    assert index(client) == [("2", "UNAVAILABLE"), ("1", "READY")]
-    assert index(client, {"ready": True}) == [("1", "READY")]
-    response = post(client, LOAD)
-    assert (response.status_code, response.content) == (200, b"")
-    assert index(client) == [("2", "READY"), ("1", "UNAVAILABLE")]
-
-
-def test_a_damaged_version_is_409_with_its_reason(tmp_path: Path, client: Client) -> None:
-    """The old one serves on, and the index has the same words."""
-    (write_version(tmp_path / "double" / "2") / "inference.json").write_bytes(b"")
-    response = post(client, LOAD, {})
-    assert response.status_code == 409
-    assert response.json()["error"].startswith("double/2: inference.json has 0 bytes")
-    [newest, old] = post(client, INDEX).json()
-    assert newest["reason"] == response.json()["error"]
-    assert (old["version"], old["state"]) == ("1", "READY")
-
-
-def test_unload_and_load_again(client: Client) -> None:
-    """What tritonclient sends with unload is understood; what is unloaded is 404."""
-    assert post(client, UNLOAD, {"parameters": {"unload_dependents": False}}).status_code == 200
-    assert index(client) == [("1", "UNAVAILABLE")]
-    assert client.get("/v2/models/double").status_code == 404
-    assert post(client, UNLOAD).status_code == 404
-    assert post(client, LOAD).status_code == 200
-    assert client.get("/v2/models/double/ready").status_code == 200
-
-
 @pytest.mark.parametrize("model", ["nobody", "..", "a%2Fb", "DOUBLE"])
 def test_an_unknown_model_is_404(client: Client, model: str) -> None:
     """Names are compared with what is in the repository."""

@@ -1,0 +1,38 @@
+"""`paddlepool serve` with one more task, and two more backends: Paddle Inference that waits."""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.backends import BACKENDS, paddle_inference
+from app.backends.handler import Handler
+from app.cli import main
+from app.pipelines import PIPELINES
+
+
+def paced(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Each run is longer by the seconds that the option `pause` names."""
+    ready, run = paddle_inference.open_predictor({**opening, "options": {}})
+    pause = float(opening["options"]["pause"])
+
+    def paced_run(*arguments: Any) -> Any:
+        time.sleep(pause)
+        return run(*arguments)
+
+    return ready, paced_run
+
+
+def gated(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Waits for the file that the option `gate` names."""
+    while not Path(opening["options"]["gate"]).exists():
+        time.sleep(0.01)
+    return paddle_inference.open_predictor({**opening, "options": {}})
+
+
+if __name__ == "__main__":
+    PIPELINES["slow"] = "tests.e2e.slow_task"  # one line, as the documentation says
+    for name in ("paced", "gated"):
+        BACKENDS[name] = f"tests.e2e.altered_server:{name}"
+    sys.exit(main(sys.argv[1:]))
