@@ -111,6 +111,15 @@ def test_one_text_instead_of_a_list_is_a_type_error(asking: Asking) -> None:
         asking().sentiment("难过")
 
 
+def test_half_a_character_reaches_the_server_as_json_has_it(asking: Asking) -> None:
+    """A lone surrogate, as a broken file has it, is escaped; the server says what is wrong."""
+    server = asking(httpx.Response(200, json=EMOTIONS))
+    server.sentiment(["好\udfff"])
+    [request] = server.requests
+    assert request.content.startswith('{"inputs": ["好\\udfff"]'.encode())
+    assert request.headers["content-type"] == "application/json"
+
+
 def test_models_are_values_and_info_is_what_the_server_says(asking: Asking) -> None:
     """What is not known of a model that is not ready is None."""
     server = asking(*(httpx.Response(200, json={"models": [MODEL, UNREADABLE]}) for _ in "ab"))
@@ -144,17 +153,20 @@ def test_models_are_values_and_info_is_what_the_server_says(asking: Asking) -> N
         ("emotion", "/v2/models/emotion/ready"),
         ("emotion@2", "/v2/models/emotion/versions/2/ready"),
         ("a/b", "/v2/models/a%2Fb/ready"),
+        ("\ud800", "/v2/models/%ED%A0%80/ready"),
     ],
-    ids=["all", "model", "version", "odd name"],
+    ids=["all", "model", "version", "odd name", "half a character"],
 )
 def test_ready_asks_once_and_a_503_is_an_answer(
     asking: Asking, model: str | None, path: str
 ) -> None:
     """Whoever asks whether it is ready does not want to be kept waiting until it is."""
-    server = asking(httpx.Response(200, json={"ready": True}), httpx.Response(503))
+    server = asking(*(httpx.Response(status) for status in (200, 503, 404)))
     assert server.ready(model) is True
     assert server.ready(model) is False
-    assert [request.url.raw_path.decode() for request in server.requests] == [path] * 2
+    if model is not None:  # which is not there
+        assert server.ready(model) is False
+    assert {request.url.raw_path.decode() for request in server.requests} == {path}
     assert server.slept == []
 
 

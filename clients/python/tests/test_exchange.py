@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import pickle
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 
 from paddlepool_client import (
     ApiError,
+    AsyncClient,
+    Client,
     InvalidRequest,
     RequestFailed,
     Retries,
@@ -127,6 +131,23 @@ def test_an_address_that_is_none_is_not_tried_again(asking: Asking) -> None:
     assert server.slept == []
 
 
+def test_a_closed_client_and_a_parameter_that_cannot_be_encoded_are_unreachable() -> None:
+    """Like every other request without an answer; no second attempt is made."""
+    transport = httpx.MockTransport(lambda request: answer())
+    with Client(transport=transport) as client, pytest.raises(Unreachable, match="surrogates"):
+        client.segment(b"", model="\ud800")
+    with pytest.raises(Unreachable, match="closed"):
+        client.info()
+
+    async def closed() -> None:
+        async with AsyncClient(transport=transport) as client:
+            pass
+        await client.info()
+
+    with pytest.raises(Unreachable, match="closed"):
+        asyncio.run(closed())
+
+
 def leaves(error: type[Exception]) -> Iterator[type[Exception]]:
     below = error.__subclasses__()
     yield from (leaf for each in below for leaf in leaves(each)) if below else (error,)
@@ -175,11 +196,11 @@ def test_an_error_survives_the_way_to_another_process(asking: Asking) -> None:
     assert (str(copy), copy.retry_after) == (str(refused.value), 7)
 
 
-def test_a_trace_in_progress_is_passed_on(asking: Asking) -> None:
-    """Where the program traces with OpenTelemetry, which the client does not import; else no header
-    is sent."""
+def test_a_trace_in_progress_is_passed_on(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a span of OpenTelemetry is current; else no header is sent."""
     trace = pytest.importorskip("opentelemetry.trace", reason="pip install 'paddlepool[otel]'")
-    pytest.importorskip("opentelemetry.propagate")
+    monkeypatch.delitem(sys.modules, "opentelemetry.propagate", raising=False)
+    monkeypatch.delattr("opentelemetry.propagate", raising=False)
     known = trace.SpanContext(0xAB, 0xCD, is_remote=False, trace_flags=trace.TraceFlags(1))
     server = asking(answer(), answer())
     with trace.use_span(trace.NonRecordingSpan(known)):

@@ -144,6 +144,7 @@ def sentiment(texts: Sequence[str], options: SentimentOptions) -> Call[list[list
         method="POST",
         path="/sentiment",
         read=partial(Emotion.lists_of, texts=len(texts)),
+        headers={"content-type": "application/json"},
         json={"inputs": list(texts), "parameters": dict(options)},
     )
 
@@ -161,9 +162,15 @@ def ready(model: str | None) -> Call[bool]:
         path = "/v2/health/ready"
     else:
         name, _, version = model.partition("@")
-        of_version = f"/versions/{quote(version, safe='')}" if version else ""
-        path = f"/v2/models/{quote(name, safe='')}{of_version}/ready"
-    return Call(method="GET", path=path, read=_is_success, answers=frozenset({503}))
+        of_version = f"/versions/{_quoted(version)}" if version else ""
+        path = f"/v2/models/{_quoted(name)}{of_version}/ready"
+    answers = {503} if model is None else {503, 404}
+    return Call(method="GET", path=path, read=_is_success, answers=frozenset(answers))
+
+
+def _quoted(part: str) -> str:
+    """Also of a lone surrogate, which names no model."""
+    return quote(part, safe="", errors="surrogatepass")
 
 
 def _object(response: httpx.Response) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import httpx
 
 from paddlepool_client import calls
 from paddlepool_client.calls import Call, SegmentOptions, SentimentOptions, Source
+from paddlepool_client.errors import Unreachable
 from paddlepool_client.exchange import Retries, completed, exchange
 from paddlepool_client.results import Emotion, Model, Segmentation
 
@@ -68,7 +70,7 @@ class Client:
     def ready(self, model: str | None = None) -> bool:
         """Whether the server has all its models, or this one (`name` or `name@version`), ready.
 
-        Raises Unreachable where nobody answers, InvalidRequest where there is no such model.
+        Raises Unreachable where nobody answers.
         """
         return self._run(calls.ready(model))
 
@@ -162,6 +164,7 @@ class _BlockingWire:
         return _build(self.http, call, body, files)
 
     async def send(self, request: httpx.Request) -> httpx.Response:
+        _check_open(self.http)
         return self.http.send(request)
 
     async def sleep(self, seconds: float) -> None:
@@ -182,6 +185,7 @@ class _AwaitingWire:
         return _build(self.http, call, body, files)
 
     async def send(self, request: httpx.Request) -> httpx.Response:
+        _check_open(self.http)
         return await self.http.send(request)
 
     async def sleep(self, seconds: float) -> None:
@@ -189,6 +193,11 @@ class _AwaitingWire:
 
     async def read(self, path: Path) -> bytes:
         return await asyncio.to_thread(path.read_bytes)
+
+
+def _check_open(http: httpx.Client | httpx.AsyncClient) -> None:
+    if http.is_closed:
+        raise Unreachable("the client is closed")
 
 
 def _build(
@@ -202,11 +211,15 @@ def _build(
         call.path,
         params=call.params,
         headers=call.headers,
-        content=body,
+        content=body if call.json is None else _encoded(call.json),
         # A name, which the server does not read, makes a form's part a file.
         files={name: (name, content) for name, content in files.items()} or None,
-        json=call.json,
     )
+
+
+def _encoded(value: Any) -> bytes:
+    """JSON in UTF-8. A lone surrogate is escaped, so that the server can refuse it."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
 def _headers(api_key: str | None) -> dict[bytes, bytes]:

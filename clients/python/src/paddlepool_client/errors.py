@@ -1,7 +1,8 @@
 """Everything that a request can come to instead of an answer.
 
 RequestFailed
-├── Unreachable             no reply: refused, lost, too late, or an address that is none
+├── Unreachable             no reply: refused, lost, too late, an address that is none, a closed
+│                           client, or a parameter that cannot be encoded
 ├── InvalidReply            a reply that Paddlepool does not give; something else answers there
 └── ApiError                the server's own refusal, with its code; the status decides which
     ├── Unauthorized        401, 403
@@ -26,7 +27,7 @@ class RequestFailed(Exception):
 
 
 class Unreachable(RequestFailed):
-    """No reply came; `__cause__` is httpx's own error."""
+    """No reply came; `__cause__` is httpx's own error, where there is one."""
 
 
 class InvalidReply(RequestFailed):

@@ -68,10 +68,15 @@ async def exchange(call: Call[T], wire: Wire, retries: Retries) -> T:
     """Send until there is an answer. Raises RequestFailed, and OSError for a file to be sent."""
     body = None if call.body is None else await _loaded(call.body, wire)
     files = {name: await _loaded(content, wire) for name, content in call.files.items()}
-    request = wire.build(call, body, files)
-    # Who traces has imported it; without a span in progress it sets nothing.
-    if (opentelemetry := sys.modules.get("opentelemetry.propagate")) is not None:
-        opentelemetry.inject(request.headers)
+    try:
+        request = wire.build(call, body, files)
+    except (UnicodeEncodeError, httpx.InvalidURL) as error:
+        raise Unreachable(_words(error)) from error
+    # A program that has a current span has imported this module.
+    if "opentelemetry.trace" in sys.modules:
+        from opentelemetry import propagate
+
+        propagate.inject(request.headers)
     for attempt in count(1):
         outcome = await _attempt(request, wire)
         if isinstance(outcome, httpx.Response):
