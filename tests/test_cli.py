@@ -84,18 +84,6 @@ def test_a_command_reads_its_own_dashes(monkeypatch: pytest.MonkeyPatch) -> None
     assert seen == [["-_-"]]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--url", "x"]])
-def test_without_a_command_it_says_what_is_missing(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And nothing of how it reads its arguments."""
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "paddlepool: error: the following arguments are required: COMMAND"
-    )
-
-
 def test_a_reader_that_has_enough_ends_a_command_quietly() -> None:
     """As `paddlepool models list | head -1`: what is printed goes nowhere, and nobody complains."""
     source, sink = os.pipe()

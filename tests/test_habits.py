@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -11,16 +10,6 @@ from app import __version__
 
 ROOT = Path(__file__).parents[1]
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
-
-
-def test_make_alone_lists_every_command() -> None:
-    """One line each; the words are those beside the target."""
-    targets = re.search(r"^\.PHONY: (.+)$", MAKEFILE, re.M)
-    assert targets is not None
-    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
-    listed = re.findall(r"^  make ([a-z-]+)  +\S", done.stdout, re.M)
-    assert listed == re.findall(r"^([a-z-]+):.*##", MAKEFILE, re.M)
-    assert sorted(listed) == sorted(targets[1].split())
 
 
 def test_the_documents_name_commands_that_exist() -> None:

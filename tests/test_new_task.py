@@ -28,11 +28,9 @@ pytestmark = pytest.mark.paddle
 
 ROOT = Path(__file__).parents[1]
 LINE = {"tagger": "tests.tasks.tagger.task"}
-ORIGIN = "https://a.example"
 ENVIRONMENT = {
     "PADDLEPOOL_TAGGER_MAX_BYTES": "1000",
     "PADDLEPOOL_TAGGER_MAX_TAGS": "2",
-    "PADDLEPOOL_CORS_ORIGINS": ORIGIN,
     "PADDLEPOOL_CODEC_PROCESSES": "1",
     "PADDLEPOOL_PROVE_GROUPS": "off",
 }

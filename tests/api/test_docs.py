@@ -112,19 +112,3 @@ def test_what_needs_another_parameter_has_no_default_to_send(schema: dict[str, A
     of_segment = schema["paths"]["/segment"]["post"]["parameters"]
     sent = {each["name"] for each in of_segment if {"default", "example"} & each["schema"].keys()}
     assert sent == {"output", "size", "crop", "colours", "scale", "shadow"}
-
-
-def test_a_server_with_keys_says_so(product: Client) -> None:
-    """So that the page has a place for one."""
-    assert "security" not in product.get("/openapi.json").json()
-    guarded = Client(
-        build_application(
-            make_services(make_settings()),
-            keys=[b"secret"],
-            tasks=load_tasks(PIPELINES).values(),
-            lifespan=no_lifespan,
-        )
-    )
-    document = guarded.get("/openapi.json").json()
-    [need] = document["security"]
-    assert document["components"]["securitySchemes"][next(iter(need))]["scheme"] == "bearer"

@@ -82,26 +82,6 @@ def test_verify_refuses_a_self_test_that_a_server_would_refuse(
     assert result.startswith("FAILED: double/1/selftest.npz: input.x should be float32 [-1, -1]")
 
 
-def test_a_repository_that_is_not_there_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whoever is in the wrong directory sees where it was looked for."""
-    absent = tmp_path / "absent"
-    assert main(["models", "list", "--repository", str(absent)]) == 1
-    assert f"{absent}: No such file or directory" in capsys.readouterr().err
-
-
-def test_an_unknown_model_is_one_line_on_stderr(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No traceback for a typing error."""
-    write_double(tmp_path)
-    assert main(["models", "describe", "doubel", "--repository", str(tmp_path)]) == 1
-    assert (
-        capsys.readouterr().err == "paddlepool models: no model of this name is in the repository\n"
-    )
-
-
 def test_describe_shows_tensors_and_groups(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

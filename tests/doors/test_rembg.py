@@ -53,17 +53,6 @@ def test_fields(
     assert {name: getattr(asked, name) for name in expected} == expected
 
 
-def test_the_model_is_named_in_the_form_and_the_deadline_in_the_query(doors: Doors) -> None:
-    """rembg's word for it, and ours."""
-    doors.form(f"{PATH}?timeout_ms=2500&predictor=native", "file", {"model": "u2net@3"})
-    assert doors.plane.options[-1] == {
-        "model": "u2net",
-        "version": 3,
-        "group": "native",
-        "timeout": 2.5,
-    }
-
-
 @pytest.mark.parametrize(
     ("fields", "query", "place"),
     [

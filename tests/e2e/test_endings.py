@@ -96,23 +96,6 @@ def with_few_files(directory: Path, files: int) -> Path:
     return module
 
 
-def test_connections_of_grpc_leave_files_for_http(tmp_path: Path) -> None:
-    """Each port has its half, and no connection of the one takes a file of the other's."""
-    pytest.importorskip("grpc")
-    (tmp_path / "models").mkdir()
-    few = OWN_DESCRIPTORS + 40
-    script, settings = with_few_files(tmp_path, few), {"grpc_port": 0, "max_connections": 20}
-    with running(tmp_path / "models", tmp_path, script=script, settings=settings) as server:
-        server.wait_loaded()
-        address = str(server.wait_logged(event="listening for gRPC")["address"])
-        port = int(address.rpartition(":")[2])
-        with contextlib.ExitStack() as stack:
-            for _ in range(2 * few):
-                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
-            with server.client() as client:
-                assert client.get("/v2/health/live").status_code == 200
-
-
 def test_the_limit_of_open_files_is_raised_for_the_connections(tmp_path: Path) -> None:
     """And the connection that is one too many gets its 503."""
     (tmp_path / "models").mkdir()

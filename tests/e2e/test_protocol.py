@@ -142,23 +142,6 @@ def test_a_client_that_reads_a_little_all_the_time_gets_everything(strict_server
         assert received > 6_000_000
 
 
-def test_the_next_request_is_not_begun_before_its_client_takes_the_last_reply(
-    strict_server: Server,
-) -> None:
-    """What it is answered would wait beside the transport, where nothing counts it."""
-    with strict_server.connect() as connection, strict_server.client() as client:
-        before = client.get("/slow/counts").json()["started"]
-        last = b"POST /slow?seconds=0 HTTP/1.1\r\nConnection: close\r\nContent-Length: 1\r\n"
-        first = b"GET /slow/large?size=20000000 HTTP/1.1\r\n" + HOST + b"\r\n"
-        connection.sendall(first + last + HOST + b"\r\nx")
-        time.sleep(0.5)
-        assert client.get("/slow/counts").json()["started"] == before
-        received = read_all(connection)
-        assert len(received) > 20_000_000
-        assert received.endswith(b'{"bytes":1}')
-        assert client.get("/slow/counts").json()["started"] == before + 1
-
-
 def test_a_slow_handler_is_not_a_slow_client(strict_server: Server) -> None:
     """The deadlines end with the last byte of the request."""
     head = b"POST /slow?seconds=3.5 HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx"

@@ -101,21 +101,6 @@ def test_sources_that_never_answer_are_left(
     assert list(target.parent.iterdir()) == []
 
 
-def test_without_pip_of_its_own_the_one_on_the_path_is_asked(
-    target: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in the image's environment; where there is none either, the line says so."""
-    monkeypatch.setattr("app.export.weights.download.distributions", lambda **_: [])
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(DownloadError, match="registry: there is no pip here; release"):
-        download(release_of(CONTENT), target, timeout=60)
-    pip = tmp_path / "pip"
-    pip.write_text('#!/bin/sh\n/bin/echo "ERROR: asked to $1" >&2\nexit 1\n', "utf-8")
-    pip.chmod(0o755)
-    with pytest.raises(DownloadError, match="registry: asked to download; release"):
-        download(release_of(CONTENT), target, timeout=60)
-
-
 def test_unwritable_place(tmp_path: Path) -> None:
     """A cache that cannot be written is named."""
     (tmp_path / "file").touch()

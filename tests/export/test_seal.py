@@ -178,14 +178,6 @@ def infer(client: httpx.Client, model: str, feeds: dict[str, np.ndarray]) -> lis
     ]
 
 
-def test_an_unsealed_version_is_told_apart(
-    foreign: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`models verify` fails and says what to do."""
-    assert main(["models", "verify", "resnet18", "--repository", str(foreign)]) == 1
-    assert "no manifest.json: `paddlepool models seal` writes it" in capsys.readouterr().out
-
-
 def test_what_the_self_test_cannot_prove_is_said(
     foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,13 +10,7 @@ import onnx
 import pytest
 from PIL import Image
 
-from app.backends.process import ProcessBackend
 from app.cli import main
-from app.contracts.errors import BackendError
-from app.contracts.tensors import TensorSpec
-from app.repository.config import InstanceGroup
-from app.repository.layout import ModelRepository
-from app.repository.manifest import read_manifest
 from tests.e2e.process import running
 from tests.tiny_onnx import brightness_matte, classifier
 
@@ -59,16 +53,6 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_inputs_and_outputs_keep_their_own_names(sealed: Path) -> None:
-    """The version's reference is ONNX, which format 2 of the manifest says."""
-    manifest = read_manifest(sealed / "matte" / "1")
-    assert manifest.format == 2
-    assert manifest.reference.format == "onnx"
-    assert (manifest.program, manifest.params) == ("network.onnx", None)
-    assert manifest.inputs == (TensorSpec("picture", "float32", (1, 3, SIDE, SIDE)),)
-    assert [spec.name for spec in manifest.outputs] == ["coarse", "fine"]
-
-
 def test_a_configuration_that_can_run_it_is_written(sealed: Path) -> None:
     """With rows that may share a run; and the files pass their own test on its groups."""
     text = (sealed / "classifier" / "config.toml").read_text("utf-8")
@@ -109,15 +93,6 @@ def test_a_matting_network_of_another_shape_is_served(sealed: Path, tmp_path: Pa
         assert answer.json()["outputs"][0]["data"] == [0.5, 0.0, -0.5] * 2
         metadata = client.get("/v2/models/classifier").json()
         assert metadata["platform"] == "onnxruntime_onnx"
-
-
-@pytest.mark.parametrize("backend", ["paddle_inference", "paddle_jit", "paddle_dygraph"])
-def test_a_paddle_backend_refuses_an_onnx_program(sealed: Path, backend: str) -> None:
-    """Before a process is started, and naming those that can."""
-    files = ModelRepository(sealed).read("classifier", 1)
-    group = InstanceGroup(name="wrong", backend=backend)
-    with pytest.raises(BackendError, match=r"is ONNX: onnxruntime and openvino run it"):
-        ProcessBackend()(files.spec(group))
 
 
 def test_weights_in_other_files_are_refused(

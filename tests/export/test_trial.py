@@ -60,16 +60,6 @@ def test_rows_that_differ_in_length_are_no_batch() -> None:
     assert trial.specs == (TensorSpec("found", "float32", (-1, -1)),)
 
 
-def test_an_empty_axis_is_a_free_one() -> None:
-    """Where Paddle declares fewer axes than come, the manifest must not promise a size of 0."""
-    trial = run_trial(
-        spec(TensorSpec("boxes", "int64", (-1,))),
-        config=ModelConfig(),
-        open_predictor=opening(lambda _inputs: {"boxes": np.zeros((0, 4), np.int64)}),
-    )
-    assert trial.specs == (TensorSpec("boxes", "int64", (-1, 4)),)
-
-
 def test_why_nothing_ran_is_said() -> None:
     """A program that cannot be opened is told from one that takes no shape."""
 

@@ -87,10 +87,9 @@ def write_u2netp(
     arrays: Arrays,
     *,
     side: int = 320,
-    swap: bool = False,
     stages: tuple[Stage, ...] = U2NETP,
 ) -> None:
-    """Writes the graph of `arrays` (upstream names); `swap` exchanges one concatenation's parts."""
+    """Writes the graph of `arrays` (upstream names)."""
     graph = Graph(arrays, side=side)
     encoded = [graph.stage(stages[0], "picture")]
     for stage in stages[1:6]:
@@ -98,8 +97,7 @@ def write_u2netp(
     decoded = [encoded.pop()]
     for stage, skip in zip(stages[6:], reversed(encoded), strict=True):
         up = graph.resize(decoded[0], skip)
-        parts = (skip, up) if swap and stage.name == "stage3d" else (up, skip)
-        decoded.insert(0, graph.stage(stage, graph.concat(*parts)))
+        decoded.insert(0, graph.stage(stage, graph.concat(up, skip)))
     sides = [graph.conv(f"side{index}", x) for index, x in enumerate(decoded, start=1)]
     maps = [sides[0], *(graph.resize(x, sides[0]) for x in sides[1:])]
     fused = graph.conv("outconv", graph.concat(*maps))

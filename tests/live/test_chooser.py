@@ -19,7 +19,6 @@ from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
 from app.live.idle_gate import IdleGate
-from app.live.kept_choices import KeptChoices
 from app.live.shadow_predictor import ShadowPredictors
 from app.repository.layout import ModelFiles
 from tests.engine.fakes import (
@@ -437,32 +436,6 @@ def _crash_one(bench: Bench) -> bool:
     with contextlib.suppress(Exception):
         bench.ask()
     return any("keep crashing" in each.reason for each in bench.served().groups())
-
-
-def test_a_kept_choice_serves_from_the_start(bench: Bench, tmp_path: Path) -> None:
-    """Nothing is measured again; where it cannot start any more, the first group serves, says so,
-    and the candidates are measured anew."""
-    kept = KeptChoices(tmp_path / "choices.json", precision="auto", machine={"cores": "2"})
-    bench.load(FAST)
-    chooser = bench.chooser(keep=kept.keep)
-    while chooser.choose_one():
-        pass
-    bench.registry.close()
-    again = KeptChoices(tmp_path / "choices.json", precision="auto", machine={"cores": "2"})
-    bench.registry = bench.open_registry(kept_choice=again.get)
-    bench.registry.load_all()
-    assert bench.ask() == "fast"
-    assert bench.served().choice.by == "kept"
-    assert "2.00 times the throughput" in bench.served().choice.reason
-    assert not bench.chooser().choose_one()
-    bench.registry.close()
-    bench.factory.gone[0.5] = "the package is gone"
-    bench.registry = bench.open_registry(kept_choice=again.get)
-    bench.registry.load_all()
-    assert bench.ask() == "first"
-    choice = bench.served().choice
-    assert choice.by == "start"
-    assert choice.reason == "fast, which was chosen before, cannot start: the package is gone"
 
 
 def test_off_chooses_nothing(bench: Bench) -> None:

@@ -57,26 +57,3 @@ def test_the_end_reaches_everyone_who_waits(live: Live) -> None:
         live.gate.rest(PATIENCE, unless=lambda: True)
     with pytest.raises(Closed):
         live.gate.check()
-
-
-def test_a_rest_is_cut_short_by_work(live: Live) -> None:
-    """Work that is there already, or that comes; and not by a request that ends."""
-    live.gate.rest(PATIENCE, unless=lambda: True)
-    asked, work = threading.Event(), threading.Event()
-
-    def unless() -> bool:
-        asked.set()
-        return work.is_set()
-
-    resting = threading.Thread(target=live.gate.rest, args=(PATIENCE,), kwargs={"unless": unless})
-    resting.start()
-    assert asked.wait(PATIENCE)
-    live.gate.began()  # waits for the lock, which the rest has given back by then
-    live.gate.ended()
-    live.gate.wake()
-    resting.join(3 * SETTLE_SECONDS)
-    assert resting.is_alive()
-    work.set()
-    live.gate.wake()
-    resting.join(PATIENCE)
-    assert not resting.is_alive()

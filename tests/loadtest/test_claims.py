@@ -11,7 +11,6 @@ from claim_tables import (
     ClaimRow,
     ClaimTable,
     beaten,
-    measure_bert,
     measure_u2netp,
 )
 from claims_page import page, plot_claims
@@ -82,18 +81,6 @@ def test_each_published_row_is_measured(tmp_path: Path) -> None:
     assert found.rows[-1].label.startswith("all cores: Paddlepool")
     [lower] = [row for row in found.rows if row.label == "int8 program, OpenVINO"]
     assert lower.published_seconds is None
-
-
-def test_texts_are_measured_padded_and_in_buckets(tmp_path: Path) -> None:
-    """In bfloat16 too, of which nothing was published."""
-    files = with_int8(tmp_path, backend="onnxruntime")
-    backends = backends_of(FakeFactory(behaviour=dict))
-    found = measure_bert(files, backends, requests=8, cores=2, tick=lambda: None)
-    claimed = {row.label: row.published_ratio is not None for row in found.rows}
-    assert claimed["static graph (Paddle Inference + oneDNN), padded to 128"]
-    assert not claimed["static graph in bfloat16, padded to 128"]
-    assert not claimed["int8 program, ONNX Runtime, in length buckets"]
-    assert len(claimed) == 10
 
 
 @pytest.mark.slow

@@ -47,27 +47,6 @@ def logger_of(handler: logging.Handler) -> logging.Logger:
     return logger
 
 
-def test_closing_waits_for_a_full_queue(writer: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of the log is written also when there is no room left to ask for it; once."""
-    monkeypatch.setattr(
-        "app.observability.log.FAREWELL_SECONDS", PATIENCE
-    )  # however slow the machine
-    handler = BackgroundHandler(writer)
-    logger = logger_of(handler)
-    logger.info("first")
-    assert writer.writing.wait(PATIENCE)
-    for _ in range(WAITING_LINES):
-        logger.info("more")
-    assert handler.lines.full()
-    closing = threading.Thread(target=handler.close)
-    closing.start()
-    writer.gate.set()
-    closing.join(2 * PATIENCE)
-    assert not closing.is_alive()
-    handler.close()
-    assert writer.events() == ["first"] + ["more"] * WAITING_LINES
-
-
 def test_a_reader_that_is_stuck_does_not_hold_the_end_up(
     writer: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:

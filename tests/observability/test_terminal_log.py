@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.commands.serve import _form
-from app.observability.log import JsonLines, TerminalLines, coloured
+from app.observability.log import JsonLines, TerminalLines
 
 
 class Terminal(io.StringIO):
@@ -103,11 +103,3 @@ def test_who_looks_decides_the_form(
     """Programs that read the log today read the same."""
     monkeypatch.setattr(sys, "stderr", stream)
     assert type(_form(wanted)) is kind
-
-
-def test_colours_are_for_terminals_that_want_them() -> None:
-    """NO_COLOR and a dumb terminal do not."""
-    assert coloured(Terminal(), {"TERM": "xterm"})
-    assert not coloured(Terminal(), {"TERM": "dumb"})
-    assert not coloured(Terminal(), {"TERM": "xterm", "NO_COLOR": "1"})
-    assert not coloured(io.StringIO(), {"TERM": "xterm"})

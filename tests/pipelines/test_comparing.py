@@ -60,13 +60,6 @@ def test_every_line_of_text_is_a_sample(tmp_path: Path) -> None:
     assert long.shape == (1, 48)
 
 
-def test_texts_of_every_bucket_are_compared_by_default() -> None:
-    """What a text costs is its length; every picture costs the same."""
-    widths = {inputs["input_ids"].shape[1] for _, inputs in task_of("emotion").default_samples()}
-    assert widths == {16, 24, 32, 48, 64, 96, 128}
-    assert task_of("u2netp").default_samples() == []
-
-
 def masks(*rows: tuple[float, ...]) -> Tensors:
     return {"d0": np.array([[rows]], np.float32)}
 
@@ -86,12 +79,3 @@ def test_labels_agree_by_their_best() -> None:
     expected = {"logits": np.array([[3.0, 1.0], [0.0, 1.0]], np.float32)}
     found = {"logits": np.array([[2.0, 1.5], [1.0, 0.0]], np.float32)}
     assert task.agreement(found, expected) == 0.5
-
-
-def test_an_unknown_pipeline_is_refused_and_none_has_no_measure() -> None:
-    """A model of raw tensors is compared by its outputs alone."""
-    info = ModelRepository(MODELS).read("mnist", 1).info()
-    assert comparison_of(info, tasks=TASKS) is None
-    named = ModelRepository(MODELS).read("emotion", 1).info()
-    with pytest.raises(ConfigError, match="pipeline is 'sentiment', there are segment"):
-        comparison_of(named, tasks={"segment": TASKS["segment"]})

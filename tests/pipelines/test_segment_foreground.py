@@ -45,15 +45,6 @@ def test_most_of_the_background_leaves_the_edges(height: int, width: int) -> Non
     )
 
 
-def test_opaque_pixels_keep_their_colours() -> None:
-    """Nothing is smoothed inside the foreground."""
-    random = np.random.default_rng(5)
-    alpha = mixture(disc(300, 400, ramp=8))[2]
-    picture = random.integers(0, 255, (300, 400, 3), dtype=np.uint8)
-    colours = foreground_colours(picture, alpha)
-    assert np.array_equal(picture[alpha == 255], colours[alpha == 255])
-
-
 def test_a_region_that_is_partial_throughout_keeps_its_texture() -> None:
     """Half transparent over a third of the picture is no edge."""
     random = np.random.default_rng(6)

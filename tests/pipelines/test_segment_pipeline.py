@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import mmap
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
@@ -266,16 +265,6 @@ def test_an_uploads_own_transparency_is_kept(server: Server) -> None:
     assert np.allclose(white, seen[0][0, :, 10, 10], atol=0.02)
 
 
-def test_the_mask_of_an_exif_turned_picture_is_upright(server: Server) -> None:
-    """A picture stored turned gives the same cut-out as the upright one, and no metadata."""
-    upright = server.ask(pictures.turned(1, "PNG"), output="mask")
-    turned = server.ask(pictures.turned(6, "PNG"), output="mask")
-    assert (turned.width, turned.height) == (48, 32)
-    assert np.array_equal(pixels_of(upright), pixels_of(turned))
-    assert not Image.open(io.BytesIO(turned.image)).getexif()
-    assert turned.box == upright.box
-
-
 @pytest.mark.parametrize("file_format", ["png", "webp", "jpg"])
 def test_no_metadata_is_copied(server: Server, file_format: str) -> None:
     """Neither EXIF nor comment nor profile of the upload is in the result."""
@@ -298,17 +287,6 @@ def test_crop_returns_the_foreground_box(server: Server) -> None:
     assert box.width < 200
     area = pixels_of(whole)[box.top : box.top + box.height, box.left : box.left + box.width]
     assert np.array_equal(area, pixels_of(cropped))
-
-
-def test_without_a_foreground_the_box_is_empty_and_crop_keeps_the_picture(server: Server) -> None:
-    """A mask of zeros gives a box of zeros and the whole, empty cut-out."""
-
-    def network(tensor: Array) -> Array:
-        return np.zeros((1, 1, 320, 320), np.float32)
-
-    result = server.ask(PHOTO, network, crop="true")
-    assert (result.box.width, result.box.height, result.width, result.height) == (0, 0, 200, 150)
-    assert not pixels_of(result).any()
 
 
 @pytest.mark.parametrize(
@@ -404,17 +382,6 @@ def test_a_webp_wider_than_webp_can_be_is_refused(server: Server) -> None:
     with pytest.raises(OutputTooLarge):
         server.ask(pictures.blank_png(16_384, 8), output="mask", format="webp")
     assert server.ask(pictures.blank_png(16_383, 8), output="mask", format="webp").width == 16_383
-
-
-def test_the_picture_is_held_from_prepare_to_release_and_no_longer(server: Server) -> None:
-    """Its bytes are charged while it waits; release gives them and the descriptor back."""
-    before = open_descriptors()
-    request = read_options(PHOTO, {})
-    prepared = awaited(server.pipeline.prepare(request, deadline=time.monotonic() + 60))
-    assert 0 <= server.codecs.pictures.held - 200 * 150 * 3 < mmap.PAGESIZE
-    prepared.release()
-    assert server.codecs.pictures.held == 0
-    wait_until(lambda: open_descriptors() == before)
 
 
 def test_nothing_leaks_on_any_way_out(server: Server) -> None:

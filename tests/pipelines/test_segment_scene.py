@@ -89,17 +89,6 @@ def test_the_second_picture_is_turned_upright(server: Server, orientation: int) 
     ]
 
 
-def test_a_composite_with_a_background_may_be_a_jpeg_and_small(server: Server) -> None:
-    """Every format and a preview; the background is fitted to the size that is asked for."""
-    body = pictures.encoded(Image.fromarray(PICTURE).resize((1280, 1280)), "PNG")
-    for file_format in ("png", "webp", "jpg"):
-        options = {"output": "composite", "format": file_format, "size": "preview"}
-        result = asked(server, BACKGROUND, body=body, **options)
-        assert (result.width, result.height) == (500, 500)
-        near = pixels_of(result)[20, 20].astype(int) - (220, 20, 20)
-        assert np.abs(near).max() < 12
-
-
 def test_a_crop_has_its_margin_also_beyond_the_picture(server: Server) -> None:
     """40 x 80 with 50 % around: 80 x 160; with 300 pixels on the left, 180 of them are beyond."""
     result = asked(server, crop="true", crop_margin="50%")

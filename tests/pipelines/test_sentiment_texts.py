@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.contracts.errors import TextEmpty
+from app.contracts.errors import TextEmpty, TextTooLong
 from app.pipelines.sentiment.texts import TextLimits, check_texts
 
 LIMITS = TextLimits(characters=2_000, texts=32)
@@ -14,6 +14,12 @@ LIMITS = TextLimits(characters=2_000, texts=32)
 def test_a_text_of_up_to_the_limit_is_accepted(length: int) -> None:
     """Length is counted in code points: 2,000 characters beyond the BMP are 2,000."""
     check_texts(["喜" * length, "😀" * length], limits=LIMITS)
+
+
+def test_one_character_more_is_refused_with_both_numbers() -> None:
+    with pytest.raises(TextTooLong, match="text 2 of 2 has 2001 characters") as caught:
+        check_texts(["短", "长" * 2_001], limits=LIMITS)
+    assert (caught.value.limit, caught.value.received) == (2_000, 2_001)
 
 
 @pytest.mark.parametrize(

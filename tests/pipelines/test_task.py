@@ -15,9 +15,7 @@ from pydantic import BaseModel
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.pipelines import PIPELINES
-from app.pipelines.segment.settings import SegmentSettings
 from app.pipelines.task import build_pipeline, load_tasks, settings_class
-from app.settings import Settings
 from app.workers import Workers
 
 TASK = load_tasks(PIPELINES)["segment"]
@@ -59,13 +57,6 @@ def test_a_setting_is_declared_once() -> None:
         settings_class([replace(TOY, settings=Twice)])
     with pytest.raises(ValueError, match="both declare segment_max_bytes"):
         settings_class([TASK, TASK])
-
-
-def test_settings_know_the_tasks_they_were_made_for() -> None:
-    """Others are asked for by mistake only."""
-    assert settings_class([TASK])().of(SegmentSettings).segment_max_bytes == 12 << 20
-    with pytest.raises(TypeError, match="SegmentSettings: this is a bug"):
-        Settings().of(SegmentSettings)
 
 
 def test_a_codec_process_does_not_load_the_declaration() -> None:

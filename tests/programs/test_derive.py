@@ -107,14 +107,6 @@ def _run_on(files: ModelFiles, *groups: str) -> None:
             predictor.close()
 
 
-@pytest.mark.paddle
-def test_what_needs_data_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And is no failure: the reference serves."""
-    without_programs(MODELS / "mnist", "1", tmp_path)
-    assert main(["derive", "--repository", str(tmp_path)]) == 0
-    assert "mnist/1: no program int8: the model has no pipeline" in capsys.readouterr().out
-
-
 def test_a_published_version_gets_a_program(double: ModelFiles, tmp_path: Path) -> None:
     """Verified like every other file of it; another one of the name replaces the first."""
     add_program(double.directory, derived())
@@ -123,16 +115,6 @@ def test_a_published_version_gets_a_program(double: ModelFiles, tmp_path: Path) 
     assert [each.name for each in files.manifest.programs] == ["int8"]
     assert (files.directory / "int8.onnx").read_bytes() == b"another"
     assert {path.name for path in files.directory.parent.iterdir()} == {"1", "config.toml"}
-
-
-def test_what_a_power_cut_left_is_taken_away(
-    double: ModelFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An unlisted program would keep the version from being served for good."""
-    (double.directory / "int8.onnx").write_bytes(b"half a program")
-    main(["derive", "double", "--repository", str(tmp_path)])
-    assert not (double.directory / "int8.onnx").exists()
-    assert ModelRepository(tmp_path).read("double", 1)
 
 
 def test_a_program_that_computes_something_else_is_refused(double: ModelFiles) -> None:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from app.contracts.errors import ExportError
-from app.programs.qdq import Activation, Ranges, quantised, read_ranges, shipped_ranges
+from app.programs.qdq import Activation, Ranges, quantised, read_ranges
 from tests.programs.networks import named, two_layers
 
 RANGES = Ranges(
@@ -72,16 +72,3 @@ def test_ranges_of_another_graph_are_refused() -> None:
     other = replace(RANGES, float_layers=("third", "fourth"))
     with pytest.raises(ExportError, match="2 names of theirs, such as fourth"):
         quantised(named(two_layers()), other)
-
-
-def test_shipped_ranges_belong_to_one_file_of_weights() -> None:
-    """By its sha256: any other weights have ranges of their own."""
-    official = "309c8469258dda742793dce0ebea8e6dd393174f89934733ecc8b14c76f4ddd8"
-    shipped = shipped_ranges(official)
-    assert shipped is not None
-    assert "stage2d.rebnconv1d.conv_s1" in shipped.ranges.float_layers
-    assert shipped.calibration.count == 400
-    assert shipped.quality[0].figures["IoU loss"] <= 0.004
-    assert shipped.quality[0].figures["MAE loss"] <= 0.003
-    assert shipped.quality[0].figures["mean mask difference"] <= 0.015
-    assert shipped_ranges("0" * 64) is None

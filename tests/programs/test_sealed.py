@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,12 @@ import pytest
 from onnx import helper
 
 from app.cli import main
-from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
 from app.programs.derive import OPSET, named_graph
 from app.programs.onnx_graph import simplified
-from app.programs.qdq import quantised, read_ranges
 from app.repository.layout import ModelFiles, ModelRepository
 from tests.model_files import write_config, write_manifest
-from tests.programs.networks import named, two_layers
-from tests.programs.test_qdq import RANGES, run
+from tests.programs.test_qdq import run
 from tests.tiny_onnx import model
 
 SIDE = 32
@@ -115,33 +111,6 @@ def test_an_older_opset_is_converted(tmp_path: Path) -> None:
     graph = named_graph(files)
     assert graph.opset_import[0].version == OPSET
     assert [node.name for node in graph.graph.node] == ["a", "Relu_0", "b", "Sigmoid_0"]
-
-
-def test_what_a_quantiser_takes_away_is_no_matter() -> None:
-    """Unless it is a layer: then nothing could be said of it."""
-    small = quantised(named(two_layers()), RANGES)
-    less = onnx.ModelProto.FromString(small.SerializeToString())
-    [relu] = [node for node in less.graph.node if node.name == "Relu_0"]
-    less.graph.node.remove(relu)
-    assert read_ranges(named(two_layers()), less).float_layers == ()
-    [second] = [node for node in less.graph.node if node.name == "second"]
-    less.graph.node.remove(second)
-    with pytest.raises(ExportError, match="the layer 'second' has no counterpart"):
-        read_ranges(named(two_layers()), less)
-
-
-def test_one_model_that_cannot_be_read_holds_up_no_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`derive` names it, goes on, and its exit code tells."""
-    pytest.importorskip("paddle2onnx")
-    published(tmp_path, matte("a.weight", "b.weight"))
-    shutil.copytree(tmp_path / "matte", tmp_path / "damaged")
-    (tmp_path / "damaged" / "1" / "network.onnx").write_bytes(b"something else")
-    assert main(["derive", "--repository", str(tmp_path)]) == 1
-    said = capsys.readouterr()
-    assert "paddlepool derive: damaged: damaged/1: network.onnx has 14 bytes" in said.err
-    assert "matte/1: `paddlepool quantize matte` would make a program int8" in said.out
 
 
 def pictures(folder: Path, count: int) -> Path:

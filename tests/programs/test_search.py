@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
 
-from app.cli import main
 from app.programs.check import Differences
 from app.programs.qdq import Activation, Ranges
 from app.programs.search import FloatLayers
-from app.repository.layout import ModelRepository
 from tests.programs.networks import named, planted
 
 LAYERS = [f"{stage}.{name}" for stage in ("in", "middle", "out") for name in ("a", "b")]
@@ -101,23 +97,3 @@ def test_what_no_float_layer_mends_is_said_by_its_loss() -> None:
     ).find(0.01)
     assert search.loss == 0.5
     assert sorted(search.ranges.float_layers) == sorted(LAYERS)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--budget", "0"], "--budget must lie between 0 and 1"),
-        (["--samples", "0"], "--samples must be at least 1"),
-        (["--data", "nowhere"], "data absent: there is no folder nowhere"),
-    ],
-    ids=["budget", "samples", "data"],
-)
-def test_options_are_checked_first(
-    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One line, before anything is read."""
-    data = [] if options[0] == "--data" else ["--data", str(tmp_path)]
-    command = ["quantize", "u2netp", *data, *options, "--repository", str(tmp_path)]
-    assert main(command) == 1
-    assert message in capsys.readouterr().err
-    assert not list(ModelRepository(tmp_path).names())

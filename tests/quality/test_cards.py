@@ -51,15 +51,6 @@ def test_figures_go_to_the_end_of_a_card_without_their_heading(card: Path) -> No
     assert text.endswith(f"{END}\n")
 
 
-def test_figures_go_below_their_heading_where_it_is(card: Path) -> None:
-    """What stands under the heading stays, after the figures."""
-    card.write_text(f"# toy\n\n{HEADING}\n\nOn a CPU.\n\n## Not for\n\nCheques.\n", "utf-8")
-    write_card(card, report())
-    text = card.read_text("utf-8")
-    assert text.startswith(f"# toy\n\n{HEADING}\n\n{BEGIN}\n")
-    assert text.endswith(f"{END}\n\nOn a CPU.\n\n## Not for\n\nCheques.\n")
-
-
 def test_each_version_has_figures_of_its_own(card: Path) -> None:
     """Those of a new version follow, and each is replaced by and compared with its own."""
     preview, official = report(), replace(report(0.95), version=2)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
@@ -23,7 +21,6 @@ from app.contracts.ports import Predictor, ServedModelInfo
 from app.contracts.tensors import Tensors, TensorSpec
 from app.pipelines.segment.evaluation import SegmentQuality
 from app.pipelines.sentiment.evaluation import SentimentQuality
-from app.quality.digits import TRAIN_SHARE, DigitQuality
 from app.quality.ports import Findings, Source, Table
 from app.quality.run import PredictorBench, compare_outputs, differences
 from tests.engine.fakes import write_double
@@ -83,34 +80,6 @@ def test_the_bench_joins_equal_shapes_and_keeps_the_order() -> None:
     outputs = bench.run(jobs, what="jobs")
     assert [int(output["y"][0, 0]) for output in outputs] == [0, 2, 4, 6, 8]
     assert batches == [(2, 3), (1, 3), (2, 4)]
-
-
-def _idx(array: np.ndarray) -> bytes:
-    head = struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape)
-    return gzip.compress(head + array.tobytes())
-
-
-def test_digits_are_judged_on_the_held_out_part(tmp_path: Path) -> None:
-    """The 8,000 of training are not looked at; three of four others are right: 0.75."""
-    (tmp_path / "mnist").mkdir()
-    labels = np.zeros(TRAIN_SHARE + 4, np.uint8)
-    labels[-4:] = (1, 2, 3, 9)
-    pictures = np.zeros((len(labels), 28, 28), np.uint8)
-    for row, digit in zip((-4, -3, -2, -1), (1, 2, 3, 4), strict=True):
-        pictures[row, 0, digit] = 255
-    for name, array in (("images-idx3", pictures), ("labels-idx1", labels)):
-        (tmp_path / "mnist" / f"t10k-{name}-ubyte.gz").write_bytes(_idx(array))
-    described = info(
-        Path(),
-        (TensorSpec("image", "float32", (-1, 784)),),
-        (TensorSpec("l", "float32", (-1, 10)),),
-    )
-    [table] = (
-        DigitQuality(described, Source(data=tmp_path))
-        .measure(FakeBench(lambda job: {"l": job["image"][:, :10]}))
-        .tables
-    )
-    assert table.rows == (("held-out digits", (4, 0.75)),)
 
 
 def _rows(table: Table) -> dict[str, tuple[float | int, ...]]:

@@ -47,13 +47,6 @@ def test_a_chosen_group_takes_the_threads_of_the_one_before(tmp_path: Path) -> N
     assert config.served_by("main") is config
 
 
-def test_a_group_with_more_threads_than_the_first_has_no_place(tmp_path: Path) -> None:
-    """It would be faster by taking what others need."""
-    config = loaded(tmp_path, 'default_group = "auto"\n' + GROUPS)
-    assert config.count_in_place("wide") == 0
-    assert config.count_in_place("spare") == 6
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -97,17 +90,6 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, text: str, named: str) -
 def test_processes_fill_the_cores(threads: int, cores: float, gibibytes: int, count: int) -> None:
     memory = gibibytes << 30
     assert processes_for(threads, cores=cores, memory_bytes=memory) == count
-
-
-@pytest.mark.parametrize("size", [-1, 0])
-def test_a_warmup_runs_sizes(tmp_path: Path, size: int) -> None:
-    """-1, which stands for a free axis elsewhere, is no size that a run can have."""
-    path = tmp_path / "config.toml"
-    path.write_text(f"[[warmup]]\nshapes = {{x = [1, {size}]}}\n", "utf-8")
-    with pytest.raises(
-        ConfigError, match=r"warmup\.0\.shapes\.x\.1: .* greater than or equal to 1"
-    ):
-        load_config(path)
 
 
 def test_count_may_be_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.errors import ConfigError
 from app.repository.config import InstanceGroup, ModelConfig
 from app.repository.default_models import find_default_models, read_configs
 from app.repository.layout import ModelRepository
@@ -47,14 +46,6 @@ def test_a_broken_configuration_is_passed_over(tmp_path: Path) -> None:
     assert set(read_configs(ModelRepository(tmp_path))) == {"good"}
 
 
-def test_the_operator_s_choice_ends_the_doubt(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is logged about several models of a task where the setting has chosen one."""
-    configs = {"a": config("segment"), "b": config("segment")}
-    chosen = {"segment": "b"}
-    assert find_default_models(configs, ["segment"], chosen=chosen) == {"segment": "b"}
-    assert not caplog.messages
-
-
 @pytest.mark.parametrize("model", ["u2netq", "e"], ids=["no such model", "another task's"])
 def test_a_model_may_come_later(caplog: pytest.LogCaptureFixture, model: str) -> None:
     """The choice stands, and is logged: a typing error would be noticed by nobody otherwise."""
@@ -63,9 +54,3 @@ def test_a_model_may_come_later(caplog: pytest.LogCaptureFixture, model: str) ->
     assert found == {"segment": model, "sentiment": "e"}
     [line] = caplog.messages
     assert f"DEFAULT_MODELS: the repository has no model {model!r}" in line
-
-
-def test_a_task_cannot_come_later() -> None:
-    """ConfigError; it names those that there are."""
-    with pytest.raises(ConfigError, match=r"DEFAULT_MODELS.*'segmnt', there are segment, senti"):
-        find_default_models({}, ["sentiment", "segment"], chosen={"segmnt": "u2netp"})

@@ -145,21 +145,6 @@ def test_a_request_in_flight_is_answered_before_the_end(
 
 
 @needs_ray
-def test_the_manifest_is_what_ray_serve_takes() -> None:
-    """Its serveConfigV2 by Ray's own schema, its arguments by ours."""
-    program = (
-        "import sys, json; from ray.serve.schema import ServeDeploySchema;"
-        "from app.scale.ray import application;"
-        "config = ServeDeploySchema.model_validate(json.load(sys.stdin));"
-        "application(config.applications[0].args)"
-    )
-    done = python_with_ray("-c", program, given=json.dumps(serve_config()))
-    assert done.returncode == 0, done.stderr
-    [application] = serve_config()["applications"]
-    assert application["import_path"] == "app.scale.ray:application"
-
-
-@needs_ray
 @pytest.mark.parametrize(("drain", "given"), [("20", 40), ("100", 120)])
 def test_a_replica_has_the_drain_timeout_to_end(drain: str, given: float) -> None:
     """And 20 s more."""
@@ -170,14 +155,6 @@ def test_a_replica_has_the_drain_timeout_to_end(drain: str, given: float) -> Non
     )
     done = python_with_ray("-c", program, PADDLEPOOL_DRAIN_TIMEOUT_SECONDS=drain)
     assert float(done.stdout) == given
-
-
-@needs_ray
-def test_figures_that_do_not_fit_are_refused_before_ray_starts() -> None:
-    done = python_with_ray("-m", "app.cli", "ray", "up", "--cpus", "0")
-    assert (done.returncode, done.stdout) == (1, "")
-    said = "paddlepool ray: num_cpus: Input should be greater than 0, received '0'"
-    assert done.stderr.splitlines()[-1] == said
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

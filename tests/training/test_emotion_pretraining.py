@@ -19,55 +19,10 @@ from transformers import BertForSequenceClassification  # noqa: E402
 from tests.training.conftest import post, run  # noqa: E402
 from training.emotion import average, finetune, linear, prepare, pretrain, vocabulary  # noqa: E402
 from training.emotion.corpora import LABELS, TASKS  # noqa: E402
-from training.emotion.corruption import Neighbours, corrupted  # noqa: E402
 from training.emotion.evaluate import encoded, logits  # noqa: E402
-from training.emotion.network import Pretraining, config, contextual  # noqa: E402
-from training.emotion.packing import Packed, packed  # noqa: E402
 from training.emotion.prepare import key  # noqa: E402
-from training.emotion.vocabulary import CLS, MASK, PAD, SEP  # noqa: E402
 
 pytestmark = pytest.mark.nightly
-
-
-def _texts(count: int, *, longest: int = 40) -> list[list[int]]:
-    rng = np.random.default_rng(0)
-    bodies = [rng.integers(MASK + 1, 90, rng.integers(1, longest)).tolist() for _ in range(count)]
-    return [[CLS, *body, SEP] for body in bodies]
-
-
-def _batch(texts: list[list[int]], rows: int) -> Packed:
-    return next(packed(enumerate(texts), rows=rows))
-
-
-def test_packed_texts_do_not_see_one_another() -> None:
-    """The encoder says of each text in a shared row what it says of the text alone."""
-    torch.manual_seed(0)
-    bert = Pretraining(config(90, layers=2, width=64, dropout=0.0)).language.bert.train(False)
-    texts = _texts(40)
-    batch = _batch(texts, rows=2)
-    ids, owner, place = map(torch.from_numpy, (batch.ids, batch.owner, batch.place))
-    with torch.inference_mode():
-        found = contextual(bert, ids, owner, place)
-        for slot, number in enumerate(batch.picked[:10]):
-            alone = bert(torch.tensor([texts[number]]))[0][0]
-            torch.testing.assert_close(found[owner == slot], alone, atol=1e-5, rtol=1e-4)
-
-
-def test_words_are_hidden_and_replaced_and_the_truth_is_kept() -> None:
-    """About 15 % are hidden and 12 % drawn anew; special tokens and padding are left alone."""
-    texts = _texts(600)
-    batch = _batch(texts, rows=32)
-    found = corrupted(batch, Neighbours(texts), np.random.default_rng(0))
-    real = (batch.ids != PAD) & (batch.ids != CLS) & (batch.ids != SEP)
-    asked = found.wanted >= 0
-    flat = batch.ids.reshape(-1)
-    assert 0.10 < asked.sum() / real.sum() < 0.17
-    assert (flat[found.hidden[asked]] == found.wanted[asked]).all()
-    assert (found.ids.reshape(-1)[found.hidden[asked]] == MASK).all()
-    assert (found.ids[~real] == batch.ids[~real]).all()
-    assert (found.replaced[~real] == -1).all()
-    assert ((found.replaced == 1) == (real & (found.ids != MASK) & (found.ids != batch.ids))).all()
-    assert 0.05 < (found.replaced == 1).sum() / real.sum() < 0.13
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import cv2  # noqa: E402 - after the skip, like all that follows
 
 from training.u2netp import evaluate as evaluation  # noqa: E402
 from training.u2netp import train as command  # noqa: E402
-from training.u2netp.augment import Recipe, Samples  # noqa: E402
 from training.u2netp.data import (  # noqa: E402
     Corpus,
     read,
@@ -82,20 +81,6 @@ def test_resumed_run_equals_uninterrupted(corpus: Corpus, tmp_path: Path) -> Non
     expected, actual = _weights(whole), _weights(second)
     assert whole.seen == second.seen == 16
     assert [name for name in expected if not torch.equal(expected[name], actual[name])] == []
-
-
-def test_validation_pictures_are_never_sampled(corpus: Corpus) -> None:
-    """Blackening every validation picture and mask changes no sample of two epochs."""
-    dark = Corpus(corpus.names, corpus.pictures.copy(), corpus.masks.copy(), None, None)
-    dark.pictures[corpus.validation] = 0
-    dark.masks[corpus.validation] = 0
-    recipe = Recipe(paste=1.0)
-    plain = Samples(corpus, size=64, seed=1, recipe=recipe)
-    blind = Samples(dark, size=64, seed=1, recipe=recipe)
-    assert corpus.validation.tolist() == [0, 10]
-    for number in range(2 * len(corpus.training)):
-        assert np.array_equal(plain[number][0], blind[number][0])
-        assert np.array_equal(plain[number][1], blind[number][1])
 
 
 def test_run_leaves_checkpoint_weights_metrics_and_goes_on(

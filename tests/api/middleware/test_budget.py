@@ -4,30 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 
 import httpx
-import pytest
 from fastapi import APIRouter, FastAPI, Request
 
-from app.api.middleware.limits import Budget
-from app.application import build_gates
-from app.contracts.errors import Overloaded
-from app.resources import memory_limit
 from tests.api.fakes import Client, assert_problem, make_app, make_settings
-
-
-def test_nothing_is_held_beyond_the_limit() -> None:
-    """What is refused takes nothing, and all is given back, also after an error."""
-    budget = Budget(100, what="bytes of request bodies")
-    with suppress(ZeroDivisionError), budget.held(60):
-        with pytest.raises(Overloaded, match="60 bytes of request bodies") as refused:
-            budget.take(41)
-        assert (refused.value.limit, refused.value.received) == (100, 101)
-        budget.take(40)
-        budget.give_back(40)
-        raise ZeroDivisionError
-    assert budget.used == 0
 
 
 def sized() -> FastAPI:
@@ -71,12 +52,6 @@ def test_a_body_that_finds_no_room_gets_503() -> None:
     assert [reply.json() for reply in answered] == [400, 1_000]
     assert_problem(refused, 503, "overloaded")
     assert refused.headers["retry-after"] == "1"
-
-
-def test_a_quarter_of_the_memory_unless_set() -> None:
-    """The machine's, or the container's."""
-    assert build_gates(make_settings(), ()).bodies.limit == memory_limit() // 4
-    assert build_gates(make_settings(body_memory_bytes=1_000), ()).bodies.limit == 1_000
 
 
 def test_a_body_larger_than_the_budget_is_413() -> None:

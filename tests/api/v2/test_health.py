@@ -13,7 +13,6 @@ from tests.api.fakes import (
     FakeModel,
     FakeRegistry,
     make_app,
-    make_services,
     make_settings,
 )
 
@@ -35,16 +34,6 @@ def test_readiness_needs_every_model() -> None:
         response = client.get("/v2/health/ready")
         assert response.status_code == 503
         assert response.headers["retry-after"] == "2"
-
-
-def test_a_draining_server_is_live_and_not_ready() -> None:
-    """So that balancers turn away while it still answers."""
-    services = make_services()
-    client = Client(make_app(services=services))
-    services.lifecycle.drain()
-    assert client.get("/v2/health/ready").status_code == 503
-    assert client.get("/v2/health/live").status_code == 200
-    assert client.get("/info").json()["ready"] is False
 
 
 def test_info_tells_what_is_served_and_from_where() -> None:

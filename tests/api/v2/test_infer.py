@@ -261,17 +261,3 @@ def test_statistics_count_rows_runs_and_failures(tmp_path: Any) -> None:
     }
     assert sizes == {1: 1, 3: 2}
     assert counted["last_inference"] > 1_600_000_000_000
-
-
-def test_extensions_are_those_that_work(client: Client) -> None:
-    """Model control is one of them only with an admin key."""
-    named = client.get("/v2").json()["extensions"]
-    assert named == [
-        "binary_tensor_data",
-        "classification",
-        "model_configuration",
-        "schedule_policy",
-        "statistics",
-    ]
-    controlled = Client(make_app(settings=Settings(admin_key="k")))  # type: ignore[arg-type]
-    assert "model_repository" in controlled.get("/v2").json()["extensions"]
