@@ -61,7 +61,6 @@ class ComparedGroup(GroupInfo):
         description="Runs in each bucket, not cumulative; the last is above every bound."
     )
     times: Times
-    ratio: Times = Field(description="Its times over those of the default group.")
     replays: Replays
 
 
@@ -133,15 +132,6 @@ def times_of(bounds: Sequence[float], runs: Counts) -> Times:
     return Times(p50=p50, p95=p95, p99=p99)
 
 
-def ratio_of(times: Times, default: Times) -> Times:
-    """Null where one of the two has not run."""
-    ratios = {
-        name: significant(value / base) if value and (base := getattr(default, name)) else None
-        for name, value in times
-    }
-    return Times(**ratios)
-
-
 def replays_of(history: History, window: Window) -> Replays:
     drift, agreement = window.drift, window.agreement.mean()
     found = quantiles(history.drift, drift.buckets, (0.5, 0.99))
@@ -166,17 +156,13 @@ def groups_of(
     windows = {
         group["name"]: history.window(Series(*model, group["name"]), intervals) for group in groups
     }
-    times = {name: times_of(history.seconds, window.runs) for name, window in windows.items()}
-    default = next((times[group["name"]] for group in groups if group["default"]), None)
-    nothing = Times(p50=None, p95=None, p99=None)
     return [
         ComparedGroup(
             **group,
             runs=windows[name].runs.count,
             rate=round(windows[name].runs.count / seconds, 3),
             buckets=list(windows[name].runs.buckets),
-            times=times[name],
-            ratio=ratio_of(times[name], default or nothing),
+            times=times_of(history.seconds, windows[name].runs),
             replays=replays_of(history, windows[name]),
         )
         for group in groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,9 @@ def test_at_first_sight_a_picture_runs_through_what_runs(
     assert "p99" in page.inner_text(f"{card('onednn')} .figures")
     assert page.inner_text(f"{card('onednn')} .badge.accent") == "default"
     assert page.inner_text("#verdict-text strong") == "onednn"
-    assert "it serves until" not in page.inner_text("#verdict-text")  # the badge says so
+    expect(page.locator(".lead")).to_have_text(
+        re.compile("We try every runtime on this machine and serve the fastest accurate one. Now: ")
+    )
     assert page.inner_text(f"#idle {card('native')} .asking button") == "Start and run"
     assert page.locator(f"#idle {card('native')} .badge").locator("visible=true").count() == 0
     assert page.locator("#idle .answer img").count() == 0
@@ -64,7 +67,7 @@ def test_at_first_sight_a_picture_runs_through_what_runs(
 def test_a_group_is_started_on_a_press_and_compared(
     page: Page, served: Server, complaints: list[str]
 ) -> None:
-    """Then it has an answer, a histogram, and a ratio to the default in cards and table."""
+    """Then it has an answer and a histogram, and no ratio: nothing has measured one."""
     page.goto(f"{served.url}/compare?model=emotion&text={quote('今天真开心')}")
     page.click(f"{card('native')} .asking button")
     page.wait_for_selector(f"#cards {card('native')} .answer li")
@@ -74,7 +77,7 @@ def test_a_group_is_started_on_a_press_and_compared(
     page.wait_for_selector("#run-said:text-is('answers: 10')")
     page.click("#views button[data-value=table]")
     row = page.locator("#table tbody tr", has=page.locator("th", has_text="native"))
-    row.locator("td", has_text="×").first.wait_for()
+    expect(row.locator("td", has_text="not comparable")).to_be_visible()
     assert "replays" not in page.inner_text("#table thead")  # there are none
     assert page.evaluate("document.querySelector('#table').scrollWidth") < DESKTOP["width"]
     assert page.locator("#legend button").all_inner_texts() == ["onednn", "native"]
@@ -100,13 +103,68 @@ def test_nothing_is_called_measured_where_nothing_was(page: Page, served: Server
     assert "there is no candidate" not in page.inner_text("#verdict-text")
 
 
+NOT_MEASURED = {"gain": None, "gain_low": None, "gain_high": None, "resident_bytes": None}
+NOT_JUDGED = {"largest_difference": None, "mean_difference": None, "agreement": None}
+
+
+def trial(group: str, gain: float | None, low: float | None, high: float | None) -> Any:
+    """A candidate as /compare/data tells it."""
+    numbers = {"gain": gain, "gain_low": low, "gain_high": high}
+    fit = low is not None and low > 1.1
+    return NOT_MEASURED | NOT_JUDGED | numbers | {"group": group, "fit": fit, "reason": "said"}
+
+
+def test_there_is_one_kind_of_ratio(page: Page, served: Server) -> None:
+    """Of runs in turns, with its interval; all else is not comparable. Lines of equality stand
+    below each other, what cannot start has no button, and every term says what it means."""
+
+    def measured(route: Route) -> None:
+        data = route.fetch().json()
+        [model] = [each for each in data["models"] if each["name"] == "emotion"]
+        found = [
+            trial("onnxruntime", 2.41, 2.1, 2.74),
+            trial("openvino", 0.9, 0.8, 1.0),
+            trial("mixed", 0.5, None, None),
+            trial("gpu", None, None, None),
+        ]
+        model["choice"] |= {"by": "measured", "at": 1.0, "group": "onnxruntime"}
+        model["choice"]["candidates"] = found
+        for group in model["groups"]:
+            group["refused"] = "no CUDA" if group["name"] == "gpu" else None
+            group["effective"] = True
+        data["models"] = [model]
+        route.fulfill(json=data)
+
+    page.route("**/compare/data*", measured)
+    page.goto(f"{served.url}/compare?model=emotion")
+    expect(page.locator("#now")).to_have_text("Now: onnxruntime, 2.4 times as fast as onednn.")
+    for group, said in (
+        ("onnxruntime", "2.41 × (2.10 – 2.74)"),
+        ("onednn", "1 × (the yardstick)"),
+    ):
+        expect(page.locator(f"{card(group)} .speed dd")).to_have_text(said)
+    assert "÷" not in page.inner_text("main")
+    assert "effective" not in page.inner_text("main")
+    expect(page.locator("#candidates tr", has_text="gpu")).to_contain_text("not comparable")
+    lines = "all => all.map(each => each.getBoundingClientRect().left)"
+    assert len(set(page.eval_on_selector_all("#candidates .one", lines))) == 1
+    assert page.locator(f"{card('gpu')} .asking button").is_hidden()
+    assert page.locator(f"{card('jit')} .asking button").is_visible()
+    for term in page.locator("main .term:visible").all():
+        term.click()
+        expect(page.locator("#bubble")).to_have_text(re.compile(r"\w.*\."))
+        page.keyboard.press("Escape")
+        expect(page.locator("#bubble")).to_be_hidden()
+    expect(page.locator("#shadow-text")).to_have_text(re.compile(r"SHADOW_GROUPS=\w+,\w+ paddle"))
+
+
 def test_a_refusal_is_shown_in_its_groups_card(page: Page, served: Server) -> None:
     """In the server's words; once it is known it stands there unasked."""
     page.goto(f"{served.url}/compare?model=emotion")
     page.click(f"{card('gpu')} .asking button")
     page.wait_for_selector(f"{card('gpu')} .refusal")
     page.wait_for_selector(f"{card('gpu')} .words:has-text('CUDA')")
-    assert page.inner_text(f"{card('gpu')} .badge.warn") == "refused here"
+    assert page.inner_text(f"{card('gpu')} .badge.warn") == "cannot run here"
 
 
 def test_a_link_restores_what_was_shown(page: Page, served: Server) -> None:
@@ -215,11 +273,7 @@ def test_whatever_is_written_anywhere_is_text(
             | {"options": {text: text}, "backend": text, "ready": False}
             for text in strings
         ]
-        numbers = {"gain": 0.6, "gain_low": None, "gain_high": None, "resident_bytes": None}
-        quality = {"largest_difference": None, "mean_difference": None, "agreement": None}
-        found = [
-            {"group": text, "fit": False, "reason": text} | numbers | quality for text in strings
-        ]
+        found = [trial(text, None, None, None) | {"reason": text} for text in strings]
         model["choice"] |= {"group": strings[0], "reason": strings[1], "candidates": found}
         told["models"] = [model | {"name": strings[1], "reason": strings[2]}]
         told["history"] = []
@@ -230,7 +284,7 @@ def test_whatever_is_written_anywhere_is_text(
     page.goto(f"{served.url}/compare")
     page.wait_for_selector("#cards article")
     reasons = "[...document.querySelectorAll('#candidates td.words')].map(h => h.textContent)"
-    assert set(page.evaluate(reasons)) == set(strings)
+    assert set(page.evaluate(reasons)) == {"serves now", *strings[1:]}
     shown = page.evaluate("[...document.querySelectorAll('#cards h3')].map(h => h.textContent)")
     assert set(shown) == set(strings)
     page.click("#views button[data-value=table]")

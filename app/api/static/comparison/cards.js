@@ -3,10 +3,10 @@
 import { $, element } from "/console/dom.js";
 import { t } from "/console/i18n.js";
 import { colourIn } from "./charts.js";
-import { memory, milliseconds, NONE, numberOf, percent, scheme, small, times } from "./figures.js";
+import { memory, milliseconds, NONE, numberOf, percent, scheme, small, speed } from "./figures.js";
 import { bucketsShown, placeOf, Plot, showHistogram } from "./plots.js";
+import { term } from "./terms.js";
 
-const UNKNOWN = "not measured yet";
 const STOPPED = "not started";
 const cards = new Map(); // group name -> Card
 let shownKey = "";
@@ -14,17 +14,16 @@ let shownKey = "";
 export const badgeOf = (group) => {
   if (group.refused) return ["refused", "warn"];
   if (group.started && !group.ready) return ["starting", "accent"];
-  if (group.effective === true) return ["effective", "good"];
-  if (group.effective === false) return ["ineffective", "bad"];
+  if (group.effective === true) return ["effective", "accent"];
+  if (group.effective === false) return ["ineffective", "warn"];
   if (group.ready) return ["unproven", "soft"];
   return group.replays.count ? ["shadowed", "accent"] : ["stopped", "soft"];
 };
 
-// In words: the proof, or the reason why it does not run; none where its state says it all.
-export function wordsOf({ ready, reason, proof }) {
-  if (ready) return proof;
-  return reason !== STOPPED ? reason : proof === UNKNOWN ? "" : proof;
-}
+// Why it does not run, in the server's words; none where its state says it all.
+export const wordsOf = ({ ready, reason }) => (ready || reason === STOPPED ? "" : reason);
+
+export const badgeText = (group) => t(`badge.${badgeOf(group)[0]}`, group);
 
 export function configurationOf(group) {
   const options = Object.entries(group.options).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
@@ -34,11 +33,18 @@ export function configurationOf(group) {
 const sameBits = ({ count, same_bits: same }) => (count ? percent(same / count) : NONE);
 
 const OF_REPLAYS = ["replays", "same", "drift", "agrees"];
+// Measured in turns with the first group, or not compared: times of different moments say nothing.
+function speedOf(group, { first, choice }) {
+  if (group.name === first) return t("speed.first");
+  const measured = choice?.candidates.find((each) => each.group === group.name);
+  return measured?.gain_low ? speed(measured) : t("speed.none");
+}
+
 const FIGURES = [
+  ["speed", speedOf],
   ["p50", (group) => milliseconds(group.times.p50)],
   ["p95", (group) => milliseconds(group.times.p95)],
   ["p99", (group) => milliseconds(group.times.p99)],
-  ["ratio", (group) => times(group.ratio.p50)],
   ["runs", (group) => numberOf(group.runs)],
   ["rate", (group) => numberOf(group.rate)],
   ["memory", (group) => memory(group.resident_bytes)],
@@ -54,16 +60,15 @@ export function figuresOf(groups) {
   return FIGURES.filter(([name]) => replayed || !OF_REPLAYS.includes(name));
 }
 
-export const nameOf = (figure) => (/^p\d/.test(figure) ? figure : t(figure));
-
 class Card {
   constructor(group, colour, onAsk) {
     this.name = group.name;
     this.colour = colour;
     const swatch = element("i", { className: "swatch" });
     this.paint = () => (swatch.style.background = colour());
-    this.badge = element("span");
-    this.default = element("span", { className: "badge accent" });
+    this.badge = term("state", { words: "state" });
+    delete this.badge.dataset.t;
+    this.default = term("default", { className: "badge accent" });
     this.answer = element("div", { className: "answer" });
     this.box = element("div", { className: "plot" });
     this.box.setAttribute("role", "img");
@@ -74,36 +79,49 @@ class Card {
     this.asking = element("div", { className: "asking" }, this.ask);
     const title = element("h3", { id: `group-${group.name}` }, swatch, group.name);
     const head = element("div", { className: "head" }, title, this.default, this.badge);
-    this.configuration = element("p", { className: "small mono" });
-    this.element = element("article", { className: "card group" }, head, this.configuration, this.answer, this.asking, this.box, this.figures, this.words);
+    this.configuration = element("span", { className: "mono" });
+    this.threads = term("threads");
+    delete this.threads.dataset.t;
+    const configuration = element("p", { className: "small" }, this.configuration, " · ", this.threads);
+    this.element = element("article", { className: "card group" }, head, configuration, this.answer, this.asking, this.box, this.figures, this.words);
     this.element.setAttribute("aria-labelledby", title.id);
     this.plot = new Plot(this.box, { height: 130 });
   }
 
-  update(group, bounds, shown, canAsk) {
+  update(group, model, bounds, shown, canAsk) {
     this.group = group;
     this.paint();
     const [badge, tone] = badgeOf(group);
-    this.badge.className = `badge ${tone}`;
-    this.badge.textContent = t(`badge.${badge}`);
+    this.badge.className = `term badge ${tone}`;
+    this.badge.dataset.help = `badge.${badge}`;
+    this.badge.textContent = badgeText(group);
     this.default.hidden = !group.default;
-    this.default.textContent = t("default");
-    this.configuration.textContent = `${configurationOf(group)} · ${t("threads", group)}`;
-    this.asking.hidden = !canAsk || group.ready || group.started;
+    this.configuration.textContent = configurationOf(group);
+    this.threads.textContent = t("threads", group);
+    this.asking.hidden = !canAsk || group.ready || group.started || Boolean(group.refused);
     this.ask.textContent = t("ask");
     const words = wordsOf(group);
-    this.words.replaceChildren(words === group.proof ? element("b", {}, `${t("proof")}: `) : "", words === UNKNOWN ? t("proof.none") : element("span", { lang: "en" }, words));
+    this.words.textContent = words;
     this.words.hidden = !words;
     this.words.className = `small words ${group.refused ? "warn" : ""}`;
-    const busy = group.runs || group.replays.count;
-    const figures = figuresOf([group]).filter(([name]) => busy || (name === "memory" && group.resident_bytes));
-    this.figures.replaceChildren(
-      ...figures.map(([name, value]) => element("div", {}, element("dt", {}, nameOf(name)), element("dd", {}, value(group)))),
-    );
+    this.showFigures(group, model);
     this.box.hidden = !group.runs;
     if (!group.runs) return this.plot.clear();
     this.box.setAttribute("aria-label", t("plot.group", { group: group.name, runs: numberOf(group.runs), p50: milliseconds(group.times.p50) }));
     showHistogram(this.plot, { bounds, shown, group, colour: this.colour, marks: () => this.marks(bounds) });
+  }
+
+  // Built anew only for other figures: a term that is pressed or focused stays.
+  showFigures(group, model) {
+    const busy = group.runs || group.replays.count;
+    const shown = { speed: busy || speedOf(group, model) !== t("speed.none"), memory: busy || group.resident_bytes };
+    const figures = figuresOf([group]).filter(([name]) => shown[name] ?? busy);
+    const names = figures.map(([name]) => name).join();
+    if (this.names !== names) {
+      this.names = names;
+      this.figures.replaceChildren(...figures.map(([name]) => element("div", { className: name }, element("dt", {}, term(name)), element("dd"))));
+    }
+    figures.forEach(([, value], place) => (this.figures.children[place].lastChild.textContent = value(group, model)));
   }
 
   marks(bounds) {
@@ -121,7 +139,7 @@ export function showCards(answer, model, { onAsk, canAsk }) {
   if (key !== shownKey) build(model, sorted, onAsk);
   shownKey = key;
   const shown = bucketsShown(model.groups) ?? [0, 1];
-  for (const group of model.groups) cards.get(group.name).update(group, answer.bounds, shown, canAsk);
+  for (const group of model.groups) cards.get(group.name).update(group, model, answer.bounds, shown, canAsk);
 }
 
 function build(model, sorted, onAsk) {

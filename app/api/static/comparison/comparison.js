@@ -13,8 +13,9 @@ import { scheme } from "./figures.js";
 import { holdsOwnFile, showInputs, startInputs, takesInput } from "./inputs.js";
 import { askFor, forgetAnswers, runAll, showAnswers, startedMeanwhile, stop } from "./runs.js";
 import { change, FIGURES, link, onState, state, VIEWS, WINDOWS } from "./state.js";
-import { showTable } from "./table.js";
-import { showShadow, showVerdict } from "./verdict.js";
+import { showGroups } from "./table.js";
+import { startTerms } from "./terms.js";
+import { showLead, showShadow, showVerdict } from "./verdict.js";
 import { WORDS } from "./words.js";
 
 const LONGEST_MS = 30_000; // where /info does not say otherwise
@@ -22,6 +23,7 @@ let answeredModel = "";
 
 addWords(WORDS);
 startCharts();
+startTerms();
 startInputs(() => forgetAnswers());
 choices("windows", WINDOWS, "window");
 choices("views", VIEWS, "view");
@@ -107,6 +109,7 @@ function show() {
   if (!answer) return;
   const model = shownModel();
   showModels(model);
+  showLead(answer, model);
   for (const id of ["verdict", "input", "plots", "groups", "shadow"]) $(id).hidden = !model?.groups.length;
   $("nothing").hidden = Boolean(model?.groups.length);
   if (!model?.groups.length) {
@@ -122,7 +125,7 @@ function show() {
   $("both").hidden = state.view !== "cards";
   $("idle-title").hidden = !$("idle").childElementCount;
   $("table").hidden = state.view !== "table";
-  if (state.view === "table") showTable(model);
+  if (state.view === "table") showGroups(model);
   showShadow(model);
   startedMeanwhile(model);
   if (answeredModel !== model.key) {

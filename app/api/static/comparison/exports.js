@@ -34,10 +34,11 @@ export function asJson(answer, model) {
 }
 
 export function asCsv(answer, model) {
-  const heads = ["model", "version", "group", "configuration", "threads", "default", "ready", "effective", "proof", "reason", "window_seconds", "runs", "runs_per_second", "p50_seconds", "p95_seconds", "p99_seconds", "p50_ratio_to_default", "p95_ratio_to_default", "p99_ratio_to_default", "resident_bytes", "replays", "same_bits", "drift_p50", "drift_p99", "agreement"];
+  const heads = ["model", "version", "group", "configuration", "threads", "default", "ready", "effective", "proof", "reason", "window_seconds", "runs", "runs_per_second", "p50_seconds", "p95_seconds", "p99_seconds", "times_as_fast", "times_as_fast_low", "times_as_fast_high", "resident_bytes", "replays", "same_bits", "drift_p50", "drift_p99", "agreement"];
+  const measured = new Map(model.choice?.candidates.map((each) => [each.group, each]));
   const rows = model.groups.map((group) => [
     model.name, model.version, group.name, configurationOf(group), group.threads, group.default, group.ready, group.effective, group.proof, group.reason,
-    answer.window_seconds, group.runs, group.rate, group.times.p50, group.times.p95, group.times.p99, group.ratio.p50, group.ratio.p95, group.ratio.p99,
+    answer.window_seconds, group.runs, group.rate, group.times.p50, group.times.p95, group.times.p99, ...["gain", "gain_low", "gain_high"].map((name) => measured.get(group.name)?.[name]),
     group.resident_bytes, group.replays.count, group.replays.same_bits, group.replays.p50, group.replays.p99, group.replays.agreement,
   ]);
   return csv([heads, ...rows]);

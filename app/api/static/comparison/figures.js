@@ -11,11 +11,14 @@ export function digits(value, most = 3) {
 
 export function small(value) {
   if (value === null || value === undefined) return NONE;
-  return value !== 0 && Math.abs(value) < 0.001 ? value.toExponential(1) : digits(value, 2);
+  return value !== 0 && Math.abs(value) < 1e-5 ? value.toExponential(1) : digits(value, 2);
 }
 
 export const milliseconds = (seconds) => (seconds === null ? NONE : `${digits(1000 * seconds)} ms`);
-export const times = (value) => (value === null ? NONE : `${numberText(value, { minimumFractionDigits: 2, maximumFractionDigits: 2 })} ×`);
+export const two = (value) => numberText(value, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+export const times = (value) => `${two(value)} ×`;
+// How many times as fast as the first group, with the 99 % interval: from runs in turns, or nothing.
+export const speed = ({ gain, gain_low: low, gain_high: high }) => `${times(gain)} (${two(low)} – ${two(high)})`;
 export const percent = (share) => (share === null ? NONE : numberText(share, { style: "percent", maximumFractionDigits: 1 }));
 export const memory = (bytes) => (bytes ? `${digits(bytes / 1e6)} MB` : NONE);
 

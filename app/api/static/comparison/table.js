@@ -2,26 +2,24 @@
 
 import { $, element } from "/console/dom.js";
 import { t } from "/console/i18n.js";
-import { badgeOf, figuresOf, nameOf, wordsOf } from "./cards.js";
+import { badgeOf, badgeText, figuresOf, wordsOf } from "./cards.js";
 import { colourIn } from "./charts.js";
+import { showTable } from "./terms.js";
 
-export function showTable(model) {
+export function showGroups(model) {
   const colour = colourIn(model);
   const figures = figuresOf(model.groups);
-  const heads = [t("group"), t("state"), ...figures.map(([name]) => nameOf(name)), t("proof")];
   const rows = model.groups.map((group) => {
     const swatch = element("i", { className: "swatch" });
     swatch.style.background = colour(group.name);
-    const [badge, tone] = badgeOf(group);
     return element(
       "tr",
       {},
       element("th", { scope: "row" }, swatch, group.name, group.default ? element("span", { className: "badge accent" }, t("default")) : null),
-      element("td", {}, element("span", { className: `badge ${tone}` }, t(`badge.${badge}`))),
-      ...figures.map(([, value]) => element("td", { className: "number" }, value(group))),
+      element("td", {}, element("span", { className: `badge ${badgeOf(group)[1]}` }, badgeText(group))),
+      ...figures.map(([, value]) => element("td", { className: "number" }, value(group, model))),
       element("td", { className: "small words", lang: "en" }, wordsOf(group)),
     );
   });
-  const head = element("tr", {}, ...heads.map((name) => element("th", { scope: "col" }, name)));
-  $("table").replaceChildren(element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
+  showTable($("table"), ["group", "state", ...figures.map(([name]) => name), "why"], rows);
 }

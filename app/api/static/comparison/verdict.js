@@ -3,9 +3,11 @@
 import { $, element } from "/console/dom.js";
 import { language, numberText, t } from "/console/i18n.js";
 import { colourIn } from "./charts.js";
-import { memory, NONE, percent, small, times } from "./figures.js";
+import { memory, NONE, percent, small, times, two } from "./figures.js";
+import { showTable } from "./terms.js";
 
 const WHEN = { dateStyle: "medium", timeStyle: "short" };
+const NOISY = "too noisy to tell"; // how the server's finding begins
 const whenText = (at) => new Date(1000 * at).toLocaleString(language() === "zh" ? "zh-CN" : "en", WHEN);
 
 function howOf({ by, at, candidates }) {
@@ -14,33 +16,43 @@ function howOf({ by, at, candidates }) {
   return at ? t(`by.${by}`, { when: whenText(at) }) : t(`by.${by}.unknown`);
 }
 
+const firstOf = ({ first, choice }) => first ?? choice.group;
+const chosenOf = ({ choice }) => choice.candidates.find(({ group }) => group === choice.group);
+const othersOf = (model) => model.groups.filter(({ candidate, name }) => candidate && name !== firstOf(model));
+
+// What came out so far, in one sentence.
+export function showLead(answer, model) {
+  const choice = model?.choice;
+  $("now").textContent = choice ? t(`now.${stateOf(answer, model)}`, { group: choice.group, first: firstOf(model), gain: numberText(chosenOf(model)?.gain ?? 0, { maximumFractionDigits: 1 }), done: choice.candidates.length, all: othersOf(model).length }) : "";
+}
+
+function stateOf(answer, model) {
+  const { by } = model.choice;
+  if (by === "config") return "config";
+  if (chosenOf(model)?.gain) return "faster";
+  if (by !== "start") return model.choice.candidates.length ? "first" : "alone";
+  return answer.prove_groups === "off" ? "off" : othersOf(model).length ? "start" : "alone";
+}
+
 export function showVerdict(answer, model) {
   const { choice } = model;
   $("verdict").hidden = !choice;
   if (!choice) return;
-  const first = model.first ?? choice.group;
-  const chosen = choice.candidates.find(({ group }) => group === choice.group);
+  const first = firstOf(model);
+  const chosen = chosenOf(model);
   const swatch = element("i", { className: "swatch" });
   swatch.style.background = colourIn(model)(choice.group);
-  const gain = chosen?.gain ? [element("p", { className: "gain" }, t("gain", { gain: numberText(chosen.gain, { maximumFractionDigits: 2 }), first })), element("p", { className: "small" }, intervalOf(chosen))] : [];
-  const waiting = model.groups.filter(({ candidate, name }) => candidate && name !== first).length;
   const notes = [
+    chosen?.gain_low ? t("interval.of", { low: two(chosen.gain_low), high: two(chosen.gain_high), first }) : "",
     answer.prove_groups === "off" ? t("proving.off") : "",
     model.precision === "exact" ? t("proving.exact") : "",
-    choice.by === "start" && waiting && answer.prove_groups !== "off" ? t("waiting", { done: choice.candidates.length, all: waiting }) : "",
   ].filter(Boolean);
   $("verdict-text").replaceChildren(
-    element("p", { className: "chosen" }, swatch, element("strong", {}, choice.group), " ", t("answers"), element("span", { className: "badge accent" }, howOf(choice))),
-    ...gain,
-    ...(chosen?.gain || choice.by === "start" || (choice.by === "measured" && !choice.candidates.length) ? [] : [element("p", { className: "small", lang: "en" }, choice.reason)]),
+    element("p", { className: "chosen" }, swatch, element("strong", {}, choice.group), element("span", { className: "badge accent" }, howOf(choice))),
     ...notes.map((note) => element("p", { className: "small" }, note)),
   );
   showCandidates(model, first);
 }
-
-// Of too few runs an end of the interval is not known.
-const two = (value) => (value === null ? NONE : numberText(value, { maximumFractionDigits: 2, minimumFractionDigits: 2 }));
-const intervalOf = ({ gain_low: low, gain_high: high }) => t("interval", { low: two(low), high: two(high) });
 
 function qualityOf({ agreement, largest_difference: largest }) {
   const told = [];
@@ -59,44 +71,48 @@ function barOf(candidate, most) {
     bar.append(part);
   };
   place(candidate.fit ? "value fit" : "value", 0, candidate.gain);
-  if (candidate.gain_low !== null) place("band", candidate.gain_low, Math.min(candidate.gain_high ?? most, most));
+  place("band", candidate.gain_low, Math.min(candidate.gain_high, most));
   place("one", 1, 1);
   return bar;
 }
 
+// In the page's words where the figures say it; else in the server's.
+function findingOf(each, chosen) {
+  if (each.group === chosen) return t("finding.chosen");
+  if (each.fit) return t("finding.fit");
+  if (each.gain === null) return each.reason;
+  if (each.reason.startsWith(NOISY)) return t("finding.noisy");
+  return t((each.gain_high ?? 0) < 1 ? "finding.slower" : "finding.equal");
+}
+
 function showCandidates(model, first) {
   const measured = [...model.choice.candidates].sort((one, other) => (other.gain ?? -1) - (one.gain ?? -1));
-  if (!measured.length) return $("candidates").replaceChildren();
-  const most = 1.1 * Math.max(1, ...measured.map(({ gain_high: high, gain }) => Math.min(high ?? 0, 2 * (gain ?? 0))));
+  $("candidates").hidden = !measured.length;
+  const compared = measured.filter(({ gain_low: low }) => low !== null);
+  const most = 1.1 * Math.max(1, ...compared.map(({ gain_high: high, gain }) => Math.min(high, 2 * gain)));
   const rows = measured.map((each) =>
     element(
       "tr",
       { className: each.group === model.choice.group ? "chosen" : "" },
       element("th", { scope: "row" }, each.group),
-      element("td", {}, each.gain === null ? NONE : element("div", { className: "gain-cell" }, element("b", {}, times(each.gain)), barOf(each, most), element("span", { className: "small" }, each.gain_low === null ? "" : `${two(each.gain_low)} – ${two(each.gain_high)}`))),
+      ...(each.gain_low === null
+        ? [element("td", { className: "soft", colSpan: 3 }, t(each.gain === null ? "speed.none" : "speed.lost"))]
+        : [element("td", { className: "number" }, element("b", {}, times(each.gain))), element("td", { className: "bar-cell" }, barOf(each, most)), element("td", { className: "number small" }, `${two(each.gain_low)} – ${two(each.gain_high)}`)]),
       element("td", {}, qualityOf(each)),
       element("td", { className: "number" }, memory(each.resident_bytes)),
-      element("td", { className: "small words", lang: "en" }, each.reason),
+      element("td", { className: "small words", ...(each.gain === null ? { lang: "en" } : {}) }, findingOf(each, model.choice.group)),
     ),
   );
-  const heads = [t("candidate"), t("candidate.gain", { first }), t("candidate.quality"), t("candidate.memory"), t("candidate.finding")];
-  const head = element("tr", {}, ...heads.map((name) => element("th", { scope: "col" }, name)));
-  const table = element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows));
-  const region = element("div", { className: "scroll", role: "region", tabIndex: 0 }, table);
-  region.setAttribute("aria-label", t("candidate"));
-  const focused = $("candidates").contains(document.activeElement);
-  const { scrollLeft } = $("candidates").firstElementChild ?? { scrollLeft: 0 };
-  $("candidates").replaceChildren(region);
-  region.scrollLeft = scrollLeft;
-  if (focused) region.focus();
+  showTable($("candidates"), ["group", "speed", "equal", "interval", "quality", "memory", "finding"], rows);
+  $("candidates").querySelector("[data-help=equal]").textContent = t("equal", { first });
 }
 
 export function showShadow(model) {
   const { shadowing } = model;
-  $("shadow").hidden = !shadowing;
-  if (!shadowing) return;
+  const names = model.groups.filter(({ default: usual, refused }) => !usual && !refused).slice(0, 2).map(({ name }) => name);
+  $("shadow").hidden = !shadowing || !names.length;
+  if ($("shadow").hidden) return;
   if (!shadowing.fraction) {
-    const names = model.groups.filter(({ default: usual, refused }) => !usual && !refused).slice(0, 2).map(({ name }) => name);
     const command = `PADDLEPOOL_SHADOW_FRACTION=0.1 PADDLEPOOL_SHADOW_GROUPS=${names.join(",")} paddlepool serve`;
     $("shadow-text").replaceChildren(element("p", {}, t("shadow.off")), element("pre", { tabIndex: 0 }, command));
     return;
@@ -109,24 +125,6 @@ export function showShadow(model) {
     element("p", {}, t("shadow.on", { share: percent(shadowing.fraction), groups: shadowing.groups.join(", ") || t("shadow.all") })),
     element("p", { className: "small" }, `${t("shadow.sampled")}:`),
     element("dl", { className: "figures" }, ...outcomes),
-    replayed.length ? bits(model, replayed) : element("p", { className: "small" }, t("shadow.none")),
+    replayed.length ? "" : element("p", { className: "small" }, t("shadow.none")),
   );
-}
-
-function bits(model, replayed) {
-  const rows = replayed.map(({ name, replays }) =>
-    element(
-      "tr",
-      {},
-      element("th", { scope: "row" }, name),
-      ...[numberText(replays.count), percent(replays.same_bits / replays.count), small(replays.p50), small(replays.p99), percent(replays.agreement)].map((value) =>
-        element("td", { className: "number" }, value),
-      ),
-    ),
-  );
-  const heads = [t("group"), t("replays"), t("same"), t("drift").replace("p99", "p50"), t("drift"), t("agrees")];
-  const head = element("tr", {}, ...heads.map((name) => element("th", { scope: "col" }, name)));
-  const region = element("div", { className: "scroll", role: "region", tabIndex: 0 }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
-  region.setAttribute("aria-label", t("replays"));
-  return region;
 }
