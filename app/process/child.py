@@ -31,6 +31,7 @@ from app.process.answers import Check, read_answer
 from app.process.answers import Reply as Reply
 from app.process.environment import Limits as Limits  # whoever starts a child takes it from here
 from app.process.environment import child_environment
+from app.process.printed import pass_on
 from app.process.shared_arrays import SharedArrays
 from app.process.suspension import HELD_SECONDS
 from app.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
@@ -194,8 +195,10 @@ class Child:
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
                 env=child_environment(limits.environment),
             )
+        opened.callback(pass_on(self._process).join, 1.0)
         self._suspension = limits.suspension
         opened.callback(self.kill)
         self.pid = self._process.pid

@@ -60,7 +60,9 @@ def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[
 
 def confine_calls(kind: Confinement) -> list[str]:
     """Install the filter of system calls for all threads; returns what is in force."""
-    return ["seccomp"] if seccomp.install(codec=kind is Confinement.CODEC) else []
+    codec = kind is Confinement.CODEC
+    devices = not codec and Path("/dev/nvidiactl").exists()
+    return ["seccomp"] if seccomp.install(codec=codec, devices=devices) else []
 
 
 def _make_cache() -> None:

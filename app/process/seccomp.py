@@ -40,9 +40,7 @@ _REFUSED = {
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
     "removexattrat": (466, 466),
 }  # fmt: skip
-_REFUSED_TO_CODECS = {
-    "memfd_create": (319, 279), "sched_setaffinity": (203, 122), "ioctl": (16, 29),
-}  # fmt: skip
+_REFUSED_TO_CODECS = {"memfd_create": (319, 279), "sched_setaffinity": (203, 122)}
 _CLONE3 = 435
 """Its arguments lie in memory, where a filter cannot look: it is said to be missing, and libraries
 call clone()."""
@@ -54,11 +52,13 @@ _ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277
 _CLONE_THREAD = 0x10000
 _SET_OWNER = (8, 15)
 """F_SETOWN and F_SETOWN_EX of fcntl(): the kernel sends signals to the process they name."""
-_SET_OWNER_BY_IOCTL = (0x8901, 0x8902)
-"""FIOSETOWN and SIOCSPGRP: the same for a socket."""
+_IOCTLS = (0x6600, 0x7600, 0x5800, 0x9400, 0xF500, 0x8900)
+"""Requests to file systems ("f", "v", "X", Btrfs and F2FS: flags, versions, encryption) and to
+sockets (the process that gets their signals). A descriptor to read is enough for most."""
+_TYPE_OF_IOCTL = 0xFF00
 _X32 = 0x40000000
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _REFUSE, _ARGUMENTS = 0x00050000, 16
 
 Instruction = tuple[int, int, int, int]
@@ -68,16 +68,17 @@ _ALLOW: Instruction = (_RETURN, 0, 0, 0x7FFF0000)
 _EPERM: Instruction = (_RETURN, 0, 0, _REFUSE | errno.EPERM)
 
 
-def install(*, codec: bool) -> bool:
-    """Install the filter; a codec's also refuses files of memory and every ioctl.
+def install(*, codec: bool, devices: bool) -> bool:
+    """Install the filter; a codec's also refuses files of memory.
 
-    Returns False where this processor or kernel has none.
+    It refuses every ioctl but those that `devices` of a GPU may need. Returns False where this
+    processor or kernel has none.
     """
     known = _ARCHITECTURES.get(platform.machine())
     if known is None:
         return False
     column, architecture, call = known
-    program = _program(column, architecture, codec=codec)
+    program = _program(column, architecture, codec=codec, devices=devices)
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
     memory = ctypes.create_string_buffer(code, len(code))
     described = struct.pack("@HP", len(program), ctypes.addressof(memory))
@@ -85,7 +86,7 @@ def install(*, codec: bool) -> bool:
     return int(ctypes.CDLL(None, use_errno=True).syscall(call, 1, 1 | 4, described)) == 0
 
 
-def _program(column: int, architecture: int, *, codec: bool) -> list[Instruction]:
+def _program(column: int, architecture: int, *, codec: bool, devices: bool) -> list[Instruction]:
     refused = _REFUSED | (_REFUSED_TO_CODECS if codec else {})
     itself = os.getpid()
     return [
@@ -106,7 +107,9 @@ def _program(column: int, architecture: int, *, codec: bool) -> list[Instruction
         *_by_argument(_TGKILL[column], 0, (itself,), _ALLOW, _EPERM),
         *_by_argument(_PRLIMIT[column], 0, (0, itself), _ALLOW, _EPERM),
         *_by_argument(_FCNTL[column], 1, _SET_OWNER, _EPERM, _ALLOW),
-        *_by_argument(_IOCTL[column], 1, _SET_OWNER_BY_IOCTL, _EPERM, _ALLOW),
+        *_by_argument(
+            _IOCTL[column], 1, _IOCTLS, _EPERM, _ALLOW if devices else _EPERM, mask=_TYPE_OF_IOCTL
+        ),
         *_by_argument(_CLONE[column], 0, (_CLONE_THREAD,), _ALLOW, _EPERM, test=_ANY_BIT),
         _ALLOW,
     ]
@@ -120,11 +123,13 @@ def _by_argument(
     otherwise: Instruction,
     *,
     test: int = _EQUAL,
+    mask: int = 0xFFFFFFFF,
 ) -> list[Instruction]:
-    """For one system call: `found` where the argument is one of the values, else `otherwise`.
+    """For one system call: `found` where the masked argument is among `values`, else `otherwise`.
 
     Loads the argument's lower half, which is all that the kernel looks at in those checked here.
     """
     tests = [(test, len(values) - place, 0, value) for place, value in enumerate(values)]
-    block = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *tests, otherwise, found]
+    load = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_AND, 0, 0, mask)]
+    block = [*load, *tests, otherwise, found]
     return [(_EQUAL, 0, len(block), number), *block]

@@ -147,17 +147,12 @@ def _describe(error: PaddlepoolError) -> dict[str, Any]:
 
 
 def _leave_terminal() -> None:
-    """Only write there: whose own terminal it is may type into it, and who has it open to read is
-    given what the operator types.
+    """Give up the controlling terminal: a process may type into its own.
 
     Not by a session of its own: Linux may share out the processors among sessions (autogroup), and
     a niceness counts only within one.
     """
     with contextlib.suppress(OSError):  # there is none, or it is out of reach
-        if os.isatty(2):
-            again = os.open("/proc/self/fd/2", os.O_WRONLY | os.O_NOCTTY)
-            os.dup2(again, 2)
-            os.close(again)
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
         fcntl.ioctl(terminal, termios.TIOCNOTTY)
         os.close(terminal)

@@ -1,4 +1,4 @@
-"""Prints, as JSON, what a child process has of its parent's terminal, which is standard input."""
+"""Prints, as JSON, what a child process can do to its parent's terminal and standard error."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from app.process.child import Child
 
 if __name__ == "__main__":
     fcntl.ioctl(sys.stdin, termios.TIOCSCTTY, 0)
-    child = Child("tests.process.attempts:open_terminal", {})
+    print("before ", end="", file=sys.stderr, flush=True)
+    child = Child("tests.process.attempts:open_printing", {})
     print(json.dumps(dict(child.call({}, timeout=60.0).meta)))
     child.close()

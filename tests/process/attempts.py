@@ -38,6 +38,7 @@ NUMBERS = {
 }
 """On x86_64 and on aarch64."""
 PTRACE_ATTACH, CLONE_NEWUSER, F_SETOWN_EX, FIOSETOWN = 16, 0x10000000, 15, 0x8901
+FS_IOC_SETFLAGS = 0x40086602
 KEYCTL_GET_KEYRING_ID, SESSION_KEYRING = 0, -3
 ROOT = Path(__file__).parents[2]
 
@@ -131,6 +132,9 @@ def probes(folder: Path) -> Probes:
         "change a time by descriptor": lambda: _by_descriptor(os.utime),
         "change an owner": lambda: os.chown(key, -1, -1),
         "change an owner by descriptor": lambda: _by_descriptor(lambda d: os.chown(d, -1, -1)),
+        "change flags": lambda: _by_descriptor(
+            lambda d: fcntl.ioctl(d, FS_IOC_SETFLAGS, struct.pack("q", 0))
+        ),
         "change an access list": lambda: _by_descriptor(
             lambda d: os.setxattr(d, "system.posix_acl_access", b"", os.XATTR_REPLACE)
         ),
@@ -221,15 +225,23 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     return {}, handle
 
 
-def open_terminal(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
-    """Says what the process has of its parent's terminal."""
+def open_printing(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
+    """Tries what the process can do to its parent's terminal and standard error, and prints."""
+
+    def read_again() -> None:
+        again = os.open("/proc/self/fd/2", os.O_RDONLY | os.O_NONBLOCK)
+        os.read(again, 100)
 
     def handle(*_: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        os.write(2, b"written")
         tried: Probes = {
             "its own": lambda: os.close(os.open("/dev/tty", os.O_RDONLY)),
-            "read": lambda: os.read(2, 0),
+            "read": lambda: os.read(2, 100),
+            "read again": read_again,
+            "truncate": lambda: os.ftruncate(2, 0),
+            "overwrite": lambda: os.pwrite(2, b"#", 0),
         }
-        return outcomes(tried), {}
+        found = outcomes(tried)
+        os.write(2, b"written")
+        return found, {}
 
     return {}, handle

@@ -92,29 +92,33 @@ def test_a_predictor_process_can_read_its_model_and_touch_nothing(folder: Path) 
         predictor.close()
 
 
-def test_the_operators_terminal_is_for_writing_alone() -> None:
-    """Also where there is no filter: it is not theirs, and they do not get what is typed."""
+@pytest.mark.parametrize("where", ["terminal", "pipe", "file"])
+def test_a_child_prints_and_has_nothing_else_of_the_operators(where: str, tmp_path: Path) -> None:
+    """Also where there is no filter: neither the terminal nor what others print is to read, and
+    nothing printed can be taken back."""
     ours, theirs = pty.openpty()
-    try:
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.process.at_terminal"],
-            stdin=theirs,
-            stderr=theirs,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        ) as server:
-            printed = server.communicate(timeout=60)[0]
-        assert os.read(ours, 100) == b"written"
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    log = os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)
+    reads, writes = {"terminal": (ours, theirs), "pipe": os.pipe(), "file": (log, log)}[where]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.process.at_terminal"],
+        stdin=theirs,
+        stderr=writes,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as server:
+        printed = server.communicate(timeout=60)[0]
+    if where == "file":
+        os.lseek(log, 0, os.SEEK_SET)
+    assert os.read(reads, 100) == b"before written"
+    for descriptor in {ours, theirs, log, reads, writes}:
+        os.close(descriptor)
     found = json.loads(printed)
-    assert (found["its own"], found["read"]) == ("ENXIO", "EBADF")
+    assert list(found.values()) == ["ENXIO", "EBADF", "EAGAIN", "EINVAL", "ESPIPE"]
 
 
 def test_what_the_kernel_refuses_is_not_said_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others hold, and nothing fails."""
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    assert not seccomp.install(codec=True)
+    assert not seccomp.install(codec=True, devices=False)
     monkeypatch.setattr(landlock, "_CREATE", 10_000)  # no such system call
     assert landlock.restrict(reading=(), writing=()) == 0
