@@ -10,6 +10,7 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app import __version__
@@ -17,6 +18,7 @@ from app.api import compare, docs, errors, info, metrics, pages
 from app.api.middleware.access import Access
 from app.api.middleware.agents import Agents
 from app.api.middleware.disconnect import Disconnect
+from app.api.middleware.gunzip import Gunzip
 from app.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules, Keys
 from app.api.middleware.limits import BodyLimits, Budget, Gates
 from app.api.middleware.quotas import QuotaLimits, Quotas, TokenBuckets
@@ -50,6 +52,9 @@ EXPOSED = (
     BINARY_HEADER,
 )
 """Reply headers that a page of an allowed origin may read; each task adds its own."""
+
+MIN_COMPRESSED_BYTES = 1024
+"""A shorter reply is one packet in either form. Pictures and raw tensors are never compressed."""
 
 BODY_SHARE = 4
 """Request bodies take at most this part of the memory, and unread replies the same, where no
@@ -156,7 +161,14 @@ def _layers(
     """Outermost first. All are plain ASGI: a layer that buffers would hide a disconnect."""
     settings = services.settings
     layers = [
-        Middleware(Agents, agents=door.agents, paths=door.paths) for door in doors if door.paths
+        Middleware(
+            GZipMiddleware,
+            minimum_size=MIN_COMPRESSED_BYTES,
+            compresslevel=1,  # the levels above take several times as long and save 5 %
+            exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream"),
+        ),
+        Middleware(Gunzip),
+        *(Middleware(Agents, agents=door.agents, paths=door.paths) for door in doors if door.paths),
     ]
     if services.tracing is not None:
         layers.append(Middleware(Traced, tracing=services.tracing))

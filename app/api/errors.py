@@ -294,7 +294,8 @@ WHEN: Mapping[str, str] = {
     ),
     "unauthorized": "A key is needed and missing or wrong.",
     "unsupported_encoding": (
-        "The body is compressed; only `Content-Encoding: identity` is accepted."
+        "`Content-Encoding` is neither `gzip` nor `identity`, or the body is not one complete gzip "
+        "stream."
     ),
     "unsupported_media_type": "The body's type is not one that the endpoint takes.",
     "worker_crashed": (

@@ -105,7 +105,7 @@ class UnsupportedMediaType(InputError):
 
 class UnsupportedEncoding(InputError):
     code = "unsupported_encoding"
-    title = "Compressed request bodies are not accepted"
+    title = "The body's encoding cannot be read"
 
 
 class ImageUnreadable(InputError):

@@ -1,4 +1,4 @@
-"""How large a request body may be, and all together; compressed bodies are refused."""
+"""How large a request body may be, and all together; unknown encodings are refused."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _encoding_fault(headers: Headers) -> InputError | None:
     codings = ",".join(headers.getlist("content-encoding")).lower().split(",")
     if {coding.strip() for coding in codings} <= {"", "identity"}:
         return None
-    return UnsupportedEncoding("The body must be sent with Content-Encoding: identity.")
+    return UnsupportedEncoding("The body's Content-Encoding must be gzip or identity.")
 
 
 def _length_fault(length: int, cap: int) -> InputError | None:

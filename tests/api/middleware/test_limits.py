@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
+from app.api.middleware.gunzip import PIECE
 from app.api.v2.tensors import BINARY_HEADER
 from app.application import build_application
 from app.pipelines import PIPELINES
@@ -22,6 +25,8 @@ from tests.api.fakes import (
 )
 
 JSON = {"Content-Type": "application/json"}
+PACKED = gzip.compress(b"text")
+BIG = 4_000_000
 
 
 def reading_router() -> APIRouter:
@@ -33,6 +38,7 @@ def reading_router() -> APIRouter:
 
     router.add_api_route("/other", size, methods=["POST"])
     router.add_api_route("/own", size, methods=["POST"], max_body_size=100)
+    router.add_api_route("/big", size, methods=["POST"], max_body_size=BIG)
     return router
 
 
@@ -95,15 +101,65 @@ def test_caps_are_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    "codings", [("gzip",), ("br",), ("gzip, identity",), ("x",), ("identity", "gzip")]
+    "codings", [("br",), ("gzip, identity",), ("gzip", "gzip"), ("x",), ("identity", "gzip")]
 )
-def test_a_compressed_body_is_415(client: Client, codings: tuple[str, ...]) -> None:
+def test_an_encoding_that_is_not_known_is_415(client: Client, codings: tuple[str, ...]) -> None:
     """Nothing is inflated, whatever it may hold; two headers are one list."""
     headers = [*JSON.items(), *(("Content-Encoding", each) for each in codings)]
     response = client.post("/sentiment", content=b"\x1f\x8b", headers=headers)
     assert_problem(response, 415, "unsupported_encoding")
     plain = {"Content-Encoding": "identity"}
     assert client.post("/sentiment", json={"text": "x"}, headers=plain).status_code == 200
+
+
+def test_the_cap_of_a_body_in_gzip_is_for_what_it_unpacks_to() -> None:
+    """A bomb ends at the cap, and memory never holds more than a piece beyond it."""
+    client, cap = Client(make_app(reading_router())), CAPS["/other"]
+    headers = {"Content-Encoding": "GZIP"}
+    for path, size in (("/other", 0), ("/other", cap), ("/big", 3 * PIECE)):
+        response = client.post(path, content=gzip.compress(bytes(size)), headers=headers)
+        assert (response.status_code, response.json()) == (200, size)
+    bomb = gzip.compress(bytes(100_000_000), 1)
+    tracemalloc.start()
+    response = client.post("/big", content=bomb, headers=headers)
+    assert tracemalloc.get_traced_memory()[1] < 3 * BIG
+    tracemalloc.stop()
+    problem = assert_problem(response, 413, "file_too_large")
+    assert problem["received"] == f"more than {BIG}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"x", PACKED[:-1], PACKED + b"x", PACKED + PACKED],
+    ids=["empty", "other", "cut off", "longer", "two"],
+)
+def test_a_body_that_is_not_one_gzip_stream_is_415(body: bytes) -> None:
+    """And the detail says what is wrong."""
+    client = Client(make_app(reading_router()))
+    response = client.post("/other", content=body, headers={"Content-Encoding": "gzip"})
+    assert "gzip" in assert_problem(response, 415, "unsupported_encoding")["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "packed"),
+    [
+        ("/openapi.json", "br, gzip", True),
+        ("/openapi.json", "identity", False),
+        ("/metrics", "gzip", True),
+        ("/v2", "gzip", False),
+        ("/picture", "gzip", False),
+    ],
+)
+def test_a_reply_is_compressed_where_it_is_worth_it(path: str, asked: str, packed: bool) -> None:
+    """Long ones for those who ask, and no picture."""
+    router = APIRouter()
+    picture = Response(bytes(9_999), media_type="image/png")
+    router.add_api_route("/picture", lambda: picture, response_class=Response)
+    response = Client(make_app(router)).get(path, headers={"Accept-Encoding": asked})
+    assert response.status_code == 200
+    assert response.headers.get("content-encoding") == ("gzip" if packed else None)
+    length = int(response.headers["content-length"])
+    assert length < len(response.content) / 2 if packed else length == len(response.content)
 
 
 KEYED = Settings(api_keys=("first", "secönd"), admin_key="admin")  # type: ignore[arg-type]

@@ -59,7 +59,7 @@ export const WORDS = {
   "error.too_many_inputs": ["Too many texts", "文本太多"],
   "error.too_many_scans": ["The JPEG has too many scans", "JPEG 扫描次数太多"],
   "error.unauthorized": ["An API key is needed", "需要 API 密钥"],
-  "error.unsupported_encoding": ["Compressed request bodies are not accepted", "不接受压缩的请求内容"],
+  "error.unsupported_encoding": ["The body's encoding cannot be read", "无法读取请求内容的编码"],
   "error.unsupported_media_type": ["This kind of file is not accepted", "不接受这种文件"],
   "error.worker_crashed": ["The worker process died", "工作进程崩溃"],
 };
