@@ -46,15 +46,27 @@ def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+PATIENT = {"codec_timeout_seconds": 60, "timeout_default_ms": 30_000}
+"""Codecs and requests may take long: the machine may be busy."""
+
+
 @pytest.fixture(scope="session")
 def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with every model of the repository. Shared: leave it as it was.
-
-    Its codecs and requests may take long: the machine may be busy.
-    """
-    settings = {"codec_timeout_seconds": 60, "timeout_default_ms": 30_000}
+    """A server with every model of the repository. Shared: leave it as it was."""
     directory = tmp_path_factory.mktemp("full_server")
-    with running(ROOT / "model_repo", directory, settings=settings) as server:
+    with running(ROOT / "model_repo", directory, settings=PATIENT) as server:
+        server.wait_loaded()
+        yield server
+
+
+KEY = "one-of-the-keys"
+
+
+@pytest.fixture(scope="session")
+def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with every model of the repository, for callers with KEY. Leave it as it was."""
+    directory = tmp_path_factory.mktemp("keyed_server")
+    with running(ROOT / "model_repo", directory, settings=PATIENT | {"api_keys": KEY}) as server:
         server.wait_loaded()
         yield server
 
@@ -63,10 +75,11 @@ def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def protocol_server(
     tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """The models `tiny` and `other`, a copy of it that may be changed, and both tasks."""
+    """The models `tiny` and `other`, a copy of it that may be changed, and our own models."""
     root = tmp_path_factory.mktemp("protocol")
     tiny, ours = tiny_model_repository / "tiny", ROOT / "model_repo"
-    copies = {"tiny": tiny, "other": tiny, "emotion": ours / "emotion", "u2netp": ours / "u2netp"}
+    copies = {"tiny": tiny, "other": tiny}
+    copies |= {name: ours / name for name in ("emotion", "mnist", "u2netp")}
     for name, source in copies.items():
         shutil.copytree(source, root / "repository" / name)
     settings = {

@@ -14,30 +14,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.e2e.process import ROOT, Server, running
+from tests.e2e.conftest import KEY
+from tests.e2e.process import ROOT, Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
 PHOTO = ROOT / "docs" / "images" / "astronaut.jpg"
 PYTHON = ROOT / ".venv-doors" / "bin" / "python"
-KEY = "one-of-the-keys"
 HEADERS = {"X-Api-Key": KEY}
 HAPPY = "今天收到了大学的录取通知书，太开心了！"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """With a key."""
-    settings = {"api_keys": KEY, "codec_timeout_seconds": 60, "timeout_default_ms": 30_000}
-    directory = tmp_path_factory.mktemp("doors")
-    with running(ROOT / "model_repo", directory, settings=settings) as server:
-        server.wait_loaded()
-        yield server
-
-
 @pytest.fixture
-def client(server: Server) -> Iterator[httpx.Client]:
-    with server.client() as client:
+def client(keyed_server: Server) -> Iterator[httpx.Client]:
+    with keyed_server.client() as client:
         client.headers.update(HEADERS)
         yield client
 
@@ -55,10 +45,10 @@ def mask_of(client: httpx.Client, **query: str) -> np.ndarray:
     return opened(response.content)
 
 
-def test_the_hub_client_classifies_a_text(server: Server) -> None:
+def test_the_hub_client_classifies_a_text(keyed_server: Server) -> None:
     """All labels, the best first, and as many as asked for."""
     hub = pytest.importorskip("huggingface_hub")
-    client = hub.InferenceClient(model=f"{server.url}/sentiment", token=KEY)
+    client = hub.InferenceClient(model=f"{keyed_server.url}/sentiment", token=KEY)
     labels = client.text_classification(HAPPY)
     assert labels[0].label == "happy"
     assert len(labels) == 6
@@ -67,13 +57,15 @@ def test_the_hub_client_classifies_a_text(server: Server) -> None:
     with pytest.raises(hub.errors.HfHubHTTPError, match="visible"):
         client.text_classification(" ")
     with pytest.raises(hub.errors.HfHubHTTPError, match="API key"):
-        hub.InferenceClient(model=f"{server.url}/sentiment", token="wrong").text_classification("a")
+        hub.InferenceClient(
+            model=f"{keyed_server.url}/sentiment", token="wrong"
+        ).text_classification("a")
 
 
-def test_the_hub_client_segments_a_picture(server: Server, client: httpx.Client) -> None:
+def test_the_hub_client_segments_a_picture(keyed_server: Server, client: httpx.Client) -> None:
     """From bytes, from a file, and with parameters: the task's own mask."""
     hub = pytest.importorskip("huggingface_hub")
-    hugging = hub.InferenceClient(model=f"{server.url}/segment", token=KEY)
+    hugging = hub.InferenceClient(model=f"{keyed_server.url}/segment", token=KEY)
     soft, hard = mask_of(client), mask_of(client, threshold="0.5")
     for given in (PHOTO.read_bytes(), PHOTO, str(PHOTO)):
         [segment] = hugging.image_segmentation(given)
@@ -109,12 +101,12 @@ for give in (
 """
 
 
-def test_the_removebg_client(server: Server, client: httpx.Client, tmp_path: Path) -> None:
+def test_the_removebg_client(keyed_server: Server, client: httpx.Client, tmp_path: Path) -> None:
     """A file, base64, a background; an address and a wrong key are refused as remove.bg does."""
     if not PYTHON.exists():
         pytest.skip("SKIPPED THE CLIENT OF REMOVE.BG: `make .venv-doors/.installed` installs it")
     photo = shutil.copy(PHOTO, tmp_path / "photo.jpg")
-    command = [PYTHON, "-c", REMOVEBG, f"{server.url}/v1.0/removebg", KEY, photo, tmp_path]
+    command = [PYTHON, "-c", REMOVEBG, f"{keyed_server.url}/v1.0/removebg", KEY, photo, tmp_path]
     done = subprocess.run(
         [str(each) for each in command], capture_output=True, text=True, timeout=120
     )
@@ -129,7 +121,7 @@ def test_the_removebg_client(server: Server, client: httpx.Client, tmp_path: Pat
 
 
 @pytest.mark.nightly
-def test_the_lines_of_the_page_run_as_they_stand(server: Server) -> None:
+def test_the_lines_of_the_page_run_as_they_stand(keyed_server: Server) -> None:
     """docs/coming-from.md, but for the port and the key."""
     page = (ROOT / "docs" / "coming-from.md").read_text("utf-8")
     lines = re.findall(r"```sh\n(.+?)```", page, re.S)
@@ -137,7 +129,7 @@ def test_the_lines_of_the_page_run_as_they_stand(server: Server) -> None:
     if shutil.which("curl") is None:
         pytest.skip("SKIPPED THE PAGE'S LINES: there is no curl")
     for line in lines:
-        command = line.replace("http://localhost:8000", server.url).replace("KEY", KEY)
+        command = line.replace("http://localhost:8000", keyed_server.url).replace("KEY", KEY)
         command = re.sub(r"\bcurl\b", f"curl -f -H 'X-Api-Key: {KEY}'", command)
         command = re.sub(r"-o \S+", "-o /dev/null", command)
         done = subprocess.run(

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from tests.codecs import pictures
-from tests.e2e.process import ROOT, Server, running
+from tests.e2e.process import ROOT, Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
 CORPUS = ROOT / ".." / "shared" / "data" / "hostile_images"
 ACCEPTED = {"decode": {200}, "reject": {415, 422}, "either": {200, 415, 422}}
-
-
-@pytest.fixture(scope="module")
-def matting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Its codec processes may take long over a picture: the machine may be busy."""
-    settings = {"codec_timeout_seconds": 60}
-    directory = tmp_path_factory.mktemp("matting")
-    with running(ROOT / "model_repo", directory, settings=settings) as server:
-        server.wait_loaded()
-        yield server
 
 
 def post(client: httpx.Client, body: bytes) -> httpx.Response:
@@ -35,19 +24,19 @@ def post(client: httpx.Client, body: bytes) -> httpx.Response:
 
 
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.nightly)])
-def test_hostile_pictures_get_their_expected_status(matting: Server, step: int) -> None:
+def test_hostile_pictures_get_their_expected_status(full_server: Server, step: int) -> None:
     """Every eighth of 314 files, all of them each night: 200, 415 or 422 as the manifest expects,
     never a 5xx. No process is lost, and every good picture sent meanwhile is answered."""
     if not CORPUS.is_dir():
         pytest.skip(f"NOT TESTED: the corpus {CORPUS.name} is not beside the project")
     manifest = json.loads((CORPUS / "MANIFEST.json").read_text("utf-8"))
-    before = matting.children()
+    before = full_server.children()
     good = pictures.encoded(pictures.photo(), "JPEG")
     done = threading.Event()
     neighbours: list[int] = []
 
     def keep_asking() -> None:
-        with matting.client() as client:
+        with full_server.client() as client:
             while not done.is_set():
                 neighbours.append(post(client, good).status_code)
 
@@ -59,7 +48,7 @@ def test_hostile_pictures_get_their_expected_status(matting: Server, step: int) 
     neighbour = threading.Thread(target=keep_asking)
     neighbour.start()
     try:
-        with matting.client() as client, ThreadPoolExecutor(3) as clients:
+        with full_server.client() as client, ThreadPoolExecutor(3) as clients:
             outcomes = list(clients.map(outcome, list(manifest)[::step]))
     finally:
         done.set()
@@ -73,4 +62,4 @@ def test_hostile_pictures_get_their_expected_status(matting: Server, step: int) 
     assert len(outcomes) == len(range(0, 314, step))
     assert len(neighbours) * step > 10
     assert set(neighbours) == {200}
-    assert before <= matting.children()  # in an idle moment it may open one for a proof
+    assert before <= full_server.children()  # in an idle moment it may open one for a proof

@@ -6,29 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.codecs.pictures import encoded, photo
-from tests.e2e.process import PATIENCE, ROOT, Server, running
+from tests.e2e.process import PATIENCE, ROOT, Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 PAGE = (ROOT / "docs" / "protocol.md").read_text("utf-8")
 ADDRESS, GRPC_ADDRESS = "127.0.0.1:8000", "127.0.0.1:8001"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The project's own models behind free ports, with model control."""
-    root = tmp_path_factory.mktemp("page")
-    for name in ("mnist", "emotion", "u2netp"):
-        shutil.copytree(ROOT / "model_repo" / name, root / "repository" / name)
-    settings = {"admin_key": "secret", "grpc_port": 0}
-    with running(root / "repository", root, settings=settings) as server:
-        server.wait_loaded()
-        yield server
 
 
 def blocks(language: str) -> list[str]:
@@ -47,29 +34,31 @@ def run(command: list[str], server: Server, *, cwd: Path | None = None) -> str:
         text=True,
         timeout=PATIENCE,
         check=True,
-        env={"KEY": "secret", "PATH": "/usr/bin:/bin"},
+        env={"KEY": "admin", "PATH": "/usr/bin:/bin"},
     )
     return done.stdout
 
 
-def test_every_curl_command_answers(server: Server) -> None:
+def test_every_curl_command_answers(protocol_server: Server) -> None:
     """Without an error, and with what the page says."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     commands = [block for block in blocks("sh") if block.startswith("curl")]
     assert len(commands) == 2
-    infer, control = (run(["bash", "-ec", block], server) for block in commands)
+    infer, control = (run(["bash", "-ec", block], protocol_server) for block in commands)
     assert '"id":"seven"' in infer
     assert '"name":"logits"' in infer
     assert '"READY"' in control
     assert '"error"' not in infer + control
 
 
-def test_the_client_programs_print_what_they_should(server: Server, tmp_path: Path) -> None:
+def test_the_client_programs_print_what_they_should(
+    protocol_server: Server, tmp_path: Path
+) -> None:
     """`tritonclient` unchanged: a digit over HTTP, tasks, and a digit over gRPC."""
     (tmp_path / "photo.jpg").write_bytes(encoded(photo(), "JPEG"))
     digit, tasks, grpc_digit = (
-        run([sys.executable, "-W", "ignore", "-c", program], server, cwd=tmp_path).strip()
+        run([sys.executable, "-W", "ignore", "-c", program], protocol_server, cwd=tmp_path).strip()
         for program in blocks("python")
     )
     assert digit in list("0123456789")
@@ -78,9 +67,9 @@ def test_the_client_programs_print_what_they_should(server: Server, tmp_path: Pa
     assert grpc_digit == digit
 
 
-def test_every_endpoint_of_the_page_exists(server: Server) -> None:
+def test_every_endpoint_of_the_page_exists(protocol_server: Server) -> None:
     """The table names what /openapi.json has, and nothing else under /v2."""
-    with server.client() as client:
+    with protocol_server.client() as client:
         paths = client.get("/openapi.json").json()["paths"]
     served = {path.replace("{model}", "{m}").replace("{version}", "{v}") for path in paths}
     rows = re.findall(r"^\| `(?:GET|POST) (.*?) \| ", PAGE, re.M)

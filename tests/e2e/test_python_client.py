@@ -6,31 +6,20 @@ import io
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from paddlepool_client import (
-    Client,
-)
-from tests.e2e.process import ROOT, Server, running
+from paddlepool_client import Client
+from tests.e2e.conftest import KEY
+from tests.e2e.process import ROOT, Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
 PHOTO = ROOT / "docs" / "images" / "astronaut.jpg"
 README = (ROOT / "clients" / "python" / "README.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```python\n(.+?)```", README, re.S)
-KEY = "one-of-the-keys"
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("served")
-    with running(ROOT / "model_repo", directory, settings={"api_keys": KEY}) as server:
-        server.wait_loaded()
-        yield server
 
 
 def mode(encoded: bytes) -> str:
@@ -38,9 +27,9 @@ def mode(encoded: bytes) -> str:
         return picture.mode
 
 
-def test_a_cutout_and_an_emotion_blocking(served: Server) -> None:
+def test_a_cutout_and_an_emotion_blocking(keyed_server: Server) -> None:
     """With the sizes, names and times that the server sends."""
-    with Client(served.url, api_key=KEY) as client:
+    with Client(keyed_server.url, api_key=KEY) as client:
         assert client.ready()
         cutout = client.segment(PHOTO)
         [[emotion, *others]] = client.sentiment(["今天真开心！"])
@@ -57,9 +46,9 @@ def test_a_cutout_and_an_emotion_blocking(served: Server) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[f"{n}" for n in range(len(EXAMPLES))])
 @pytest.mark.nightly
-def test_the_examples_of_the_readme_run(served: Server, example: str, tmp_path: Path) -> None:
+def test_the_examples_of_the_readme_run(keyed_server: Server, example: str, tmp_path: Path) -> None:
     """As they stand but for the address and the key."""
-    here = f'Client("{served.url}", api_key="{KEY}")'
+    here = f'Client("{keyed_server.url}", api_key="{KEY}")'
     program = example.replace('Client("http://127.0.0.1:8000")', here)
     assert program.count(here) == 1
     (tmp_path / "docs").symlink_to(ROOT / "docs")
