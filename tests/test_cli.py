@@ -33,7 +33,6 @@ def test_a_missing_part_of_the_client_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With how to install it; any other missing module is a damaged installation."""
     for module in [name for name in sys.modules if name.startswith("paddlepool_client")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, missing, None)

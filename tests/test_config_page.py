@@ -25,7 +25,6 @@ def section(title: str) -> str:
 
 
 def test_every_key_of_config_toml_is_documented() -> None:
-    """Each key of each table has its row, and no other has one."""
     tables: dict[str, type[BaseModel]] = {
         "version_policy": VersionPolicy,
         "dynamic_batching": DynamicBatching,
@@ -45,7 +44,6 @@ def test_every_key_of_config_toml_is_documented() -> None:
 
 
 def test_every_option_of_paddle_inference_is_documented() -> None:
-    """With its default, as TOML writes it."""
     rows = dict(re.findall(r"^\| `(\w+)` \| `?([^|`]*)`? \| ", section("config.toml"), re.M))
     written = {
         name: {True: "true", False: "false"}[value]

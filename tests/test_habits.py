@@ -13,7 +13,6 @@ MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 
 
 def test_the_documents_name_commands_that_exist() -> None:
-    """In code; prose may speak of what one makes."""
     targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.M))
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
         named = re.findall(r"(?:`|^)make ([a-z-]+)", path.read_text("utf-8"), re.M)
@@ -21,7 +20,6 @@ def test_the_documents_name_commands_that_exist() -> None:
 
 
 def test_the_newest_release_of_the_changelog_is_the_version() -> None:
-    """Before the first release there is none."""
     text = (ROOT / "CHANGELOG.md").read_text("utf-8")
     released = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", text, re.M)
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)

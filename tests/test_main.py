@@ -31,7 +31,6 @@ def write_model(repository: Path, name: str, text: str) -> None:
 def test_grpc_without_its_extra_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the words that install it."""
     monkeypatch.setitem(PACKAGES, "grpc", ("grpc_of_nobody",))
     with pytest.raises(ConfigError, match=r"grpc_of_nobody not installed: pip install 'paddlepool"):
         create_app(Settings(model_repository=tmp_path, grpc_port=0))
@@ -84,7 +83,6 @@ def registry_options(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> dic
 def test_groups_on_demand_have_a_quarter_of_the_memory_unless_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: int, held: int
 ) -> None:
-    """However many of them a client names."""
     settings = make_settings(model_repository=tmp_path, on_demand_memory_bytes=setting)
     assert registry_options(monkeypatch, settings)["max_on_demand_bytes"] == held
 
@@ -92,7 +90,6 @@ def test_groups_on_demand_have_a_quarter_of_the_memory_unless_set(
 def test_a_reload_waits_out_the_longest_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever deadline the settings let a request name."""
     settings = make_settings(model_repository=tmp_path, timeout_max_ms=120_000)
     assert registry_options(monkeypatch, settings)["drain_timeout"] > 120
 
@@ -114,7 +111,6 @@ def test_codec_processes_are_in_the_metrics() -> None:
 
 
 def test_settings_win_over_the_repository_s_default(tmp_path: Path) -> None:
-    """A task's model can be chosen by the operator."""
     write_model(tmp_path, "a", 'pipeline = "segment"')
     write_model(tmp_path, "b", 'pipeline = "segment"')
     registry = cast(ModelRegistry, FakeRegistry(models=[]))
@@ -127,7 +123,6 @@ def test_settings_win_over_the_repository_s_default(tmp_path: Path) -> None:
 def test_a_shadow_group_that_no_model_has_is_told_at_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log names the variable and the group."""
     settings = make_settings(model_repository=tmp_path, shadow_groups=("natve",))
     create_app(settings, registry=cast(ModelRegistry, FakeRegistry(models=[])))
     assert any("'natve'" in line for line in caplog.messages)

@@ -111,7 +111,6 @@ def test_its_body_limit_is_enforced(client: TestClient) -> None:
 
 
 def test_its_settings_are_read_and_shown(client: TestClient) -> None:
-    """From the environment, with their defaults, in /info, and known to the check for typos."""
     text = "漢字 かな кирил latin"
     assert len(tag(client, text).json()) == 2
     limits = client.get("/info").json()["limits"]
@@ -141,14 +140,12 @@ def test_it_is_in_the_documentation_and_the_metrics(client: TestClient) -> None:
 
 
 def test_a_second_model_of_a_task_is_one_directory(client: TestClient) -> None:
-    """A request names it, and each keeps its own parameters."""
     for query, expected in (("", "han"), ("?model=scripts", "han"), ("?model=scripts_zh", "汉字")):
         [row] = tag(client, "汉字", query).json()
         assert row["tag"] == expected
 
 
 def test_without_its_line_a_task_does_not_exist(repository: Path) -> None:
-    """Its models are UNAVAILABLE with the reason; nothing else breaks."""
     with serve(repository, PIPELINES) as client:
         assert tag(client, "x").status_code == 404
         assert client.get("/v2/health/live").status_code == 200
@@ -159,7 +156,6 @@ def test_without_its_line_a_task_does_not_exist(repository: Path) -> None:
 
 
 def test_the_documentation_shows_the_task_as_it_is() -> None:
-    """Its declaration, to the letter."""
     declared = (ROOT / "tests" / "tasks" / "tagger" / "task.py").read_text("utf-8")
     page = (ROOT / "docs" / "new-task.md").read_text("utf-8")
     assert f"```python\n{declared[declared.index('TASK = ') :]}```" in page

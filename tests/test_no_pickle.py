@@ -103,5 +103,4 @@ def test_nothing_in_the_package_can_unpickle() -> None:
     ],
 )
 def test_the_check_sees_each_way_in(source: str) -> None:
-    """The test above can fail."""
     assert list(dangers(source))

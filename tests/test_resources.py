@@ -40,7 +40,6 @@ def test_the_control_group_lowers_the_cores(
 
 
 def test_the_memory_limit_is_the_containers(tmp_path: Path) -> None:
-    """Of either version of control groups; `max` and nothing mean the machine's."""
     machine = memory_limit(tmp_path)
     assert machine > 2**28
     (tmp_path / "memory.max").write_text("max\n")
@@ -97,7 +96,6 @@ done.wait()
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 @pytest.mark.parametrize(("before", "one"), [("use_one_heap()", True), ("", False)])
 def test_threads_share_one_heap(tmp_path: Path, before: str, one: bool) -> None:
-    """As the C library itself tells; by default each has its own."""
     told = tmp_path / "heaps.xml"
     program = HEAPS.format(before=before)
     subprocess.run([sys.executable, "-c", program, str(told)], check=True, timeout=60)

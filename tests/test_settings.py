@@ -61,7 +61,6 @@ def test_every_setting_is_described_by_one_sentence() -> None:
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scalars, lists and pairs are written as plain text."""
     monkeypatch.setenv("PADDLEPOOL_PORT", "9")
     monkeypatch.setenv("PADDLEPOOL_API_KEYS", "one, two")
     monkeypatch.setenv("PADDLEPOOL_CORS_ORIGINS", "https://a.example,http://b.example:3000")
@@ -128,7 +127,6 @@ def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes, word
 def test_a_wrong_value_is_named_with_what_it_must_be(
     values: dict[str, object], words: tuple[str, ...]
 ) -> None:
-    """One line: the variable, the rule, the value received."""
     line = refused(**values)
     assert "\n" not in line
     for word in words:
@@ -136,7 +134,6 @@ def test_a_wrong_value_is_named_with_what_it_must_be(
 
 
 def test_a_key_is_never_repeated() -> None:
-    """Neither by an error nor by the settings' own representation."""
     assert "hunter2" not in refused(api_keys={"hunter2": 1})
     assert "hunter2" not in repr(Settings(api_keys=("hunter2",), admin_key="hunter2"))  # type: ignore[arg-type]
 

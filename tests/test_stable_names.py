@@ -177,14 +177,12 @@ def members(value: Any, above: str = "") -> Iterator[str]:
 
 
 def test_paths(product: Client, paths: dict[str, Any]) -> None:
-    """Those of OpenAPI, and the pages that a browser opens."""
     found = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
     assert {*PATHS.strip().splitlines(), *DOORS.strip().splitlines()} <= found
     assert [product.get(page).status_code for page in PAGES] == [200] * len(PAGES)
 
 
 def test_parameters(paths: dict[str, Any]) -> None:
-    """In the query, which a form's fields may stand for, and in JSON."""
     segment, sentiment = paths["/segment"]["post"], paths["/sentiment"]["post"]
     assert set(SEGMENT.split()) <= set(parameters(segment)) == {*OPTIONS, *ROUTING}
     assert set(SENTIMENT.split()) <= set(parameters(sentiment))
@@ -197,7 +195,6 @@ def test_parameters(paths: dict[str, Any]) -> None:
 
 
 def test_headers() -> None:
-    """Of replies, as a page of another origin may read them, and of requests."""
     settings = make_settings(cors_origins=("https://a.example",))
     tasks = load_tasks(PIPELINES).values()
     services = make_services(settings)
@@ -209,7 +206,6 @@ def test_headers() -> None:
 
 
 def test_metrics() -> None:
-    """Every family with its labels."""
     found = set()
     for family in text_string_to_metric_families(with_every_family().render()[0].decode()):
         name = f"{family.name}_total" if family.type == "counter" else family.name
@@ -228,10 +224,8 @@ def test_settings() -> None:
 
 @pytest.mark.parametrize("table", CONFIG, ids=lambda table: table.__name__)
 def test_config_toml(table: Any) -> None:
-    """The keys of each table."""
     assert set(CONFIG[table].split()) <= set(table.model_fields)
 
 
 def test_info(product: Client) -> None:
-    """Every member, of a model that is ready."""
     assert set(INFO.split()) <= set(members(product.get("/info").json()))

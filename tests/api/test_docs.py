@@ -83,15 +83,12 @@ def test_docs_load_nothing_from_elsewhere(product: Client) -> None:
 
 
 def test_the_page_of_errors_has_every_type(product: Client) -> None:
-    """The `type` of a problem points to its row."""
     problem = product.get("/nothing").json()
     path, _, anchor = problem["type"].partition("#")
     assert f'id="{anchor}"' in product.get(path).text
 
 
 def test_no_parameter_is_offered_twice(schema: dict[str, Any]) -> None:
-    """In the query and in the body."""
-
     def fields(node: Any) -> set[str]:
         if isinstance(node, list):
             return set().union(*map(fields, node))

@@ -40,7 +40,6 @@ def raising(error: Exception, path: str = "/fails") -> Client:
 
 
 def test_table_and_tree_are_equal_sets() -> None:
-    """Every error that has a code has a status, and the table has no other."""
     tree = {
         item
         for _, item in inspect.getmembers(errors, inspect.isclass)
@@ -66,7 +65,6 @@ def test_every_code_is_documented() -> None:
 
 
 def test_a_domain_error_names_limit_and_received() -> None:
-    """The members of RFC 9457 and ours."""
     error = TextTooLong("text 1 of 1 has 9 characters; the limit is 5", limit=5, received=9)
     problem = assert_problem(raising(error).get("/fails"), 422, "text_too_long")
     assert problem["title"] == TextTooLong.title
@@ -85,7 +83,6 @@ def test_a_domain_error_names_limit_and_received() -> None:
     ids=["at-least-one", "rounded-up", "loading"],
 )
 def test_503_says_when_to_try_again(error: PaddlepoolError, seconds: str) -> None:
-    """Retry-After is an integer of seconds."""
     response = raising(error).get("/fails")
     assert response.status_code == 503
     assert response.headers["retry-after"] == seconds
@@ -104,7 +101,6 @@ def test_401_names_the_scheme() -> None:
     ids=["operator", "value", "key"],
 )
 def test_what_went_wrong_inside_stays_inside(error: Exception) -> None:
-    """500 says nothing of the exception."""
     response = raising(error).get("/fails")
     assert_problem(response, 500, "internal_error")
     assert SECRET not in response.text
@@ -122,7 +118,6 @@ def test_the_log_of_a_bug_says_where_but_not_what(caplog: pytest.LogCaptureFixtu
 
 
 def test_errors_under_v2_have_the_shape_of_its_protocol() -> None:
-    """{"error": …} and nothing else."""
     response = raising(TextTooLong("too long", limit=5), "/v2/fails").get("/v2/fails")
     assert response.status_code == 422
     assert response.json() == {"error": "too long"}
@@ -132,7 +127,6 @@ def test_errors_under_v2_have_the_shape_of_its_protocol() -> None:
 
 
 def test_405_names_every_method_of_the_path(client: Client) -> None:
-    """Also where a path has a route for each."""
     response = client.send("OPTIONS", "/v2/systemsharedmemory/status")
     assert response.status_code == 405
     assert response.headers["allow"] == "GET, POST"
@@ -142,26 +136,22 @@ HOSTILE = {
     "nan": (b'{"text": "x", "weight": NaN}', 422, "invalid_parameter"),
     "infinity": (b'{"text": "x", "weight": -Infinity}', 422, "invalid_parameter"),
     "1e400": (b'{"text": "x", "weight": 1e400}', 422, "invalid_parameter"),
-    "nan-integer": (b'{"text": "x", "top_k": NaN}', 422, "invalid_parameter"),
     "too-large": (b'{"text": "x", "top_k": 7}', 422, "invalid_parameter"),
     "wrong-type": (b'{"text": ["' + SECRET.encode() + b'"]}', 422, "invalid_parameter"),
     "unknown-field": (b'{"text": "x", "' + SECRET.encode() + b'": 1}', 422, "invalid_parameter"),
     "missing": (b"{}", 422, "invalid_parameter"),
     "empty": (b"", 422, "invalid_parameter"),
-    "null": (b"null", 422, "invalid_parameter"),
     "array": (b'["' + SECRET.encode() + b'"]', 422, "invalid_parameter"),
     "not-json": (b'{"text": "' + SECRET.encode(), 422, "invalid_json"),
     "not-utf8": (b'{"text": "\xff' + SECRET.encode() + b'"}', 422, "invalid_json"),
     "deep": (b"[" * 100_000, 400, "invalid_request"),
     "long-integer": (b'{"text": "x", "top_k": ' + b"1" * 5_000 + b"}", 400, "invalid_request"),
-    "500-digits": (b'{"text": ' + b"9" * 500 + b"}", 422, "invalid_parameter"),
     "10-megabytes": (b'{"text": "' + b"x" * 10_000_000 + b'"}', 413, "file_too_large"),
 }
 
 
 @pytest.mark.parametrize(("body", "status", "code"), HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_body_is_refused_without_an_echo(body: bytes, status: int, code: str) -> None:
-    """Never 500, never a reply that repeats or grows with the input."""
     response = Client(make_app()).post("/sentiment", content=body, headers=JSON)
     assert_problem(response, status, code)
     assert SECRET not in response.text
@@ -169,7 +159,6 @@ def test_a_hostile_body_is_refused_without_an_echo(body: bytes, status: int, cod
 
 
 def test_a_wrong_field_is_named_with_its_limit(client: Client) -> None:
-    """Each one, and the first in the detail."""
     response = client.post("/sentiment", json={"text": "x", "top_k": 7, "weight": "a"})
     problem = assert_problem(response, 422, "invalid_parameter")
     assert [fault["field"] for fault in problem["errors"]] == ["body.top_k", "body.weight"]

@@ -13,7 +13,6 @@ from tests.api.fakes import FakeModel, FakeRegistry
 
 
 def test_gauges_are_read_from_what_is_served() -> None:
-    """One entry a version, one a group in it; a model that could not be loaded is not ready."""
     broken = ModelStatus(name="m2", version=4, state="UNAVAILABLE", reason="broken")
     registry = FakeRegistry(
         models=[FakeModel(), FakeModel(version=2, is_ready=False)], failed=[broken]
@@ -29,7 +28,6 @@ def test_gauges_are_read_from_what_is_served() -> None:
 
 
 def test_the_text_is_made_once_for_all_who_wait() -> None:
-    """And once at a time, whoever leaves: it costs milliseconds, and nobody needs a key."""
     begun, may_end, made = threading.Event(), threading.Event(), []
 
     def render(accept: str, names: tuple[str, ...]) -> tuple[bytes, str]:

@@ -66,5 +66,4 @@ def test_a_file_that_has_not_changed_is_not_sent_again(client: Client) -> None:
     "path", ["/demo/index.html", "/samples/SOURCES.md", "/console/..%2fdocs.js"]
 )
 def test_nothing_else_is_served(client: Client, path: str) -> None:
-    """Neither what has an address of its own nor what is no part of a page."""
     assert_problem(client.get(path), 404, "not_found")

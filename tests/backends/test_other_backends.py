@@ -68,7 +68,6 @@ def golden(files: ModelFiles) -> tuple[Tensors, Tensors]:
 
 @pytest.mark.parametrize("backend", ["paddle_dygraph", "paddle_jit", "onnxruntime", "openvino"])
 def test_every_backend_gives_the_golden_output(mnist: ModelFiles, backend: str) -> None:
-    """Of a model trained here, run after run, one row and several."""
     inputs, expected = golden(mnist)
     with opened(mnist, backend) as predictor:
         for _ in range(2):
@@ -108,7 +107,6 @@ def test_a_foreign_program_needs_no_network(tiny: ModelFiles, backend: str) -> N
 
 
 def test_a_foreign_program_has_no_dynamic_graph(tiny: ModelFiles) -> None:
-    """Said in words, not as a crash of the network's builder."""
     with pytest.raises(BackendError, match="names no network"), opened(tiny, "paddle_dygraph"):
         pass
 
@@ -127,7 +125,6 @@ def test_an_unknown_option_is_refused(mnist: ModelFiles, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", [onnxruntime, openvino], ids=["onnxruntime", "openvino"])
 def test_a_missing_package_names_the_extra(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are optional: the refusal says what to install."""
     name = backend.__name__.rpartition(".")[2]
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(BackendError, match=f"needs the package {name} .extra onnx."):
@@ -135,7 +132,6 @@ def test_a_missing_package_names_the_extra(backend: Any, monkeypatch: pytest.Mon
 
 
 def test_what_cannot_be_converted_is_refused(tmp_path: Path) -> None:
-    """With the converter's last line, and no file left behind."""
     for name in ("p.json", "p.pdiparams"):
         (tmp_path / name).write_bytes(b"{}")
     with pytest.raises(BackendError, match="cannot be converted to ONNX"):

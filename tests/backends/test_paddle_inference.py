@@ -179,7 +179,6 @@ def test_what_the_framework_refuses_leaves_the_process_alive(predictor: ProcessP
 def test_what_does_not_fit_is_refused(
     files: ModelFiles, changes: dict[str, Any], error: type[PaddlepoolError], message: str
 ) -> None:
-    """Wrong options and a program that differs from its manifest never become a predictor."""
     with pytest.raises(error, match=message):
         ProcessBackend()(spec_of(files, **changes))
 

@@ -75,7 +75,6 @@ def test_arrays_of_every_size_cross(predictor: ProcessPredictor, shape: tuple[in
 
 
 def test_two_batches_may_be_under_way(predictor: ProcessPredictor) -> None:
-    """They run in the order they were sent, and neither overwrites the other's arrays."""
     batches = [np.full((1, 1 << 16), value, np.float32) for value in range(5)]
     predictor.send({"x": batches[0]})
     for batch, following in pairwise(batches):
@@ -87,7 +86,6 @@ def test_two_batches_may_be_under_way(predictor: ProcessPredictor) -> None:
 
 
 def test_a_refused_batch_leaves_the_one_behind_it(predictor: ProcessPredictor) -> None:
-    """An error is the answer to its own batch."""
     predictor.send(row(REFUSE))
     predictor.send(row(4))
     with pytest.raises(RunRefused):
@@ -184,7 +182,6 @@ def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
 
 
 def test_a_settled_predictor_serves_whatever_is_held() -> None:
-    """It leaves the suspension it was opened with, and a stop signal is a failure again."""
     suspension = Suspension()
     predictor = ProcessBackend(BACKENDS)(spec(), suspension=suspension)
     try:
@@ -276,7 +273,6 @@ def test_a_predictor_that_turns_hostile_costs_its_request(
 
 
 def test_what_a_model_gives_in_its_tests_is_not_held_against_its_process() -> None:
-    """It may be the model that is wrong: the self-test says what it lacks, and refuses it."""
     predictor = ProcessBackend(HOSTILE)(spec(batched=True))
     try:
         nothing = row(2000.0 + list(hostile.WRONG).index("another output"))

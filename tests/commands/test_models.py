@@ -61,7 +61,6 @@ def test_list_shows_what_is_not_sealed(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_verify_names_the_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One flipped byte: exit code 1 and the file's name; the other version is still ok."""
     params = write_double(tmp_path, 1, 2) / "2" / "inference.pdiparams"
     params.write_bytes(b"\xff" + params.read_bytes()[1:])
     assert main(["models", "verify", "double", "--repository", str(tmp_path)]) == 1
@@ -85,7 +84,6 @@ def test_verify_refuses_a_self_test_that_a_server_would_refuse(
 def test_describe_shows_tensors_and_groups(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a client must send, and which predictors answer it."""
     write_double(tmp_path, 1, 3, count=2)
     assert main(["models", "describe", "double", "--repository", str(tmp_path)]) == 0
     table = lines(capsys)
@@ -98,7 +96,6 @@ def test_describe_shows_tensors_and_groups(
 def test_verify_runs_a_budget_that_asks_for_agreement(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the measure of the model's task, as the server does."""
     config = write_double(tmp_path) / "config.toml"
     always = 'name = "main"\nbudget = { agreement = 1.0 }'
     text = config.read_text("utf-8").replace('name = "main"', always)

@@ -11,7 +11,6 @@ from app.commands.shared import repository_root
 
 
 def test_the_option_wins_over_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without either it is ./model_repo."""
     assert repository_root(None) == Path("model_repo")
     monkeypatch.setenv("PADDLEPOOL_MODEL_REPOSITORY", "set")
     assert repository_root(None) == Path("set")
@@ -22,7 +21,6 @@ def test_the_option_wins_over_the_setting(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_wrong_setting_ends_a_command_with_one_line(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It names the variable and what was received, and no traceback."""
     monkeypatch.setenv("PADDLEPOOL_PORT", "x")
     assert main(command.split()) == 1
     [line] = capsys.readouterr().err.splitlines()

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.commands import compare as compare_command
 from app.comparison.measure import measure_concurrent, measure_single
 from app.comparison.result import group_results
 from app.comparison.run import Plan, compare
@@ -48,7 +47,6 @@ def predictor(behaviour: Any) -> Any:
 
 
 def test_groups_run_in_turns_on_the_same_inputs(files: ModelFiles) -> None:
-    """Every group sees every input as often; ratios and drift are to the default group."""
     clock = ManualClock()
     behaviours = {"main": Slow(clock, 0.1), "spare": Slow(clock, 0.4, drift=0.25)}
     predictors = {name: predictor(behaviour) for name, behaviour in behaviours.items()}
@@ -130,28 +128,14 @@ def test_unequal_threads_are_said_to_be_so(files: ModelFiles) -> None:
 def test_bad_arguments_are_refused_before_anything_runs(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line that says what was wrong."""
     assert main(["compare", *arguments]) == 1
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_claims_are_measured_by_the_benchmark_of_the_checkout(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It gets the options and gives its exit code; an installed package has no benchmark."""
-    assert main(["compare", "--claims", "--repository", str(tmp_path)]) == 1
-    assert "claims: no model of this name" in capfd.readouterr().err
-    monkeypatch.setattr(compare_command, "__file__", str(tmp_path / "app" / "commands" / "x.py"))
-    assert main(["compare", "--claims"]) == 1
-    assert "which only a checkout has" in capfd.readouterr().err
 
 
 @pytest.mark.paddle
 def test_real_predictors_end_to_end(
     tiny_model_repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Table, JSON and plots of a real model: the keys that readers rely on, numbers that agree."""
     target, plot = tmp_path / "found.json", tmp_path / "found.svg"
     arguments = ["compare", "tiny", "--repository", str(tiny_model_repository)]
     arguments += ["--requests", "12", "--json", str(target), "--plot", str(plot)]

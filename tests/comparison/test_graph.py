@@ -36,7 +36,6 @@ def test_a_real_graph_is_fused_timed_and_drawn(
 def test_a_group_of_another_framework_has_no_such_graph(
     tiny_model_repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The message lists the groups that do."""
     arguments = ["graph", "tiny", "--repository", str(tiny_model_repository), "--group", "jit"]
     assert main(arguments) == 1
     assert "--group must be one of onednn, native" in capsys.readouterr().err

@@ -120,7 +120,6 @@ def comparison(*others: dict[str, Any]) -> Comparison:
     ],
 )
 def test_the_recommendation(other: dict[str, Any], group: str, reason: str) -> None:
-    """The most requests a second within the quality, and one line that says why."""
     found = recommend(comparison(other), OFFERED)
     assert (found.group, found.reason) == (group, reason)
 
@@ -138,7 +137,6 @@ def test_the_recommendation(other: dict[str, Any], group: str, reason: str) -> N
 def test_auto_and_tune_choose_the_same_group(
     figures: dict[str, tuple[float, float, int]], chosen: str
 ) -> None:
-    """On the same requests a second, seconds of a run beside others, and memory."""
     candidates = [
         Candidate(
             group=name,
@@ -165,14 +163,12 @@ def test_auto_and_tune_choose_the_same_group(
 
 
 def test_a_group_that_is_no_candidate_is_not_recommended() -> None:
-    """The server would not choose it either."""
     found = recommend(comparison({"group": "shown", "concurrent_per_second": 60.0}), OFFERED)
     assert found.group == "main"
     assert found.reason.endswith("shown would be faster, but config.toml says candidate = false")
 
 
 def test_a_slow_p95_is_no_candidate() -> None:
-    """With a limit the fastest group within it is taken, if it is slower than the default one."""
     slow = {"concurrent_per_second": 60.0, "concurrent_p95_seconds": 0.5}
     quick = {"group": "quick", "concurrent_per_second": 15.0, "concurrent_p95_seconds": 0.05}
     assert recommend(comparison(slow, quick), OFFERED).group == "spare"
@@ -253,7 +249,6 @@ start = "on_demand"
 
 
 def test_the_chosen_group_becomes_the_default_one(tmp_path: Path) -> None:
-    """It starts with the server, with the threads of the old one, which starts on demand."""
     path = tmp_path / "config.toml"
     path.write_text(CONFIG, "utf-8")
     write_default_group(path, "spare")
@@ -304,6 +299,5 @@ def test_it_is_written_only_when_agreed(
 def test_what_cannot_be_tuned_is_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line that says what was wrong."""
     assert main(["tune", "double", *arguments]) == 1
     assert message in capsys.readouterr().err

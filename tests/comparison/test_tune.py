@@ -40,7 +40,6 @@ ALONE = Candidate(batch=1, threads=1, count=1)
 
 
 def test_every_split_of_the_cores_is_tried() -> None:
-    """Never more threads than cores."""
     assert thread_candidates(2, buckets=()) == [ALONE, PAIR, WIDE]
     four = [(c.threads, c.count) for c in thread_candidates(4, buckets=())]
     assert four == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
@@ -109,7 +108,6 @@ def test_the_reasons_name_each_rival() -> None:
 
 
 def test_requests_are_read_bucket_by_bucket() -> None:
-    """Of this route alone, each in the bucket with the next larger bound."""
     metrics = Metrics(build={})
     for route in (ROUTE, "/other"):
         metrics.expect_route(route)
@@ -121,7 +119,6 @@ def test_requests_are_read_bucket_by_bucket() -> None:
 
 
 def test_load_goes_through_the_engine_and_its_metrics(tmp_path: Path) -> None:
-    """Every predictor of the candidate is opened, and every answered request is counted."""
     write_double(tmp_path)
     files = ModelRepository(tmp_path).read("double", 1)
     factory = FakeFactory()
@@ -189,7 +186,6 @@ pad_id = 0
 
 
 def test_only_what_was_tuned_is_written(tmp_path: Path) -> None:
-    """Comments, other groups and other tables stay as they stood."""
     path = tmp_path / "config.toml"
     path.write_text(CONFIG, "utf-8")
     write_group(path, Candidate(4, 2, 3, (16, 64)), lengths={"x": (1,)})

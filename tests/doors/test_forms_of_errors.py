@@ -144,8 +144,6 @@ def check(response: httpx.Response, case: Case, status: int) -> None:
     "kind", ["unreadable", "overloaded", "late", "crashed", "loading", "nobody"]
 )
 def test_what_the_task_raises(doors: Doors, case: Case, kind: str) -> None:
-    """A picture that cannot be read, a full queue, a deadline, a process that died, a model that is
-    not there or not yet."""
     errors: dict[str, PaddlepoolError] = {
         "unreadable": UNREADABLE if case.form is not tei else LONG,
         "overloaded": FULL,
@@ -164,7 +162,6 @@ def test_what_the_task_raises(doors: Doors, case: Case, kind: str) -> None:
 @every
 @pytest.mark.parametrize("header", ["X-Api-Key", "Authorization"])
 def test_keys(case: Case, header: str) -> None:
-    """No key and a wrong one are told in the door's form; both headers open it."""
     doors = shared_doors(api_keys=("secret",))
     request = dict(case.request)
     headers = request.pop("headers", {})
@@ -201,7 +198,6 @@ def test_another_method_and_a_wrong_deadline(doors: Doors, case: Case) -> None:
 @pytest.mark.parametrize("name", ["removebg", "huggingface pictures", "paddlex"])
 @pytest.mark.parametrize("body", ["good", "broken"])
 def test_base64_is_read_when_a_place_is_held(doors: Doors, name: str, body: str) -> None:
-    """Where there is none the request is refused before its body is parsed, broken or not."""
     case = CASES[name]
     fields = {"removebg": "image_file_b64", "paddlex": "image"}
     good = json.dumps({fields.get(name, "inputs"): IN_BASE64})
@@ -216,7 +212,6 @@ def test_base64_is_read_when_a_place_is_held(doors: Doors, name: str, body: str)
 
 @pytest.mark.parametrize("closed", DOOR_NAMES)
 def test_each_door_can_be_closed(closed: str) -> None:
-    """Its paths are not there, the others are; a client known by its name gets our own forms."""
     doors = Doors(doors=tuple(name for name in DOOR_NAMES if name != closed))
     paths = doors.client.get("/openapi.json").json()["paths"]
     for name, case in CASES.items():
@@ -229,7 +224,6 @@ def test_each_door_can_be_closed(closed: str) -> None:
 
 
 def test_doors_are_documented_with_their_errors(doors: Doors) -> None:
-    """Under "compatible", each status with the model of the door's errors."""
     schema = doors.client.get("/openapi.json").json()
     models = {
         "/api/remove": "RembgError",

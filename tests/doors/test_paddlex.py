@@ -36,7 +36,6 @@ def test_a_body_without_a_type_is_json(doors: Doors) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, PART_LABELS, PART_LABELS + 1])
 def test_labels_are_written_in_parts(count: int) -> None:
-    """With a comma between any two and none at the end."""
     mask = bytes([0, 127, 128, 255] * (count // 4 + 1))[:count]
     written = b"".join(_labels(mask)).decode()
     assert written == ",".join("1" if level >= 128 else "0" for level in mask)
@@ -59,7 +58,6 @@ def test_labels_are_written_in_parts(count: int) -> None:
     ],
 )
 def test_refusals(doors: Doors, body: Any, says: str) -> None:
-    """The envelope without a result."""
     response = doors.post(PATH, json=body)
     assert response.status_code == 422, response.text
     reply = response.json()

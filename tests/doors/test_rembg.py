@@ -17,7 +17,6 @@ def told(response: Any) -> list[tuple[list[str], str]]:
 
 
 def test_by_default_the_mask_is_as_it_is_and_so_are_the_colours(doors: Doors) -> None:
-    """As rembg's own result is; a PNG with the usual headers of an answer."""
     response = doors.form(PATH, "file")
     assert (response.status_code, response.content) == (200, b"encoded")
     assert response.headers["content-type"] == "image/png"
@@ -69,14 +68,12 @@ def test_fields(
 def test_what_is_not_offered_is_refused_by_name(
     doors: Doors, fields: dict[str, str], query: str, place: list[str]
 ) -> None:
-    """In the list of FastAPI's validation errors."""
     [(found, _)] = told(doors.form(PATH + query, "file", fields))
     assert found == place
     assert not doors.plane.payloads
 
 
 def test_nothing_is_fetched_by_address(doors: Doors) -> None:
-    """rembg's other way to give a picture, refused with the reason."""
     [(place, why)] = told(doors.client.get(f"{PATH}?url=http://127.0.0.1/x.png"))
     assert place == ["query", "url"]
     assert "not fetched by address" in why
@@ -84,7 +81,6 @@ def test_nothing_is_fetched_by_address(doors: Doors) -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"file": "text"}], ids=["none", "text"])
 def test_without_a_picture(doors: Doors, fields: dict[str, str]) -> None:
-    """A form without a file, and one whose file is text."""
     files = [("other", ("a", b"b"))]
     [(_, why)] = told(doors.post(PATH, files=files, data=fields))
     assert "curl -F file=@photo.jpg" in why

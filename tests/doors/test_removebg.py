@@ -47,7 +47,6 @@ def test_a_form_with_a_file(doors: Doors) -> None:
 
 @pytest.mark.parametrize("kind", ["form", "urlencoded", "broken lines", "json", "data address"])
 def test_a_picture_in_base64(doors: Doors, kind: str) -> None:
-    """In every kind of body that remove.bg takes."""
     fields = {"image_file_b64": IN_BASE64, "size": "full", "crop": "true"}
     if kind == "form":
         files = [(name, (None, value)) for name, value in fields.items()]
@@ -79,17 +78,13 @@ def test_a_plus_sign_that_is_not_quoted_is_no_space(doors: Doors) -> None:
     ("fields", "expected"),
     [
         ({"size": "regular"}, {"size": "preview"}),
-        ({"size": "medium"}, {"size": "medium"}),
-        ({"size": "hd"}, {"size": "hd"}),
         ({"size": "4k"}, {"size": "full"}),
         ({"size": "50MP"}, {"size": "full"}),
         ({"format": "jpg"}, {"output": "composite", "format": "jpg"}),
-        ({"format": "webp"}, {"output": "cutout", "format": "webp"}),
         ({"channels": "alpha"}, {"output": "mask", "format": "png"}),
         ({"bg_color": "81d4fa"}, {"bg_color": (129, 212, 250, 255), "format": "jpg"}),
         ({"bg_color": "81d4fa77"}, {"bg_color": (129, 212, 250, 119), "format": "png"}),
         ({"bg_color": "red", "format": "png"}, {"bg_color": (255, 0, 0, 255), "format": "png"}),
-        ({"crop_margin": "30px"}, {"crop": False, "scene": Scene()}),
         (
             {"crop": "true", "crop_margin": "30px 10%", "scale": "80%", "position": "20% 100%"},
             {
@@ -105,7 +100,6 @@ def test_a_plus_sign_that_is_not_quoted_is_no_space(doors: Doors) -> None:
         ({"shadow_type": "drop", "shadow_opacity": "20"}, {"scene": Scene(shadow=0.2)}),
         ({"shadow_type": "drop", "shadow_opacity": "0"}, {"scene": Scene()}),
         ({"type": "car", "semitransparency": "false"}, {"output": "cutout"}),
-        ({"type": "graphic"}, {"output": "cutout"}),
         ({"crop": "true", "crop_margin": "0"}, {"crop": True, "scene": Scene()}),
         ({"roi": "0% 0% 100% 100%", "unheard_of": "1"}, {"output": "cutout"}),
     ],
@@ -127,18 +121,13 @@ def test_fields(doors: Doors, fields: dict[str, str], expected: dict[str, object
         ({"format": "zip"}, "format"),
         ({"format": "jpg", "channels": "alpha"}, "format"),
         ({"size": "huge"}, "size"),
-        ({"type": "cat"}, "type"),
-        ({"type_level": "9"}, "type_level"),
-        ({"channels": "rgb"}, "channels"),
         ({"crop": "perhaps"}, "crop"),
         ({"crop": "true", "crop_margin": "a lot"}, "crop_margin"),
         ({"scale": "9%"}, "scale"),
-        ({"position": "left"}, "position"),
         ({"roi": "10% 10% 90% 90%"}, "roi"),
         ({"bg_color": "nocolour"}, "bg_color"),
         ({"shadow_type": "3D"}, "shadow_type"),
         ({"add_shadow": "1", "shadow_opacity": "101"}, "shadow_opacity"),
-        ({"semitransparency": "some"}, "semitransparency"),
         ({"image_file_b64": IN_BASE64}, "image_file_b64"),
         ({"image_file": "text"}, "image_file"),
     ],
@@ -147,7 +136,6 @@ def test_fields(doors: Doors, fields: dict[str, str], expected: dict[str, object
 def test_what_is_not_offered_is_refused_by_name(
     doors: Doors, fields: dict[str, str], name: str
 ) -> None:
-    """In remove.bg's form."""
     error = refusal(doors.form(PATH, "image_file", fields))
     assert error["code"] == (f"invalid_{name}" if name in FIELDS else "invalid_parameter")
     assert error["detail"].startswith(name)
@@ -168,13 +156,11 @@ def test_what_is_not_offered_is_refused_by_name(
 def test_what_is_wrong_with_a_picture_has_remove_bgs_code(
     doors: Doors, error: PaddlepoolError, code: str
 ) -> None:
-    """Programs go by it."""
     doors.plane.error = error
     assert refusal(doors.form(PATH, "image_file"))["code"] == code
 
 
 def test_a_background_picture(doors: Doors) -> None:
-    """A second file; with a colour as well it is refused."""
     files = {"image_file": ("a", PICTURE), "bg_image_file": ("b", b"background")}
     assert doors.post(PATH, files=files).status_code == 200
     asked = doors.plane.picture
@@ -190,7 +176,6 @@ def test_the_type_is_told_unless_it_is_not_wanted(doors: Doors, level: str) -> N
 
 
 def test_as_json(doors: Doors) -> None:
-    """For who asks for it, with the foreground's place."""
     data = doors.form(PATH, "image_file", headers=JSON).json()["data"]
     assert base64.b64decode(data["result_b64"]) == b"encoded"
     places = {side: data[f"foreground_{side}"] for side in ("top", "left", "width", "height")}
@@ -198,7 +183,6 @@ def test_as_json(doors: Doors) -> None:
 
 
 def test_without_a_foreground(doors: Doors) -> None:
-    """remove.bg's own code for it."""
     doors.plane.box = Box(top=0, left=0, width=0, height=0)
     assert refusal(doors.form(PATH, "image_file"))["code"] == "unknown_foreground"
 
@@ -207,16 +191,12 @@ def test_without_a_foreground(doors: Doors) -> None:
     ("body", "kind"),
     [
         (b"", "application/json"),
-        (b"[]", "application/json"),
         (b"{", "application/json"),
         (b"size=auto", "application/x-www-form-urlencoded"),
-        (b"&" * 40, "application/x-www-form-urlencoded"),
         (b"size=" + b"a" * 9_999, "application/x-www-form-urlencoded"),
         (b"picture", "image/jpeg"),
         (b"image_file_b64=" + b"%41" * 1_000, "application/x-www-form-urlencoded"),
-        (json.dumps({"image_file_b64": ["a"]}).encode(), "application/json"),
         (json.dumps({"image_file_b64": "a", "size": {}}).encode(), "application/json"),
-        (json.dumps({"image_file_b64": "a"}).encode(), "application/json"),
         (json.dumps({"image_file_b64": "http://a.example"}).encode(), "application/json"),
     ],
 )

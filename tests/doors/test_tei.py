@@ -14,7 +14,6 @@ LABELS = [{"score": 0.75, "label": "happy"}, {"score": 0.25, "label": "sad"}]
 
 
 def test_a_text_and_a_batch(doors: Doors) -> None:
-    """One list of labels, and a list of them; texts are read whole or not at all."""
     assert doors.post(PATH, json={"inputs": "好"}).json() == LABELS
     assert doors.post(PATH, json={"inputs": ["好"]}).json() == LABELS
     assert doors.post(PATH, json={"inputs": [["好"], ["坏"]]}).json() == [LABELS, LABELS]
@@ -35,9 +34,7 @@ def test_with_truncate_a_text_may_be_cut(doors: Doors) -> None:
         ({"inputs": ["a", "b"]}, 422, "Validation", "pairs are not offered"),
         ({"inputs": [["a", "b"]]}, 422, "Validation", "pairs are not offered"),
         ({"inputs": ["a", "b", "c"]}, 422, "Validation", "batch"),
-        ({"inputs": [["a"], "b"]}, 422, "Validation", "batch"),
         ({"inputs": [[1]]}, 422, "Validation", "batch"),
-        ({"inputs": 7}, 422, "Validation", "batch"),
         ({}, 422, "Validation", "inputs"),
         ({"inputs": ""}, 400, "Empty", "visible"),
         ({"inputs": []}, 400, "Empty", "empty"),
@@ -48,14 +45,12 @@ def test_with_truncate_a_text_may_be_cut(doors: Doors) -> None:
             "Validation",
             "truncation_direction",
         ),
-        ({"inputs": "a", "truncation_direction": "up"}, 422, "Validation", "truncation_direction"),
         ({"inputs": "a", "truncate": "yes"}, 422, "Validation", "truncate"),
         ({"inputs": [["a"]] * 33}, 413, "Validation", "32"),
         ({"inputs": "a" * 9_999}, 413, "Validation", "2000"),
     ],
 )
 def test_refusals(doors: Doors, body: dict[str, Any], status: int, kind: str, says: str) -> None:
-    """In the form, with the type and the status of text-embeddings-inference."""
     response = doors.post(PATH, json=body)
     assert response.status_code == status, response.text
     assert response.json()["error_type"] == kind

@@ -144,7 +144,6 @@ def desk(full_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Desk:
     [page if page in EACH_TIME else pytest.param(page, marks=pytest.mark.nightly) for page in HERE],
 )
 def test_the_commands_of_a_page_do_what_they_say(desk: Desk, page: str) -> None:
-    """In order; none fails, none is refused, and the pictures that they name are there."""
     if shutil.which("curl") is None:
         pytest.skip(f"NOT TESTED: the commands of {page}, for want of curl on this machine")
     if page != "README.md":
@@ -191,7 +190,6 @@ def served(
 def test_the_tutorial_makes_models_that_are_served(
     made: tuple[Desk, str], served: tuple[Desk, Server]
 ) -> None:
-    """From Paddle, ONNX and PyTorch: each tells inside from outside; so do shell and Python."""
     desk, server = served
     for language, text in runnable(TUTORIAL):
         if "127.0.0.1:8000" in text and (language != "javascript" or shutil.which("node")):

@@ -46,7 +46,6 @@ def mask_of(client: httpx.Client, **query: str) -> np.ndarray:
 
 
 def test_the_hub_client_classifies_a_text(keyed_server: Server) -> None:
-    """All labels, the best first, and as many as asked for."""
     hub = pytest.importorskip("huggingface_hub")
     client = hub.InferenceClient(model=f"{keyed_server.url}/sentiment", token=KEY)
     labels = client.text_classification(HAPPY)
@@ -63,7 +62,6 @@ def test_the_hub_client_classifies_a_text(keyed_server: Server) -> None:
 
 
 def test_the_hub_client_segments_a_picture(keyed_server: Server, client: httpx.Client) -> None:
-    """From bytes, from a file, and with parameters: the task's own mask."""
     hub = pytest.importorskip("huggingface_hub")
     hugging = hub.InferenceClient(model=f"{keyed_server.url}/segment", token=KEY)
     soft, hard = mask_of(client), mask_of(client, threshold="0.5")
@@ -102,7 +100,6 @@ for give in (
 
 
 def test_the_removebg_client(keyed_server: Server, client: httpx.Client, tmp_path: Path) -> None:
-    """A file, base64, a background; an address and a wrong key are refused as remove.bg does."""
     if not PYTHON.exists():
         pytest.skip("SKIPPED THE CLIENT OF REMOVE.BG: `make .venv-doors/.installed` installs it")
     photo = shutil.copy(PHOTO, tmp_path / "photo.jpg")

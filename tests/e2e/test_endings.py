@@ -46,7 +46,6 @@ def start(tmp_path: Path, kind: int, limit: int) -> subprocess.CompletedProcess[
 
 
 def test_too_few_open_files_end_the_start(tmp_path: Path) -> None:
-    """With the limit and what is needed, in one line."""
     done = start(tmp_path, resource.RLIMIT_NOFILE, OWN_DESCRIPTORS)
     assert done.returncode == 3
     [line] = done.stderr.splitlines()
@@ -72,7 +71,6 @@ def test_limits_without_room_for_children_end_the_start(
 
 
 def test_a_missing_repository_is_answered_by_the_commands_that_make_one(tmp_path: Path) -> None:
-    """One line to copy, with the directory that was asked for."""
     command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--model-repository", "a b"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False

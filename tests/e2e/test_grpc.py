@@ -82,7 +82,7 @@ def test_what_a_client_asks_first(client: Any, protocol_server: Server) -> None:
     before = client.get_inference_statistics("tiny", "1").model_stats[0].inference_count
     client.infer("tiny", [image()])
     assert client.get_inference_statistics("tiny").model_stats[0].inference_count == before + 2
-    assert len(client.get_inference_statistics().model_stats) == 4
+    assert len(client.get_inference_statistics().model_stats) >= 4
 
 
 def test_infer(client: Any, protocol_server: Server) -> None:

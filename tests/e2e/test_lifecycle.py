@@ -161,7 +161,6 @@ def test_a_terminal_that_closes_drains_it(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_does_not_wait_for_balancers(tmp_path: Path) -> None:
-    """SIGINT drains without the delay."""
     with slow_server(tmp_path, drain_delay_seconds=50) as server:
         started = time.monotonic()
         assert server.stop(signal.SIGINT) == 0
@@ -173,7 +172,6 @@ def test_ctrl_c_does_not_wait_for_balancers(tmp_path: Path) -> None:
 def test_no_child_outlives_the_server(
     tiny_model_repository: Path, tmp_path: Path, sig: signal.Signals
 ) -> None:
-    """Predictor and codec processes end with it, even when it is killed."""
     with running(tiny_model_repository, tmp_path) as server:
         server.wait_loaded()
         children = server.children()
@@ -230,7 +228,6 @@ def test_the_socket_answers_while_models_load(tiny_model_repository: Path, tmp_p
 
 
 def test_a_bad_model_leaves_the_server_up_and_not_ready(tmp_path: Path) -> None:
-    """And /info says why."""
     version = tmp_path / "models" / "broken" / "1"
     version.mkdir(parents=True)
     (version / "manifest.json").write_text("{}")
@@ -275,7 +272,6 @@ def refusal(directory: Path, **settings: str) -> str:
 def test_what_is_wrong_ends_the_start_with_3(
     tmp_path: Path, name: str, value: str, words: tuple[str, ...]
 ) -> None:
-    """One line that says what, rather than an open server or a traceback."""
     (tmp_path / "blank").write_bytes(b"\n")
     line = refusal(tmp_path, **{name: value.format(directory=tmp_path)})
     assert [word for word in words if word not in line] == []
@@ -283,7 +279,6 @@ def test_what_is_wrong_ends_the_start_with_3(
 
 @pytest.mark.parametrize("name", ["port", "grpc_port"])
 def test_a_taken_port_ends_the_start_with_3(tmp_path: Path, name: str) -> None:
-    """Before a single process is started, and not with a second server that shares the port."""
     if name == "grpc_port":
         pytest.importorskip("grpc")
     with socket.create_server(("127.0.0.1", 0)) as taken:

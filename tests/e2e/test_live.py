@@ -75,7 +75,6 @@ def sample(client: httpx.Client, line: str) -> float:
 
 
 def test_the_first_request_to_a_cold_group_starts_it_and_holds_nobody_up(live: Server) -> None:
-    """It obeys its own deadline; the others are answered meanwhile; later ones find it started."""
     with live.client() as client, ThreadPoolExecutor(1) as other:
         infer(client)
         assert not predictors(client)["twin"]["started"]
@@ -93,7 +92,6 @@ def test_the_first_request_to_a_cold_group_starts_it_and_holds_nobody_up(live: S
 
 
 def test_a_pinned_group_that_the_machine_refuses_is_503(live: Server) -> None:
-    """And /info has the reason, which a client is not told."""
     with live.client() as client:
         for _ in range(2):
             response = infer(client, predictor="gpu")
@@ -103,7 +101,6 @@ def test_a_pinned_group_that_the_machine_refuses_is_503(live: Server) -> None:
 
 
 def test_every_group_is_proven_or_says_why_not(live: Server) -> None:
-    """By outputs and times, in /info and as a gauge."""
     with live.client() as client:
         wait_until(
             lambda: all(

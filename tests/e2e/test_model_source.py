@@ -92,7 +92,6 @@ def version_served(server: Server) -> str:
 def test_a_server_follows_its_source(
     store: Store, origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First start, a new version, a damaged one, the source gone, the source back with another."""
     for name, value in (
         ("AWS_ACCESS_KEY_ID", "test"),
         ("AWS_SECRET_ACCESS_KEY", "test"),

@@ -33,7 +33,6 @@ def client(full_server: Server) -> Iterator[httpx.Client]:
 
 
 def test_every_model_of_the_repository_is_ready(client: httpx.Client) -> None:
-    """With labels, provenance and fingerprints in /info."""
     assert client.get("/v2/health/ready").status_code == 200
     info = client.get("/info").json()
     assert info["default_models"] == {"segment": "u2netp", "sentiment": "emotion"}
@@ -48,7 +47,6 @@ def test_every_model_of_the_repository_is_ready(client: httpx.Client) -> None:
 def test_info_tells_what_confines_the_processes_that_serve(
     full_server: Server, client: httpx.Client
 ) -> None:
-    """All that the kernel has for it, and its own words for every child of the server."""
     available = list(available_measures())
     confinement = client.get("/info").json()["confinement"]
     assert confinement == {"codecs": available, "predictors": available}

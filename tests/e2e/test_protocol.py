@@ -55,7 +55,6 @@ def timed(server: Server, first: bytes, drip: bytes = b"") -> tuple[bytes, float
     ids=["silent", "half-a-header", "dripping-header"],
 )
 def test_slow_headers_get_408(strict_server: Server, first: bytes, drip: bytes) -> None:
-    """After the header deadline, however busily they drip."""
     reply, seconds = timed(strict_server, first, drip)
     assert status_of(reply) == 408
     assert b'"code": "request_timeout"' in reply
@@ -63,7 +62,6 @@ def test_slow_headers_get_408(strict_server: Server, first: bytes, drip: bytes) 
 
 
 def test_head_is_get_without_its_body(server: Server) -> None:
-    """As HTTP asks of every server; the connection goes on."""
     with server.connect() as connection:
         connection.sendall(LIVE)
         head_of_get, _, body = read_reply(connection).partition(b"\r\n\r\n")
@@ -108,7 +106,6 @@ def test_an_empty_line_keeps_no_connection_open(strict_server: Server, drip: byt
 
 @pytest.mark.parametrize("drip", [b"", b"x"], ids=["silent", "dripping"])
 def test_a_slow_body_gets_408(strict_server: Server, drip: bytes) -> None:
-    """After the deadline of the whole request, although the handler has begun."""
     head = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\n"
     reply, seconds = timed(strict_server, head, drip)
     assert status_of(reply) == 408
@@ -249,7 +246,6 @@ def test_a_transfer_coding_besides_chunked_is_refused(
 def test_what_is_not_http_1_1_is_refused(
     strict_server: Server, request_: bytes, status: int
 ) -> None:
-    """As problem+json like every other error."""
     reply = exchange(strict_server, request_)
     assert status_of(reply) == status
     assert b"server:" not in reply.lower()
@@ -299,7 +295,6 @@ def test_a_body_is_asked_for_only_where_it_fits(strict_server: Server) -> None:
 def test_a_body_that_never_comes_after_its_refusal_gets_no_second_reply(
     strict_server: Server,
 ) -> None:
-    """The connection is just closed."""
     head = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST
     reply, seconds = timed(strict_server, head + b"Content-Length: 1000000\r\n\r\n", b"x")
     assert status_of(reply) == 413
@@ -308,7 +303,6 @@ def test_a_body_that_never_comes_after_its_refusal_gets_no_second_reply(
 
 
 def test_trailers_are_no_headers(strict_server: Server) -> None:
-    """Nor do they get past the limit for headers."""
     head = b"POST /slow?seconds=0 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + HOST + b"\r\n"
     body = b"3\r\nabc\r\n0\r\nX-Request-ID: trailer\r\n"
     with strict_server.connect() as connection:
@@ -322,7 +316,6 @@ def test_trailers_are_no_headers(strict_server: Server) -> None:
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
 def test_an_upgrade_is_ignored(strict_server: Server, protocol: bytes) -> None:
-    """The request is answered as if it had not asked, and nothing behind it is read."""
     upgrade = b"Connection: Upgrade\r\nUpgrade: " + protocol + b"\r\n"
     reply = exchange(strict_server, LIVE.replace(HOST, HOST + upgrade), LIVE)
     assert status_of(reply) == 200

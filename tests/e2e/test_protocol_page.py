@@ -40,7 +40,6 @@ def run(command: list[str], server: Server, *, cwd: Path | None = None) -> str:
 
 
 def test_every_curl_command_answers(protocol_server: Server) -> None:
-    """Without an error, and with what the page says."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     commands = [block for block in blocks("sh") if block.startswith("curl")]

@@ -28,7 +28,6 @@ def mode(encoded: bytes) -> str:
 
 
 def test_a_cutout_and_an_emotion_blocking(keyed_server: Server) -> None:
-    """With the sizes, names and times that the server sends."""
     with Client(keyed_server.url, api_key=KEY) as client:
         assert client.ready()
         cutout = client.segment(PHOTO)
@@ -47,7 +46,6 @@ def test_a_cutout_and_an_emotion_blocking(keyed_server: Server) -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=[f"{n}" for n in range(len(EXAMPLES))])
 @pytest.mark.nightly
 def test_the_examples_of_the_readme_run(keyed_server: Server, example: str, tmp_path: Path) -> None:
-    """As they stand but for the address and the key."""
     here = f'Client("{keyed_server.url}", api_key="{KEY}")'
     program = example.replace('Client("http://127.0.0.1:8000")', here)
     assert program.count(here) == 1

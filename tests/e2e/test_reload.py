@@ -93,7 +93,6 @@ def reasons(client: httpx.Client) -> dict[tuple[str, str], str]:
 def test_a_broken_configuration_leaves_every_version_serving(
     repository: Path, tmp_path: Path, seconds: float
 ) -> None:
-    """Two versions serve; a key that does not exist changes nothing but the index."""
     tiny = repository / "tiny"
     publish(tiny / "1", tiny / "2")
     config = tiny / "config.toml"
@@ -123,8 +122,6 @@ def test_a_broken_configuration_leaves_every_version_serving(
 
 
 def test_poll_mode_follows_the_repository(repository: Path, tmp_path: Path) -> None:
-    """A new version and a new model go live, a damaged one is told, a removed one goes."""
-
     def wait_for(path: str, status: int) -> None:
         wait_until(lambda: client.get(path).status_code == status)
 

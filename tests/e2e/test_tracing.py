@@ -149,7 +149,6 @@ def test_a_collector_gets_every_request(
 def test_without_the_setting_nothing_of_it_is_there(
     repository: Path, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the variables of a cluster say."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")

@@ -41,21 +41,7 @@ def image(array: np.ndarray = IMAGE, *, binary: bool = True, datatype: str = "FP
     return tensor
 
 
-def test_health_and_metadata(client: Any) -> None:
-    """What every client asks first."""
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready("tiny")
-    assert client.is_model_ready("tiny", "1")
-    assert not client.is_model_ready("tiny", "2")
-    assert client.get_server_metadata()["name"] == "paddlepool"
-    metadata = client.get_model_metadata("tiny")
-    assert metadata["versions"] == ["1"]
-    assert metadata["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 3, -1, -1]}]
-
-
 def test_configuration_and_statistics(client: Any) -> None:
-    """As perf_analyzer and the model analyzer read them."""
     config = client.get_model_config("tiny")
     assert (config["max_batch_size"], config["input"][0]["dims"]) == (4, [3, -1, -1])
     before = client.get_inference_statistics("tiny")["model_stats"][0]
@@ -104,7 +90,6 @@ def test_infer(
 def test_errors_reach_the_caller(
     client: Any, model: str, tensor: Any, options: dict[str, Any], status: str, words: str
 ) -> None:
-    """As the client's own exception, with the status and the server's words."""
     with pytest.raises(triton.InferenceServerException, match=words) as caught:
         client.infer(model, [tensor()], **options)
     assert caught.value.status() == status
@@ -112,7 +97,6 @@ def test_errors_reach_the_caller(
 
 
 def test_model_control(client: Any, protocol_server: Server, tiny_model_repository: Path) -> None:
-    """Index, a new version by load, a damaged one refused, unload."""
     model = protocol_server.repository / "other"
 
     def states() -> dict[str, str]:

@@ -19,7 +19,6 @@ from app.evidence.choice import best_of, clearly_faster, undecided
     ids=["a gain, however wide", "no gain", "a gain of a tenth at best", "too noisy"],
 )
 def test_the_whole_interval_counts(low: float, high: float, faster: bool, open_: bool) -> None:
-    """Only where it is wide and holds both answers is the question open."""
     assert (clearly_faster(low), undecided(low, high)) == (faster, open_)
 
 
@@ -52,7 +51,6 @@ def test_of_equals_the_one_that_answers_sooner() -> None:
 
 
 def test_the_best_of_several() -> None:
-    """Unfit ones do not count, however fast; nothing fit is nothing."""
     several = [candidate("a", 2.0, 100), candidate("b", 3.0, 900), candidate("c", 9, 1, fit=False)]
     best = best_of(several, frozenset())
     assert best is not None

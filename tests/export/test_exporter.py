@@ -53,7 +53,6 @@ def text_version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 def test_manifest_describes_every_file(text_version: Path) -> None:
-    """The manifest gives size and sha256 of each other file, the tensors and the provenance."""
     manifest = json.loads((text_version / "manifest.json").read_text("utf-8"))
     present = {path.name for path in text_version.iterdir()} - {"manifest.json"}
     assert manifest["files"].keys() == present
@@ -70,7 +69,6 @@ def test_manifest_describes_every_file(text_version: Path) -> None:
 
 
 def test_golden_output(text_version: Path) -> None:
-    """Both kinds of kernels reproduce the golden output within its own tolerance."""
     with np.load(text_version / "selftest.npz", allow_pickle=False) as golden:
         feeds = [golden["input.input_ids"], golden["input.attention_mask"]]
         expected, tolerance = golden["output.logits"], float(golden["tolerance"])
@@ -97,7 +95,6 @@ def test_text_model_carries_its_tokenizer_and_labels(text_version: Path) -> None
 
 
 def test_float16_storage(tmp_path: Path) -> None:
-    """Half storage halves the file and moves the output by rounding alone."""
     options = {
         "vocab_size": 2000, "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
         "intermediate_size": 1024, "max_position_embeddings": 64, "num_labels": 6,
@@ -133,7 +130,6 @@ def test_equal_input_gives_equal_bytes(digits: Path, tmp_path: Path) -> None:
 
 
 def test_existing_config_is_kept(digits: Path, tmp_path: Path) -> None:
-    """A new version does not touch the config.toml that an operator has edited."""
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "config.toml").write_text("# mine\n")
     export_version(read_recipe("mnist", digits), repository=tmp_path, name="mnist", origin=ORIGIN)
@@ -155,8 +151,6 @@ def test_a_new_model_has_the_groups_of_the_shipped_one(text: str, model: str) ->
 
 
 def test_failing_export_leaves_nothing(digits: Path, tmp_path: Path) -> None:
-    """A step that fails half-way leaves neither a version nor a staging directory."""
-
     def fail(directory: Path) -> None:
         assert (directory / "inference.json").exists()
         raise ExportError("half-way")
@@ -172,7 +166,6 @@ def test_failing_export_leaves_nothing(digits: Path, tmp_path: Path) -> None:
 
 
 def test_weights_that_give_no_numbers(digits: Path, tmp_path: Path) -> None:
-    """Weights whose golden output overflows are refused."""
     good = read_recipe("mnist", digits)
     good.state["linear.weight"][:] = 3e38
     with pytest.raises(ExportError, match="output logits of the exported program is not finite"):
@@ -180,7 +173,6 @@ def test_weights_that_give_no_numbers(digits: Path, tmp_path: Path) -> None:
 
 
 def test_weights_too_large_for_float16(digits: Path, tmp_path: Path) -> None:
-    """Half storage refuses a parameter that it would turn into infinity."""
     good = read_recipe("mnist", digits)
     good.state["linear.bias"][0] = 7e4
     with pytest.raises(ExportError, match="bias does not fit float16"):
@@ -213,7 +205,6 @@ def test_versions_count_up_from_the_highest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [0, -3, LAST_VERSION + 1, 10**12])
 def test_a_version_that_no_server_would_see_is_refused(version: int, tmp_path: Path) -> None:
-    """With the limit and the value; nothing is written."""
     with pytest.raises(ExportError) as refused, staged_version(tmp_path / "m", version):
         pass
     assert refused.value.message == (
@@ -226,7 +217,6 @@ def test_a_version_that_no_server_would_see_is_refused(version: int, tmp_path: P
 
 
 def test_what_a_killed_export_left_is_removed_a_day_later(tmp_path: Path) -> None:
-    """Not sooner: somebody may still be building in it."""
     for age, name in ((0.0, "new"), (90_000.0, "old")):
         left = tmp_path / f".staging-{name}"
         left.mkdir()
@@ -238,7 +228,6 @@ def test_what_a_killed_export_left_is_removed_a_day_later(tmp_path: Path) -> Non
 
 
 def test_version_is_never_overwritten(tmp_path: Path) -> None:
-    """Publishing onto a version that exists, or that appeared meanwhile, is refused."""
     (tmp_path / "1").mkdir()
     with pytest.raises(ExportError, match="already has a version 1"), staged_version(tmp_path, 1):
         pass

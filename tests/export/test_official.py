@@ -72,7 +72,6 @@ def kept_file(onnx_file: Path) -> Path:
 
 
 def test_official_provenance(published: Path, onnx_file: Path) -> None:
-    """A file with the release's digest is described as the official release, not as a preview."""
     weights = json.loads((published / "manifest.json").read_text("utf-8"))["weights"]
     assert weights["origin"] == "official release"
     assert weights["preview"] is False
@@ -95,7 +94,6 @@ def test_what_is_published_is_not_pulled_again(
 
 @pytest.mark.nightly
 def test_import_of_another_file(published: Path, onnx_file: Path, tmp_path: Path) -> None:
-    """Other weights need their origin said, and then become the next version."""
     other = tmp_path / "other.onnx"
     write_u2netp(other, random_arrays(batch_norm=True))
     repository, release = published.parents[1], release_of(onnx_file.read_bytes())
@@ -107,7 +105,6 @@ def test_import_of_another_file(published: Path, onnx_file: Path, tmp_path: Path
 
 
 def test_check_against_onnx_runtime(published: Path, tmp_path: Path) -> None:
-    """A program that does not compute what the file computes is refused."""
     arrays = random_arrays(batch_norm=False)
     arrays["outconv.bias"] += 0.5
     write_u2netp(tmp_path / "shifted.onnx", arrays)
@@ -170,7 +167,6 @@ def test_the_full_network_is_imported_under_its_names(
 
 
 def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`paddlepool export` publishes a version and says where and how large it is."""
     weights = tmp_path / "mnist.npz"
     arrays = {"linear.weight": np.ones((784, 10)), "linear.bias": np.zeros(10)}
     np.savez(weights, allow_pickle=False, **arrays)

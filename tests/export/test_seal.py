@@ -127,7 +127,6 @@ def test_outputs_over_http_equal_paddle_s_own(sealed: Path, client: httpx.Client
 
 
 def test_every_dtype_is_served_and_documented(sealed: Path) -> None:
-    """In and out, as the test above has it; and no other one is promised."""
     manifest = read_manifest(sealed / "dtypes" / "1")
     assert list(DATATYPES) == [spec.dtype for spec in manifest.inputs]
     assert list(DATATYPES) == [spec.dtype for spec in manifest.outputs]
@@ -137,7 +136,6 @@ def test_every_dtype_is_served_and_documented(sealed: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["paddle_jit", "openvino"])
 def test_other_frameworks_run_a_program_without_parameters(sealed: Path, backend: str) -> None:
-    """And by the names of its own inputs."""
     files = ModelRepository(sealed).read("doubled", 1)
     rows = np.array([[1, 2, 3]], np.float32)
     predictor = ProcessBackend()(files.spec(InstanceGroup(name="other", backend=backend)))
@@ -181,7 +179,6 @@ def infer(client: httpx.Client, model: str, feeds: dict[str, np.ndarray]) -> lis
 def test_what_the_self_test_cannot_prove_is_said(
     foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Which outputs were empty when the version was sealed."""
     assert main(["models", "seal", str(copy_of(foreign, tmp_path, "found"))]) == 0
     assert "knows only dtype and shape of output_0: empty" in capsys.readouterr().out
 
@@ -202,7 +199,6 @@ def test_a_dtype_that_paddle_inference_lacks_is_refused(
 def test_a_program_without_inputs_is_refused(
     foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The protocol has no request for it."""
     said = refusal(copy_of(foreign / ".unfit", tmp_path, "constant"), capsys)
     assert "the program has 0 inputs and 1 outputs, needed is at least one of each" in said
 
@@ -235,7 +231,6 @@ def refusal(version: Path, capsys: pytest.CaptureFixture[str]) -> str:
 def test_what_cannot_be_sealed_is_named(
     foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No program, two programs, a wrong name, a damaged program, a second time."""
     version = copy_of(foreign, tmp_path)
     assert "MODEL/VERSION" in refusal(version.parent, capsys)
     params = (version / "model.pdiparams").read_bytes()

@@ -54,7 +54,6 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_configuration_that_can_run_it_is_written(sealed: Path) -> None:
-    """With rows that may share a run; and the files pass their own test on its groups."""
     text = (sealed / "classifier" / "config.toml").read_text("utf-8")
     assert 'default_group = "onnxruntime"' in text
     assert "max_batch_size = 8" in text
@@ -98,7 +97,6 @@ def test_a_matting_network_of_another_shape_is_served(sealed: Path, tmp_path: Pa
 def test_weights_in_other_files_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The program is the one file that is served."""
     version = tmp_path / "apart" / "1"
     version.mkdir(parents=True)
     onnx.save(
@@ -113,7 +111,6 @@ def test_weights_in_other_files_are_refused(
 
 
 def test_what_is_no_onnx_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With its name, and no manifest."""
     version = tmp_path / "text" / "1"
     version.mkdir(parents=True)
     (version / "network.onnx").write_text("not a model", "utf-8")

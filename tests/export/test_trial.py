@@ -47,7 +47,6 @@ def opening(behaviour: Behaviour) -> PredictorFactory:
 
 
 def test_rows_that_differ_in_length_are_no_batch() -> None:
-    """As many columns as were found, in each run others."""
     counts = iter((2, 3, 4, 2))
     trial = run_trial(
         spec(TensorSpec("found", "float32", (-1, 2))),

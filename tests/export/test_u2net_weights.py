@@ -62,7 +62,6 @@ def unfolded() -> Arrays:
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
 @pytest.mark.parametrize("prefix", ["", "module."], ids=["bare", "data parallel"])
 def test_named_files(tmp_path: Path, unfolded: Arrays, suffix: str, prefix: str) -> None:
-    """Upstream names are read from both formats, with the prefix and counters of training."""
     path = tmp_path / f"weights{suffix}"
     named = {f"{prefix}{name}": value for name, value in unfolded.items()}
     named[f"{prefix}stage1.rebnconvin.bn_s1.num_batches_tracked"] = np.array(3, np.int64)
@@ -78,7 +77,6 @@ def test_named_files(tmp_path: Path, unfolded: Arrays, suffix: str, prefix: str)
 
 @pytest.mark.parametrize("batch_norm", [False, True], ids=["folded", "unfolded"])
 def test_anonymous_onnx(tmp_path: Path, folded: Arrays, unfolded: Arrays, batch_norm: bool) -> None:
-    """Arrays without names are found by the graph, with batch norm and without."""
     expected = unfolded if batch_norm else folded
     write_u2netp(tmp_path / "anonymous.onnx", expected)
     actual = read_u2net_onnx(tmp_path / "anonymous.onnx", U2NETP)
@@ -87,7 +85,6 @@ def test_anonymous_onnx(tmp_path: Path, folded: Arrays, unfolded: Arrays, batch_
 
 
 def test_other_graphs(tmp_path: Path, folded: Arrays) -> None:
-    """A graph with fewer convolutions, or with weights that are inputs, is refused."""
     path = tmp_path / "u2netp.onnx"
     write_u2netp(path, folded)
     model = onnx.load(str(path))
@@ -102,14 +99,12 @@ def test_other_graphs(tmp_path: Path, folded: Arrays) -> None:
 
 
 def test_garbage_is_not_onnx(tmp_path: Path) -> None:
-    """A file that is not a protobuf is refused."""
     (tmp_path / "x.onnx").write_bytes(b"\xff" * 1000)
     with pytest.raises(ExportError, match=r"x\.onnx"):
         read_u2net_onnx(tmp_path / "x.onnx", U2NETP)
 
 
 def test_missing_unknown_and_misshapen_arrays(folded: Arrays) -> None:
-    """The first missing, unknown or misshapen array is named."""
     shapes = {name: value.shape for name, value in folded.items()}
     check_state(folded, shapes, what="x")
     with pytest.raises(ExportError, match=r"1 arrays missing \(first: \['more'\]\)"):
@@ -121,7 +116,6 @@ def test_missing_unknown_and_misshapen_arrays(folded: Arrays) -> None:
 
 
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
-    """An .npz that holds Python objects is refused without running any of them."""
     np.savez(tmp_path / "evil.npz", weight=np.array([print], dtype=object))
     with pytest.raises(ExportError, match="cannot be read as npz"):
         read_arrays(tmp_path / "evil.npz")
@@ -129,7 +123,6 @@ def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.npz", "x.safetensors", "x.pth", "absent.npz"])
 def test_unreadable_files(tmp_path: Path, name: str) -> None:
-    """Garbage, an unknown suffix and a missing file each get one clear sentence."""
     if not name.startswith("absent"):
         (tmp_path / name).write_bytes(b"garbage")
     with pytest.raises(ExportError, match=name):
@@ -137,7 +130,6 @@ def test_unreadable_files(tmp_path: Path, name: str) -> None:
 
 
 def test_values_that_are_not_numbers(tmp_path: Path) -> None:
-    """NaN in the weights is refused by name."""
     np.savez(tmp_path / "x.npz", good=np.ones(2), bad=np.array([np.nan]))
     with pytest.raises(ExportError, match="bad holds a value that is not finite"):
         read_arrays(tmp_path / "x.npz")

@@ -13,7 +13,6 @@ from tests.fuzz.targets import TARGETS
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_fuzzers_found_is_refused_as_documented(name: str) -> None:
-    """The committed files, and what runs on this machine have added."""
     files = corpus.files(name)
     assert files, f"there is no file for {name}"
     for file in files:
@@ -32,7 +31,6 @@ def test_every_target_is_fuzzed() -> None:
 def test_what_reaches_new_code_is_kept_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two inputs that go the same way one; the smallest of all first."""
     monkeypatch.setattr(corpus, "KEPT", tmp_path / "kept")
     monkeypatch.setattr(corpus, "FOUND", tmp_path / "found")
     found = tmp_path / "found" / "child_answer"

@@ -14,7 +14,6 @@ MUTANTS = 2_000
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutants_are_refused_as_documented(name: str) -> None:
-    """Whatever the bytes are, nothing is raised but what the caller expects."""
     target, corpus = TARGETS[name]
     chance = random.Random(name)
     bodies = corpus()

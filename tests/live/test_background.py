@@ -57,7 +57,6 @@ def answer(background: Background, served: ServedModel) -> None:
 
 
 def test_nothing_is_run_while_a_request_is_answered(live: Live, build: Build) -> None:
-    """The replay of the first waits until the second has left."""
     gate = Gate()
     live.beside.selftest = gate
     background = build(start_seconds=1e9)

@@ -155,7 +155,6 @@ def test_the_fastest_candidate_takes_the_place_of_the_first(
 
 
 def test_what_was_opened_to_measure_is_closed(bench: Bench) -> None:
-    """And what served before: nobody pays for the losers."""
     bench.load(FAST + group("slow", seconds=2.0))
     bench.choose()
     assert len(bench.tried.opened) == 8
@@ -173,7 +172,6 @@ def test_a_gain_below_a_tenth_is_no_reason_to_change(bench: Bench) -> None:
 
 
 def test_of_equals_full_precision_and_little_memory_win(bench: Bench) -> None:
-    """Within a twentieth of each other."""
     bench.load(
         group("low", "budget = { mean_difference = 1.0 }", seconds=0.49, resident=10_000_000)
         + group("heavy", seconds=0.5, resident=90_000_000)
@@ -183,7 +181,6 @@ def test_of_equals_full_precision_and_little_memory_win(bench: Bench) -> None:
 
 
 def test_within_its_budget_a_lower_precision_is_chosen(bench: Bench) -> None:
-    """Its quality stands beside its speed."""
     bench.load(group("low", "budget = { mean_difference = 0.5 }", seconds=0.5, off=0.25))
     choice = bench.choose()
     assert choice.group == "low"
@@ -215,7 +212,6 @@ def test_exact_does_not_ask_for_digits_that_the_golden_output_has_not(bench: Ben
 
 
 def test_groups_that_cannot_run_here_say_why(bench: Bench) -> None:
-    """Such as those that want instructions that this processor lacks."""
     bench.load(
         group("bf16", seconds=0.1, refuse="this processor has no fast bfloat16")
         + group("wide", "threads = 3", seconds=0.1)
@@ -228,7 +224,6 @@ def test_groups_that_cannot_run_here_say_why(bench: Bench) -> None:
 
 
 def test_a_system_without_a_process_to_give_is_asked_again(bench: Bench) -> None:
-    """The other candidates are measured meanwhile."""
     bench.load(FAST + group("other", seconds=0.7))
     factory, lacking = bench.tried, [True]
 
@@ -326,7 +321,6 @@ def test_what_was_not_decided_is_measured_again_beside_what_serves(bench: Bench)
 
 @pytest.mark.nightly
 def test_what_stays_undecided_is_left_at_last(bench: Bench) -> None:
-    """A server that is never idle for a run measures no more, and serves what is known."""
     bench.load(group("middling", seconds=0.7) + FAST)
     chooser = bench.chooser()
     assert chooser.choose_one()
@@ -356,7 +350,6 @@ def test_no_more_is_opened_than_fits_beside(bench: Bench) -> None:
 
 
 def test_a_winner_that_does_not_fit_beside_the_first_does_not_take_over(bench: Bench) -> None:
-    """Both exist for a moment."""
     bench.load(FAST)
     chooser = bench.chooser()
     assert chooser.choose_one()
@@ -382,7 +375,6 @@ def test_a_reload_in_the_middle_begins_anew(bench: Bench) -> None:
 
 
 def test_a_model_that_is_unloaded_in_the_middle_stays_unloaded(bench: Bench) -> None:
-    """And leaves no predictor behind."""
     bench.load(FAST)
     chooser = bench.chooser()
     assert chooser.choose_one()
@@ -394,7 +386,6 @@ def test_a_model_that_is_unloaded_in_the_middle_stays_unloaded(bench: Bench) -> 
 
 
 def test_a_winner_that_cannot_take_over_is_a_candidate_no_longer(bench: Bench) -> None:
-    """The next best one is."""
     bench.load(FAST + group("other", seconds=0.7))
     chooser = bench.chooser()
     assert chooser.choose_one()
@@ -409,7 +400,6 @@ def test_a_winner_that_cannot_take_over_is_a_candidate_no_longer(bench: Bench) -
 
 @pytest.mark.slow
 def test_a_default_group_that_keeps_crashing_gives_way(bench: Bench) -> None:
-    """To the first one, and is not chosen again while the server runs."""
     bench.load(FAST + group("other", seconds=0.7))
     chooser = bench.chooser()
     while chooser.choose_one():

@@ -12,7 +12,6 @@ from tests.live.fakes import Live
 
 
 def test_processes_stand_still_while_any_request_is_answered(live: Live) -> None:
-    """From the first that comes to the last that leaves."""
     live.gate.began()
     live.gate.began()
     live.gate.ended()
@@ -39,7 +38,6 @@ def test_nothing_begins_until_the_reply_has_left(live: Live) -> None:
 
 
 def test_the_end_reaches_everyone_who_waits(live: Live) -> None:
-    """A shutdown never waits for an idle moment."""
     live.gate.began()
     ended = threading.Event()
 

@@ -44,14 +44,6 @@ def kept(
     return KeptChoices(path, precision=precision, machine=machine)
 
 
-def test_a_choice_outlives_the_process(files: ModelFiles, path: Path) -> None:
-    """With its reason and what is known of the candidates; the directory is made."""
-    assert kept(path).get(files) is None
-    kept(path).keep(files, CHOICE)
-    assert kept(path).get(files) == replace(CHOICE, by="kept")
-    assert [each.name for each in path.parent.iterdir()] == ["choices.json"]
-
-
 @pytest.mark.parametrize(
     ("machine", "precision", "named"),
     [
@@ -68,7 +60,6 @@ def test_a_foreign_choice_is_ignored_with_one_line(
     named: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The line names what is different; both choices are kept."""
     kept(path).keep(files, CHOICE)
     other = kept(path, machine, precision)
     with caplog.at_level(logging.INFO):
@@ -102,7 +93,6 @@ def test_another_config_or_other_files_are_another_case(files: ModelFiles, path:
 def test_a_damaged_file_is_ignored_and_written_anew(
     files: ModelFiles, path: Path, text: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With one line."""
     path.parent.mkdir()
     path.write_bytes(text)
     choices = kept(path)
@@ -116,7 +106,6 @@ def test_a_damaged_file_is_ignored_and_written_anew(
 def test_a_file_that_cannot_be_written_is_one_warning(
     files: ModelFiles, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As on a read-only root. Choices then last as long as the process."""
     path.parent.parent.joinpath("state").write_text("a file where a directory should be")
     choices = kept(path)
     choices.keep(files, CHOICE)
@@ -141,7 +130,6 @@ def test_servers_share_a_file(files: ModelFiles, path: Path) -> None:
 
 
 def test_the_place_of_the_file(files: ModelFiles, tmp_path: Path) -> None:
-    """As XDG says; a relative path counts as none. `off` keeps nothing on disk."""
     assert default_place({"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "paddlepool/choices.json"
     assert default_place({"XDG_STATE_HOME": "state"}) == (
         Path.home() / ".local/state/paddlepool/choices.json"

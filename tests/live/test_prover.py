@@ -47,7 +47,6 @@ def test_other_outputs_prove_a_group(live: Live) -> None:
 
 
 def test_a_group_that_changes_nothing_is_ineffective(live: Live) -> None:
-    """The same bits in the same time: whatever its switches say."""
     live.beside.seconds = 1.0
     prove_all(live)
     found = effect(live.served)
@@ -56,7 +55,6 @@ def test_a_group_that_changes_nothing_is_ineffective(live: Live) -> None:
 
 
 def test_the_default_group_without_a_base_has_nothing_to_differ_from(live: Live) -> None:
-    """It is the base of the others; nothing is opened for it."""
     assert prove_all(live, which="started") == 1
     assert effect(live.served, "main") == NOTHING_TO_COMPARE
     assert effect(live.served) == UNKNOWN_EFFECT
@@ -122,5 +120,4 @@ def test_runs_that_fail_are_tried_again_later(live: Live) -> None:
 
 
 def test_off_proves_nothing(live: Live) -> None:
-    """And asks nobody for what is served."""
     assert prove_all(live, which="off") == 0

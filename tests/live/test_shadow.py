@@ -51,7 +51,6 @@ def offer(shadow: Shadow, served: ServedModel, *, group: str = "main") -> bool:
 
 
 def test_a_replay_records_time_and_drift(live: Live, build: Build) -> None:
-    """Under the labels of its own group, with the agreement by the task's own measure."""
     live.beside.behaviour = nudged
     shadow = build(agreement_of=lambda info: lambda found, expected: 0.75)
     assert offer(shadow, live.served)
@@ -92,7 +91,6 @@ def test_the_first_axis_of_an_unbatched_model_is_no_batch(
 
 @pytest.mark.parametrize(("draw", "taken"), [(0.09, True), (0.1, False), (0.9, False)])
 def test_the_share_is_drawn(live: Live, build: Build, draw: float, taken: bool) -> None:
-    """A tenth means a tenth."""
     shadow = build(fraction=0.1, draw=lambda: draw)
     assert offer(shadow, live.served) is taken
 
@@ -125,7 +123,6 @@ def test_without_names_the_started_groups_are_shadowed(live: Live, build: Build)
 
 
 def test_a_refused_group_is_not_tried_again(live: Live, build: Build) -> None:
-    """Until its model is loaded again."""
     live.beside.refuse = BackendError("no GPU")
     shadow = build()
     for _ in range(2):
@@ -153,8 +150,6 @@ def test_a_process_that_dies_once_while_it_is_opened_is_no_refusal(
 
 
 def test_a_crash_ends_one_replay(live: Live, build: Build) -> None:
-    """The next one gets a new process."""
-
     def crash(inputs):  # type: ignore[no-untyped-def]
         raise WorkerCrashed("gone")
 
@@ -170,7 +165,6 @@ def test_a_crash_ends_one_replay(live: Live, build: Build) -> None:
 
 
 def test_a_predictor_is_kept_from_replay_to_replay(live: Live, build: Build) -> None:
-    """Opening one takes seconds."""
     shadow = build()
     for _ in range(3):
         offer(shadow, live.served)
@@ -181,7 +175,6 @@ def test_a_predictor_is_kept_from_replay_to_replay(live: Live, build: Build) -> 
 
 
 def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, build: Build) -> None:
-    """Also while one takes the place of another: the least recently run is closed first."""
     model = write_double(tmp_path / "three")
     config = model / "config.toml"
     third = '[[instance_group]]\nname = "third"\nbackend = "fake"\nstart = "on_demand"\n'
@@ -219,7 +212,6 @@ def test_a_predictor_that_grows_is_replaced(live: Live, build: Build) -> None:
 
 
 def test_what_is_no_longer_served_is_forgotten(live: Live, build: Build) -> None:
-    """A reload closes the predictors of the version before, and drops its sample."""
     shadow = build()
     offer(shadow, live.served)
     shadow.replay_one()

@@ -11,7 +11,6 @@ from tests.live.fakes import Live, nudged
 
 
 def test_a_spare_is_proven_before_it_is_used(live: Live) -> None:
-    """A configuration that computes something else is refused, and its process ended."""
     live.beside.selftest = nudged
     with pytest.raises(BackendError, match="self-test"):
         live.predictors.open(live.served, "spare")
@@ -36,7 +35,6 @@ def test_a_shape_is_timed_from_its_second_run_on(live: Live) -> None:
 
 
 def test_a_run_that_a_request_interrupts_has_outputs_and_no_time(live: Live) -> None:
-    """Also when the request has left again before the run ended."""
     shadow = live.predictors.open(live.served, "spare")
     shadow.run(row(1))
 
@@ -52,7 +50,6 @@ def test_a_run_that_a_request_interrupts_has_outputs_and_no_time(live: Live) -> 
 
 
 def test_a_failure_while_closing_is_the_close(live: Live) -> None:
-    """Its process was killed on purpose: no crash to report."""
     shadow = live.predictors.open(live.served, "spare")
 
     def killed(inputs):  # type: ignore[no-untyped-def]

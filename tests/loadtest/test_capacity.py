@@ -20,6 +20,5 @@ def test_a_picture_has_the_size_that_is_asked_for() -> None:
 
 
 def test_the_committed_page_is_that_of_its_figures() -> None:
-    """Nobody has written into it."""
     figures = json.loads(PAGE.with_suffix(".json").read_text("utf-8"))
     assert page(figures) == PAGE.read_text("utf-8")

@@ -68,7 +68,6 @@ def backends_of(factory: FakeFactory) -> Backends:
 
 
 def test_each_published_row_is_measured(tmp_path: Path) -> None:
-    """With a published row for each of the four ways, and the busy machine beside them."""
     files = with_int8(tmp_path, backend="openvino")
     backends = backends_of(FakeFactory())
     found = measure_u2netp(files, backends, requests=3, cores=2, tick=lambda: None)

@@ -63,7 +63,6 @@ def post(path: str, size: int = 2) -> bytes:
 
 
 def test_each_request_ends_with_its_status(port: int) -> None:
-    """Large bodies in both directions; a connection is used again."""
     ended = arrivals(port, post("/200", LARGE), rate=20, seconds=0.5)
     assert [each.status for each in ended] == [200] * 10
     assert sum(Handler.connections.values()) == 10

@@ -1,6 +1,5 @@
 """BERT against Hugging Face transformers, alone against in a batch, oneDNN against native."""
 
-import itertools
 import json
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from app.export.program import save_program
 from app.export.weights.bert import read_bert_directory
 from app.networks import build
 from app.networks.saved import load_parameters
-from tests.networks.conftest import FIXTURES, Open
+from tests.networks.conftest import FIXTURES
 
 pytestmark = pytest.mark.paddle
 LIMIT = 1e-4
@@ -59,7 +58,6 @@ def save_bert(network: paddle.nn.Layer, directory: Path) -> None:
 
 
 def test_golden_logits_of_transformers() -> None:
-    """The logits equal those that transformers gave for the committed random BERT."""
     with np.load(TINY / "expected.npz", allow_pickle=False) as golden:
         ids, mask, expected = (golden[k] for k in ("input_ids", "attention_mask", "logits"))
     assert np.abs(expected - logits(served(TINY), ids, mask)).max() <= LIMIT
@@ -67,7 +65,6 @@ def test_golden_logits_of_transformers() -> None:
 
 
 def test_padding_is_ignored() -> None:
-    """What stands in padded positions does not move the logits."""
     network = served(TINY)
     ids, mask = texts([7, 12], vocabulary=76, width=16)
     noisy = np.where(mask == 1, ids, 9)
@@ -110,20 +107,6 @@ def test_the_served_version_is_the_exported_form(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == (TRAINED / name).read_bytes()
 
 
-@pytest.mark.parametrize("onednn", [True, False], ids=["onednn", "native"])
-def test_alone_and_in_every_batch(program: Path, open_program: Open, onednn: bool) -> None:
-    """A text has the same logits alone and in every batch of every order of its neighbours."""
-    run = open_program(program, onednn=onednn)
-    ids, mask = texts([3, 9, 15, 16], vocabulary=76, width=16)
-    alone = np.concatenate([run(ids[i : i + 1], mask[i : i + 1])[0] for i in range(4)])
-    for size in (2, 3, 4):
-        for rows in itertools.permutations(range(4), size):
-            batch = list(rows)
-            assert np.abs(run(ids[batch], mask[batch])[0] - alone[batch]).max() <= LIMIT, rows
-    wider = [np.pad(part, ((0, 0), (0, 16))) for part in (ids, mask)]
-    assert np.abs(run(*wider)[0] - alone).max() <= LIMIT, "the next length bucket"
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -138,7 +121,6 @@ def test_alone_and_in_every_batch(program: Path, open_program: Open, onednn: boo
 def test_configurations_that_are_not_plain_bert(
     tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
-    """A directory whose configuration we would compute wrongly is refused by name."""
     from app.contracts.errors import ExportError
 
     config = json.loads((TINY / "config.json").read_text("utf-8")) | change

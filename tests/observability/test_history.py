@@ -72,7 +72,6 @@ def test_intervals_are_told_once_they_are_over(history: History, clock: ManualCl
 
 
 def test_an_hour_is_all_that_is_kept(history: History, clock: ManualClock) -> None:
-    """However long the server lives, and though every interval has runs."""
     for _ in range(2 * INTERVALS):
         history.ran(ONE, 0.01)
         clock.advance(INTERVAL_SECONDS)

@@ -103,7 +103,6 @@ def test_a_quantile_read_from_a_histogram_is_right_to_15_percent() -> None:
 
 
 def test_the_engine_may_report_to_it(metrics: Metrics) -> None:
-    """It is the observer that the engine's port describes."""
     observer: EngineObserver = metrics
     observer.batch_done(model="u2netp", version=3, group="onednn", rows=2, seconds=0.2)
     observer.restarted(model="u2netp", group="onednn", reason=Restart.CRASHED)
@@ -153,7 +152,6 @@ def test_counters_of_alerts_exist_before_their_first_event(metrics: Metrics) -> 
 
 
 def test_an_idle_scrape_is_small_and_cheap(capsys: pytest.CaptureFixture[str]) -> None:
-    """With every instance group of the repository's models: series, bytes and processor time."""
     metrics = Metrics(build={"version": "1", "paddle": "2", "onednn": "3", "cpu_flags": "avx2"})
     gauges = []
     for path in (ROOT / "model_repo").glob("*/config.toml"):

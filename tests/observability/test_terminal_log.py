@@ -54,7 +54,6 @@ def test_the_start_ends_with_where_to_go() -> None:
 
 
 def test_a_request_is_one_line() -> None:
-    """What was asked, what came of it, who answered, and the id to look for."""
     form = TerminalLines(colour=False)
     line = said(form, "request", name="paddlepool.access", **REQUEST)
     assert line == "200  POST /segment  132.45 ms  u2netp@2 onednn  3057adea88f0e8c7"

@@ -72,7 +72,6 @@ def trace_id(span: ReadableSpan) -> str:
 
 
 def test_a_request_continues_the_trace_it_was_given(memory: Memory) -> None:
-    """Its parent is the caller's span, and the vendors' own words are kept."""
     root = memory.root(("traceparent", GIVEN), ("tracestate", "a=1"), ("tracestate", "b=2"))
     assert (trace_id(root), root.kind) == (TRACE, SpanKind.SERVER)
     assert root.parent is not None
@@ -111,7 +110,6 @@ def test_any_other_context_is_ignored(
 
 @pytest.mark.parametrize("state", ["x" * 513, "=,=", "a=1," * 40], ids=["long", "broken", "many"])
 def test_a_bad_tracestate_costs_only_itself(memory: Memory, state: str) -> None:
-    """The trace is continued without it."""
     root = memory.root(("traceparent", GIVEN), ("tracestate", state))
     assert trace_id(root) == TRACE
     assert root.parent is not None
@@ -155,7 +153,6 @@ def test_stages_are_spans_at_their_times(memory: Memory) -> None:
 
 
 def test_a_request_that_is_not_sampled_has_no_stages() -> None:
-    """And still an id, which its log lines tell."""
     memory = Memory(sampler=ALWAYS_OFF)
     request = memory.request(("traceparent", GIVEN))
     observer = memory.tracing.observing(Metrics(build={}))
@@ -186,7 +183,6 @@ class Collector(SpanExporter):
 
 
 def test_a_collector_that_is_down_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """However long it lasts, with the reason; and one when it is back, with what was lost."""
     collector = Collector()
     delivery = Delivery(collector)
     with caplog.at_level(logging.INFO):
@@ -207,7 +203,6 @@ def test_a_collector_that_is_down_is_one_line(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_collector_that_hangs_does_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left to be sent has its seconds at the end."""
     monkeypatch.setattr("app.observability.tracing.FAREWELL_SECONDS", 0.05)
     collector, provider = Collector(), TracerProvider(shutdown_on_exit=False)
     collector.stuck.clear()

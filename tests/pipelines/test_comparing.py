@@ -40,7 +40,6 @@ def test_pictures_become_the_networks_input(tmp_path: Path) -> None:
 
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:
-    """A file that is missing, that is no picture, or that is no text."""
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -65,7 +64,6 @@ def masks(*rows: tuple[float, ...]) -> Tensors:
 
 
 def test_masks_agree_by_intersection_over_union() -> None:
-    """After stretching, at one half; two masks of one shade agree."""
     task = task_of("u2netp")
     left = masks((1.0, 1.0), (0.0, 0.0))
     assert task.agreement(left, left) == 1.0

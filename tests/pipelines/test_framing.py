@@ -71,7 +71,6 @@ def test_what_is_transparent_colours_nothing() -> None:
 @pytest.mark.parametrize("fit", ["cover", "contain"])
 @pytest.mark.parametrize("size", [(1, 1), (1, 999), (999, 1), (7, 3), (640, 481)])
 def test_any_background_fits_any_canvas(fit: str, size: tuple[int, int]) -> None:
-    """Also one pixel, and lines that are a thousand times as long as wide."""
     for channels in (3, 4):
         picture = np.full((*size, channels), 200, np.uint8)
         for height, width in ((1, 1), (5, 300), (300, 5), (64, 64)):

@@ -19,7 +19,6 @@ def scene_of(options: dict[str, str], background: bytes | None = None) -> Scene:
 
 
 def test_nothing_asked_for_leaves_the_picture_as_it_is() -> None:
-    """The defaults: no background, no margins, the subject where it is, no shadow."""
     assert scene_of({}) == Scene()
     assert read_options(b"x", {}).background is None
 
@@ -28,7 +27,6 @@ def test_nothing_asked_for_leaves_the_picture_as_it_is() -> None:
     ("options", "expected"),
     [
         (COMPOSITE | {"bg_blur": "0.5%"}, {"bg_blur": 0.5}),
-        (COMPOSITE | {"bg_blur": "10%"}, {"bg_blur": 10.0}),
         (CROP | {"crop_margin": "30px"}, {"margins": ((30, "px"),) * 4}),
         (CROP | {"crop_margin": "10%"}, {"margins": ((10, "%"),) * 4}),
         (
@@ -43,7 +41,6 @@ def test_nothing_asked_for_leaves_the_picture_as_it_is() -> None:
         ({"scale": "80%"}, {"scale": 80.0, "position": (50.0, 50.0)}),
         ({"scale": "80%", "position": "original"}, {"scale": 80.0}),
         ({"position": "center"}, {"position": (50.0, 50.0)}),
-        ({"position": "25%"}, {"position": (25.0, 25.0)}),
         ({"position": "0% 100%"}, {"position": (0.0, 100.0)}),
         ({"shadow": "none"}, {}),
         ({"shadow": "drop"}, {"shadow": 0.5}),
@@ -51,7 +48,6 @@ def test_nothing_asked_for_leaves_the_picture_as_it_is() -> None:
     ],
 )
 def test_options_are_read_in_their_units(options: dict[str, str], expected: dict[str, Any]) -> None:
-    """Percent and pixels, one value or several; a scaled subject stands in the middle."""
     assert scene_of(options) == Scene(**expected)
 
 
@@ -59,7 +55,6 @@ def test_options_are_read_in_their_units(options: dict[str, str], expected: dict
     ("options", "background", "says"),
     [
         ({}, b"y", "bg_image needs output=composite"),
-        ({"output": "mask"}, b"y", "bg_image needs output=composite"),
         (COMPOSITE | {"bg_fit": "cover"}, None, "bg_fit needs bg_image"),
         (COMPOSITE | {"bg_fit": "fill"}, b"y", "cover, contain"),
         ({"bg_blur": "2%"}, None, "bg_blur needs output=composite"),
@@ -69,16 +64,11 @@ def test_options_are_read_in_their_units(options: dict[str, str], expected: dict
         (COMPOSITE | {"bg_blur": "10.1%"}, None, "received 10.1%"),
         ({"crop_margin": "10px"}, None, "crop_margin needs crop=true"),
         (CROP | {"crop_margin": "501px"}, None, "received 501px"),
-        (CROP | {"crop_margin": "50.5%"}, None, "received 50.5%"),
         (CROP | {"crop_margin": "1.5px"}, None, "whole pixels"),
-        (CROP | {"crop_margin": "-1px"}, None, "0px to 500px"),
         (CROP | {"crop_margin": "10"}, None, "0px to 500px"),
-        (CROP | {"crop_margin": ""}, None, "0 values"),
         (CROP | {"crop_margin": "1px 2px 3px"}, None, "3 values"),
         (CROP | {"crop_margin": "1px " * 5}, None, "more than 4 values"),
         ({"scale": "9%"}, None, "received 9%"),
-        ({"scale": "101%"}, None, "received 101%"),
-        ({"scale": "0.5"}, None, "original or 10% to 100%"),
         ({"scale": "nan%"}, None, "original or 10% to 100%"),
         ({"scale": "٥٠%"}, None, "original or 10% to 100%"),
         ({"position": "left"}, None, "original, center or 0% to 100%"),
@@ -89,20 +79,17 @@ def test_options_are_read_in_their_units(options: dict[str, str], expected: dict
         ({"shadow_opacity": "50"}, None, "shadow_opacity needs shadow=drop"),
         ({"shadow": "drop", "shadow_opacity": "0"}, None, "received 0"),
         ({"shadow": "drop", "shadow_opacity": "101"}, None, "received 101"),
-        ({"shadow": "drop", "shadow_opacity": "50%"}, None, "whole number"),
     ],
 )
 def test_nonsense_is_refused_with_the_limit_and_what_came(
     options: dict[str, str], background: bytes | None, says: str
 ) -> None:
-    """Wrong values and combinations that mean nothing."""
     with pytest.raises(InvalidParameter) as caught:
         scene_of(options, background)
     assert says in caught.value.message
 
 
 def test_a_refusal_does_not_repeat_what_the_client_wrote() -> None:
-    """Whatever stands in a parameter stays out of the reply."""
     for name in ("bg_blur", "crop_margin", "scale", "position", "shadow", "shadow_opacity"):
         options = COMPOSITE | CROP | {"shadow": "drop"} | {name: "<script>secret"}
         with pytest.raises(InvalidParameter) as caught:

@@ -39,7 +39,6 @@ def lie(meta: Mapping[str, Any], _arrays: Tensors, _descriptors: object) -> stag
 def test_an_answer_that_is_refused_costs_the_process(
     stage: str,
 ) -> None:
-    """Every stage has a check, and its request gets an error of the server's."""
     reasons: list[str] = []
     pool = CodecPool(count=1, wall_seconds=60.0, on_restart=reasons.append)
     codecs = Codecs(pool=pool, pictures=PictureStore(budget=1 << 30))
@@ -57,7 +56,6 @@ def test_an_answer_that_is_refused_costs_the_process(
 
 @pytest.mark.parametrize("pixels", [-5, 0, 101])
 def test_a_background_has_pixels_within_the_limit(pixels: int) -> None:
-    """They are charged to a quota."""
     good = {"shape": [5, 6, 3], "pixels": 30, "seconds": 0.1}
     check_background(ASKED, good, {})
     with pytest.raises(ValueError, match="pixels"):

@@ -31,7 +31,6 @@ def discs() -> Floats:
 def test_alpha_is_as_if_the_model_were_fitted_everywhere(
     height: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only roundings differ from a filter for which nothing is settled."""
     pixels, mask = picture(height, width), discs()
     alpha = guided.guided_alpha(pixels, mask)
 
@@ -47,6 +46,5 @@ def test_alpha_is_as_if_the_model_were_fitted_everywhere(
 @pytest.mark.parametrize("value", [0.0, 1.0])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 900), (700, 500)])
 def test_a_flat_mask_stays_flat(shape: tuple[int, int], value: float) -> None:
-    """There is nothing to fit, and nothing is."""
     alpha = guided.guided_alpha(picture(*shape), np.full((320, 320), value, np.float32))
     assert np.array_equal(np.full(shape, round(255 * value)), alpha)

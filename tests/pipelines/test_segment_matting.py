@@ -63,7 +63,6 @@ def test_hair_is_nearer_to_the_truth_than_guided() -> None:
 
 
 def test_a_sharp_edge_is_as_good_as_guided() -> None:
-    """Where the guided mask rises at once, its value stays."""
     truth = disc(480, fur=1)
     picture, mask = seen(truth)
     guided = off(guided_alpha(picture, mask), truth)
@@ -106,7 +105,6 @@ def test_whatever_the_picture_and_mask_only_the_band_differs_from_guided(
 @pytest.mark.parametrize("value", [0.0, 1.0])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 900), (700, 500)])
 def test_a_flat_mask_stays_flat(shape: tuple[int, int], value: float) -> None:
-    """There is no band, and nothing is solved."""
     pixels = np.random.default_rng(1).integers(0, 255, (*shape, 3), dtype=np.uint8)
     alpha = matted_alpha(pixels, np.full((320, 320), value, np.float32))
     assert np.array_equal(np.full(shape, round(255 * value)), alpha)

@@ -115,7 +115,6 @@ PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
 
 @pytest.mark.slow
 def test_a_picture_costs_its_caller_the_pixels_it_has(server: Server) -> None:
-    """Those of the upload, whatever the network looks at."""
     spent: list[tuple[str, int]] = []
     with calling("somebody", quota=SimpleNamespace(spend=lambda *each: spent.append(each))):
         server.ask(PHOTO, size="preview")
@@ -123,7 +122,6 @@ def test_a_picture_costs_its_caller_the_pixels_it_has(server: Server) -> None:
 
 
 def test_the_mask_of_a_small_picture_weighs_every_level() -> None:
-    """As Pillow shrinks, which the official masks are made with: nothing thin is skipped."""
     mask = np.zeros((320, 320), np.float32)
     mask[::4] = 1.0
     alpha = matte.plain_alpha(mask, 80, 80)
@@ -170,7 +168,6 @@ def test_a_flat_picture_and_a_flat_mask_give_finite_results(server: Server, leve
 def test_every_output_in_every_format(
     server: Server, output: str, file_format: str, refine: str
 ) -> None:
-    """The result is of the picture's size, in the format and with the channels asked for."""
     result = server.ask(PHOTO, output=output, format=file_format, refine=refine)
     image = Image.open(io.BytesIO(result.image))
     assert image.format == {"png": "PNG", "webp": "WEBP", "jpg": "JPEG"}[file_format]
@@ -239,7 +236,6 @@ def test_the_old_background_is_taken_out_of_the_edges(server: Server, output: st
 
 
 def test_a_translucent_ground_keeps_its_translucency(server: Server) -> None:
-    """Where the foreground is gone, the result is the colour with its own alpha."""
     alpha = pixels_of(server.ask(PHOTO, output="mask", refine="guided"))
     got = pixels_of(server.ask(PHOTO, output="composite", bg_color="#0000ff80"))
     assert got[alpha == 0].tolist()[0] == [0, 0, 255, 128]
@@ -267,7 +263,6 @@ def test_an_uploads_own_transparency_is_kept(server: Server) -> None:
 
 @pytest.mark.parametrize("file_format", ["png", "webp", "jpg"])
 def test_no_metadata_is_copied(server: Server, file_format: str) -> None:
-    """Neither EXIF nor comment nor profile of the upload is in the result."""
     exif = Image.Exif()
     exif[0x010E] = "secret description"
     body = pictures.encoded(
@@ -279,7 +274,6 @@ def test_no_metadata_is_copied(server: Server, file_format: str) -> None:
 
 
 def test_crop_returns_the_foreground_box(server: Server) -> None:
-    """The cropped cut-out is the uncropped one inside the reported box."""
     whole = server.ask(PHOTO)
     cropped = server.ask(PHOTO, crop="true")
     box = whole.box
@@ -295,7 +289,6 @@ def test_crop_returns_the_foreground_box(server: Server) -> None:
 def test_a_threshold_makes_the_mask_binary(
     server: Server, threshold: str, levels: set[int]
 ) -> None:
-    """Opaque from the threshold on, nothing between."""
     photo = pictures.encoded(pictures.photo(320, 320), "PNG")  # the mask's peak stays as it is
     soft = pixels_of(server.ask(photo, output="mask"))
     hard = pixels_of(server.ask(photo, output="mask", threshold=threshold))
@@ -316,7 +309,6 @@ def test_a_size_is_a_most_of_pixels(server: Server, size: str) -> None:
 
 
 def test_labels_are_the_masks_pixels(server: Server) -> None:
-    """Beside the file, row by row, and only where they are asked for."""
     asked = server.run(read_options(PHOTO, {"output": "mask", "threshold": "0.5"}, labels=True))
     assert asked.labels == pixels_of(asked).tobytes()
     assert server.ask(PHOTO, output="mask", threshold="0.5").labels is None
@@ -385,7 +377,6 @@ def test_a_webp_wider_than_webp_can_be_is_refused(server: Server) -> None:
 
 
 def test_nothing_leaks_on_any_way_out(server: Server) -> None:
-    """Errors, cancellations and passed deadlines leave no descriptor and no byte behind."""
     before = open_descriptors()
 
     async def ask(attempt: int, answered: asyncio.Event) -> None:
@@ -425,7 +416,6 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
 
 
 def test_a_full_picture_budget_is_overload() -> None:
-    """When decoded pictures hold all memory allowed, the next is refused and leaves nothing."""
     codecs = Codecs(pool=CodecPool(count=1), pictures=PictureStore(budget=100_000))
     try:
         pipeline = open_pipeline(INFO, codecs=codecs)
@@ -452,6 +442,5 @@ def test_a_full_picture_budget_is_overload() -> None:
     ids=["size", "input", "output", "unknown-parameter", "zero-deviation"],
 )
 def test_a_model_that_does_not_fit_the_task_is_refused(server: Server, info: Any) -> None:
-    """The refusal comes at load, from the shapes and the configuration."""
     with pytest.raises(ConfigError):
         open_pipeline(info, codecs=server.codecs)

@@ -11,7 +11,6 @@ from app.pipelines.segment.router import read_accept
 
 
 def test_the_defaults_are_a_guided_full_size_png_cutout() -> None:
-    """Nothing asked for."""
     assert read_options(b"x", {}) == SegmentRequest(
         body=b"x",
         output="cutout",
@@ -25,7 +24,6 @@ def test_the_defaults_are_a_guided_full_size_png_cutout() -> None:
 
 
 def test_a_mask_is_not_refined_unless_asked() -> None:
-    """The default mask is the network's own."""
     assert read_options(b"x", {"output": "mask"}).refine == "none"
     assert read_options(b"x", {"output": "mask", "refine": "guided"}).refine == "guided"
 
@@ -34,13 +32,10 @@ def test_a_mask_is_not_refined_unless_asked() -> None:
     ("options", "says"),
     [
         ({"output": "matte"}, "cutout, mask, composite"),
-        ({"format": "gif"}, "png, webp"),
         ({"format": "jpg"}, "png, webp for output=cutout"),
         ({"format": "jpg", "output": "mask"}, "png, webp for output=mask"),
-        ({"size": "huge"}, "full, preview"),
         ({"crop": "yes"}, "true, false"),
         ({"refine": "closed"}, "none, guided, matting"),
-        ({"threshold": "half"}, "0 to 1"),
         ({"threshold": "1.01"}, "1.01"),
         ({"threshold": "-0.01"}, "-0.01"),
         ({"threshold": "nan"}, "0 to 1"),
@@ -53,7 +48,6 @@ def test_a_mask_is_not_refined_unless_asked() -> None:
 def test_a_wrong_option_is_refused_with_what_is_accepted(
     options: dict[str, str], says: str
 ) -> None:
-    """The message names the option's values; nothing that does not exist is offered."""
     with pytest.raises(InvalidParameter) as caught:
         read_options(b"x", options)
     assert says in caught.value.message
@@ -73,8 +67,6 @@ def test_a_wrong_option_is_refused_with_what_is_accepted(
         ("#ff", None),
         ("ff8000", None),
         ("#ggg", None),
-        ("", None),
-        ("#", None),
         ("#１２３", None),
     ],
 )
@@ -90,9 +82,7 @@ def test_colours_are_read_as_css_writes_them(
     [
         ("", (False, None)),
         ("*/*", (False, None)),
-        ("image/*", (False, None)),
         ("application/json", (True, None)),
-        ("application/json, */*", (True, None)),
         ("image/webp", (False, "webp")),
         ("image/png, image/webp", (False, "png")),
         ("image/png;q=0.5, image/webp;q=0.9", (False, "webp")),
@@ -100,10 +90,8 @@ def test_colours_are_read_as_css_writes_them(
         ("image/webp, */*;q=0.8", (False, "webp")),
         ("image/webp;q=0.1, */*;q=0.8", (False, None)),
         ("image/jpeg", (False, "jpg")),
-        ("text/html", (False, None)),
         ("application/json;q=0", (False, None)),
         ("application/json;q=nonsense", (False, None)),
-        ("application/json;q=inf", (False, None)),
         ("image/webp," * 10_000, (False, "webp")),
     ],
 )

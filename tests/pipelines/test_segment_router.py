@@ -47,14 +47,12 @@ def assert_refused(response: httpx.Response, status: int, code: str, says: str =
     "kind", ["image/jpeg", "image/*", "IMAGE/PNG; q=1", "application/octet-stream"]
 )
 def test_the_picture_may_be_the_body(server: Doors, kind: str) -> None:
-    """Any picture type, whatever the bytes are."""
     assert raw(server, content_type=kind).content == b"encoded"
     assert server.plane.picture.body == PICTURE
 
 
 @pytest.mark.parametrize("where", ["query", "form"])
 def test_parameters_stand_in_the_query_or_in_the_form(server: Doors, where: str) -> None:
-    """All of them, in both places."""
     fields = {
         "output": "composite",
         "format": "jpg",
@@ -102,7 +100,6 @@ def test_parameters_stand_in_the_query_or_in_the_form(server: Doors, where: str)
 
 
 def test_the_reply_carries_the_picture_and_where_it_came_from(server: Doors) -> None:
-    """Every header of the contract."""
     response = raw(server, "?output=mask")
     assert response.status_code == 200
     expected = {
@@ -123,7 +120,6 @@ def test_the_reply_carries_the_picture_and_where_it_came_from(server: Doors) -> 
 
 
 def test_json_is_sent_where_accept_asks_for_it(server: Doors) -> None:
-    """All that the headers say, and the picture in base64."""
     response = raw(server, accept="application/json")
     assert response.json() == {
         "width": 3,
@@ -169,7 +165,6 @@ def test_a_large_picture_becomes_json_beside_the_event_loop() -> None:
 def test_a_wrong_parameter_is_refused(
     server: Doors, query: str, fields: dict[str, str], says: str
 ) -> None:
-    """422 with what is accepted, without what was sent, and before anything runs."""
     assert_refused(form(server, query, fields), 422, "invalid_parameter", says)
     assert not server.plane.payloads
 
@@ -194,7 +189,6 @@ def test_a_request_without_a_picture_is_told_how_to_send_one(server: Doors) -> N
     "kind", ["application/json", "text/plain", "application/x-www-form-urlencoded"]
 )
 def test_other_bodies_are_unsupported(server: Doors, kind: str) -> None:
-    """415 and how to do it right."""
     assert_refused(
         raw(server, content_type=kind), 415, "unsupported_media_type", "multipart/form-data"
     )
@@ -241,7 +235,6 @@ def test_a_second_picture_that_nobody_chose_is_none(server: Doors, field: str, f
 
 @pytest.mark.parametrize("field", ["bg_image", "bg_image_file"])
 def test_a_form_may_have_a_second_picture(server: Doors, field: str) -> None:
-    """It is handed on unopened; the order of the two does not matter."""
     files = [(field, ("b", b"second")), ("image_file", ("a", PICTURE))]
     response = server.post("/segment?output=composite", files=files)
     assert response.status_code == 200, response.text
@@ -330,7 +323,6 @@ def test_the_client_declares_the_same_options(server: Doors) -> None:
 
 @pytest.mark.parametrize("name", ["refine", "colours", "size"])
 def test_the_page_offers_each_word_of_an_option(name: str) -> None:
-    """The empty value stands for the default."""
     page = (STATIC / "demo" / "index.html").read_text("utf-8")
     [select] = re.findall(rf'<select id="{name}">(.*?)</select>', page, re.S)
     offered = set(re.findall(r'<option value="(\w+)"', select))

@@ -59,7 +59,6 @@ def asked(
 
 
 def test_the_foreground_stands_before_the_second_picture(server: Server) -> None:
-    """Covered: the subject as it was, and around it the middle of the second picture."""
     result = pixels_of(asked(server, BACKGROUND, output="composite"))
     expected = np.asarray(pictures.corners(640, 320))[:, 160:480].copy()
     expected[100:180, 120:160] = (250, 200, 0)
@@ -78,7 +77,6 @@ def test_a_contained_picture_leaves_the_colour_around_it(server: Server) -> None
 
 @pytest.mark.parametrize("orientation", [3, 6, 8])
 def test_the_second_picture_is_turned_upright(server: Server, orientation: int) -> None:
-    """By its own EXIF orientation: its red quarter is at the top left."""
     background = pictures.turned(orientation, "PNG")
     result = pixels_of(asked(server, background, output="composite"))
     assert [result[y, x].tolist() for y, x in ((5, 5), (5, 310), (310, 5), (310, 310))] == [
@@ -114,7 +112,6 @@ def test_the_subject_is_scaled_and_placed(server: Server, output: str) -> None:
 
 
 def test_a_moved_subject_on_its_own_blurred_background(server: Server) -> None:
-    """The background has no yellow left where the subject was."""
     options = {"output": "composite", "bg_blur": "2%", "position": "0% 0%"}
     result = pixels_of(asked(server, None, **options)).astype(int)  # type: ignore[arg-type]
     assert (result[:80, :40] == (250, 200, 0)).all()
@@ -137,8 +134,6 @@ def test_a_shadow_lies_under_the_subject_and_over_the_ground(server: Server) -> 
 
 
 def test_without_a_foreground_there_is_only_the_background(server: Server) -> None:
-    """Nothing to crop, to move, or to throw a shadow; the whole canvas is the second picture."""
-
     def network(tensor: Array) -> Array:
         return np.zeros((1, 1, 320, 320), np.float32)
 
@@ -168,7 +163,6 @@ HOSTILE = [
 def test_a_hostile_second_picture_gets_the_errors_of_the_first(
     server: Server, hostile: bytes, error: type[InputError]
 ) -> None:
-    """The same class, words, limit and number, with the name of the picture they are about."""
     before = open_descriptors()
     with pytest.raises(error) as first:
         asked(server, body=hostile)

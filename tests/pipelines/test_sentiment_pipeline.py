@@ -137,7 +137,6 @@ def at_once(call: Coroutine[Any, Any, T]) -> T:
 
 
 def test_texts_cost_their_caller_one_each(pipeline: SentimentPipeline) -> None:
-    """However many requests they come in."""
     spent: list[tuple[str, int]] = []
     with calling("somebody", quota=SimpleNamespace(spend=lambda *each: spent.append(each))):
         classify(pipeline, ["one", "two", "three"])
@@ -167,7 +166,6 @@ def test_a_text_is_padded_to_the_smallest_bucket_that_holds_it(
 
 @pytest.mark.parametrize(("characters", "truncated"), [(126, False), (127, True), (2_000, True)])
 def test_truncation_is_told(pipeline: SentimentPipeline, characters: int, truncated: bool) -> None:
-    """T1: a text of more tokens than the model reads says so; one that just fits does not."""
     [result] = classify(pipeline, ["难" * characters])
     assert (truncated, 128, 0) == (result.truncated, result.tokens, result.padding)
 
@@ -257,7 +255,6 @@ def test_a_wrong_number_of_logits_is_refused(pipeline: SentimentPipeline) -> Non
 
 
 def test_labels_come_best_first_with_their_chinese_names() -> None:
-    """Equal scores keep the order of the labels."""
     [ranked] = rank(np.array([[0.1, 0.4, 0.1, 0.1, 0.2, 0.1]]), labels=LABELS, labels_zh=LABELS_ZH)
     assert [s.label for s in ranked] == ["happy", "sad", "angry", "neutral", "surprise", "fear"]
     assert [s.label_zh for s in ranked[:2]] == ["快乐", "悲伤"]
@@ -300,7 +297,6 @@ def test_more_waiting_requests_than_allowed_are_refused_at_once(info: ModelInfo)
 
 
 def test_a_short_text_is_tokenised_at_once(info: ModelInfo) -> None:
-    """It waits for no thread, not even when all are busy; a long one does."""
     gate = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(gate.wait)
@@ -355,7 +351,6 @@ def test_a_request_past_its_deadline_is_not_tokenised(info: ModelInfo, texts: li
 def test_wrong_parameters_name_the_fault(
     info: ModelInfo, executor: ThreadPoolExecutor, change: dict[str, Any], message: str
 ) -> None:
-    """A model that has other tensors or a wrong config.toml does not load, and it says why."""
     if not {"inputs", "outputs"} & change.keys():
         change = {"parameters": PARAMETERS | change}
     wrong = ModelInfo(directory=info.directory, **change)
@@ -367,7 +362,6 @@ def test_wrong_parameters_name_the_fault(
 def test_a_missing_or_damaged_tokenizer_is_a_config_error(
     info: ModelInfo, executor: ThreadPoolExecutor, content: str | None
 ) -> None:
-    """And the message names the file, not the library's words or the machine's paths."""
     path = info.directory / "tokenizer.json"
     path.unlink() if content is None else path.write_text(content, "utf-8")
     with pytest.raises(ConfigError, match=r"^tokenizer.json of emotion is not a tokenizer$"):

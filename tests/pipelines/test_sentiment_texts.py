@@ -27,13 +27,9 @@ def test_one_character_more_is_refused_with_both_numbers() -> None:
     [
         pytest.param("", id="nothing"),
         pytest.param(" \t\r\n\v\f", id="ascii white space"),
-        pytest.param("\u3000\u3000", id="ideographic space"),
-        pytest.param("\u200b", id="zero-width space"),
-        pytest.param("\ufeff", id="byte order mark"),
         pytest.param("\u00a0\u2003\u2028\u2029\u0085", id="other spaces"),
         pytest.param("\u200d\u200c\u2060", id="joiners"),
         pytest.param("\u202e\u2066\u2069\u061c", id="bidi marks"),
-        pytest.param("\u00ad", id="soft hyphen"),
         pytest.param("\u3164\uffa0\u115f", id="hangul fillers"),
         pytest.param("\u2800", id="blank braille"),
         pytest.param("\ufe0f\U000e0100", id="variation selectors"),
@@ -56,13 +52,9 @@ def test_a_text_without_a_visible_character_is_empty(text: str) -> None:
         pytest.param("你\u200b好", id="zero-width inside"),
         pytest.param("مرحبا بالعالم", id="right to left"),
         pytest.param("👩‍👩‍👧‍👦", id="emoji joined"),
-        pytest.param("❤️", id="emoji with a variation selector"),
         pytest.param("Z̸̡̢̛̗̘̙͔͎͖͋͛͐͑̈́͒͝͠a̶l̷g̶o̴", id="zalgo"),
-        pytest.param("\ue000\uf8ff", id="private use"),
-        pytest.param(".", id="one full stop"),
         pytest.param("𠀀", id="beyond the BMP"),
     ],
 )
 def test_odd_but_visible_text_is_accepted(text: str) -> None:
-    """T4: strange is not wrong."""
     check_texts([text], limits=LIMITS)

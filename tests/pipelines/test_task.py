@@ -37,12 +37,10 @@ def build(pipeline: str | None) -> Pipeline | None:
 def test_a_pipeline_is_built_by_the_task_its_model_names(
     task: str | None, built: str | None
 ) -> None:
-    """A model without a task has none."""
     assert build(task) == built
 
 
 def test_an_unknown_pipeline_is_a_configuration_error() -> None:
-    """It names what there is."""
     with pytest.raises(ConfigError, match="'translate', there are toy"):
         build("translate")
 
@@ -52,7 +50,6 @@ class Twice(BaseModel):
 
 
 def test_a_setting_is_declared_once() -> None:
-    """Not by the server and a task, nor by two tasks."""
     with pytest.raises(ValueError, match="Twice and Settings both declare port"):
         settings_class([replace(TOY, settings=Twice)])
     with pytest.raises(ValueError, match="both declare segment_max_bytes"):
@@ -60,7 +57,6 @@ def test_a_setting_is_declared_once() -> None:
 
 
 def test_a_codec_process_does_not_load_the_declaration() -> None:
-    """It opens hostile bytes, and has no use for settings, HTTP or the network's framework."""
     program = """
 import sys
 import app.pipelines.segment.stages

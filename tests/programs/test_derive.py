@@ -60,7 +60,6 @@ def double(tmp_path: Path) -> ModelFiles:
 def test_a_transformer_gets_its_int8_program(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without data; checked against the reference, published, and run by both engines."""
     repository = without_programs(MODELS / "emotion", "1", tmp_path)
     assert main(["derive", "emotion", "--repository", str(tmp_path)]) == 0
     assert "emotion/1: program int8 added; mean difference 0.0" in capsys.readouterr().out
@@ -118,8 +117,6 @@ def test_a_published_version_gets_a_program(double: ModelFiles, tmp_path: Path) 
 
 
 def test_a_program_that_computes_something_else_is_refused(double: ModelFiles) -> None:
-    """With the figures and the limits, and before it is published."""
-
     def wrong(inputs: Tensors) -> Tensors:
         return {"y": np.asarray(inputs["x"]) * 3}
 

@@ -123,7 +123,6 @@ def pictures(folder: Path, count: int) -> Path:
 def test_what_cannot_be_read_is_named_before_the_search(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also of the files that are kept for the check, which comes after minutes of measuring."""
     published(tmp_path / "models", matte("a.weight", "b.weight"))
     data = pictures(tmp_path / "data", 12)
     (data / "00.jpg").unlink()

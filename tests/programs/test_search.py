@@ -71,7 +71,6 @@ def test_the_planted_layer_is_found() -> None:
 
 
 def test_nothing_stays_float_where_nothing_collapses() -> None:
-    """One program is measured, and taken."""
     pytest.importorskip("openvino")
     network = named(planted(None))
     search = FloatLayers(
@@ -84,7 +83,6 @@ def test_nothing_stays_float_where_nothing_collapses() -> None:
 
 
 def test_what_no_float_layer_mends_is_said_by_its_loss() -> None:
-    """Every layer that loses anything is tried, and the loss is above the budget."""
     network = named(planted("middle.b"))
     ranges = Ranges(
         activations=(

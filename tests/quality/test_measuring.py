@@ -162,7 +162,6 @@ def test_texts_are_judged_with_and_without_copies_of_training(reader: ServedMode
 
 @pytest.mark.parametrize("content", [b"{", b'{"content": 3, "label": "happy"}', b"\n"])
 def test_a_damaged_split_is_named(reader: ServedModelInfo, content: bytes) -> None:
-    """No traceback from the parser."""
     (reader.directory / "smp2020_ewect" / "virus_eval.jsonl").write_bytes(content)
     with pytest.raises(ConfigError, match=r"virus_eval\.jsonl"):
         SentimentQuality(reader, Source(data=reader.directory))
@@ -181,7 +180,6 @@ def test_a_damaged_split_is_named(reader: ServedModelInfo, content: bytes) -> No
 def test_options_that_make_no_sense_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
-    """Exit code 1 before any predictor starts."""
     write_double(tmp_path)
     assert main(["models", "verify", *options, "--repository", str(tmp_path)]) == 1
     [line] = capsys.readouterr().err.splitlines()
@@ -214,7 +212,6 @@ def figures(iou: float) -> Findings:
 
 
 def test_figures_are_subtracted_and_counts_are_not() -> None:
-    """A count of items belongs to both."""
     [table] = differences(figures(0.9), figures(0.875), base="onednn")
     assert table.title == "Pairs: difference from onednn"
     [(name, (pairs, iou))] = table.rows
@@ -222,7 +219,6 @@ def test_figures_are_subtracted_and_counts_are_not() -> None:
 
 
 def test_outputs_are_compared_run_by_run() -> None:
-    """The mean, the worst run, and what the task itself calls agreement."""
     expected = [{"y": np.array([[0.0, 1.0]])}, {"y": np.array([[1.0, 0.0]])}]
     found = [{"y": np.array([[0.0, 1.0]])}, {"y": np.array([[0.8, 0.2]])}]
     table = compare_outputs(
@@ -243,7 +239,6 @@ def test_outputs_are_compared_run_by_run() -> None:
 def test_a_group_goes_with_quality_and_without_cards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
-    """One line before any predictor starts."""
     write_double(tmp_path)
     assert main(["models", "verify", *options, "--repository", str(tmp_path)]) == 1
     assert f"paddlepool models: {message}" in capsys.readouterr().err

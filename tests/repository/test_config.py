@@ -71,7 +71,6 @@ def test_a_chosen_group_takes_the_threads_of_the_one_before(tmp_path: Path) -> N
     ids=["nothing to begin with", "two judges", "an empty budget", "no such agreement"],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, text: str, named: str) -> None:
-    """With the key."""
     with pytest.raises(ConfigError, match=named):
         loaded(tmp_path, 'default_group = "auto"\n' + text)
 

@@ -38,7 +38,6 @@ def version(tmp_path: Path) -> Path:
 
 
 def test_a_manifest_lists_derived_programs(version: Path) -> None:
-    """With all that is known of each; the reference has no name."""
     write_manifest(version, format=2, programs=[INT8])
     manifest = read_manifest(version)
     [derived] = manifest.programs
@@ -55,7 +54,6 @@ def test_a_manifest_lists_derived_programs(version: Path) -> None:
 
 
 def test_format_1_still_loads(version: Path) -> None:
-    """It has the reference alone."""
     write_manifest(version, format=1)
     assert read_manifest(version).programs == ()
 
@@ -88,14 +86,12 @@ def test_format_1_still_loads(version: Path) -> None:
     ],
 )
 def test_contradictions_are_named(version: Path, changes: dict[str, Any], said: str) -> None:
-    """Before anything is opened."""
     write_manifest(version, **changes)
     with pytest.raises(ManifestError, match=said):
         read_manifest(version)
 
 
 def test_a_group_gets_the_program_it_names(version: Path) -> None:
-    """Or a spec that says what is missing: the other groups still serve."""
     write_manifest(version, format=2, programs=[INT8])
     files = ModelRepository(version.parents[1]).read("model", 1)
     named = files.spec(InstanceGroup(name="fast", backend="onnxruntime", program="int8"))

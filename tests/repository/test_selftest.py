@@ -43,7 +43,6 @@ def written(directory: Path, *, x: Array = X, boxes: Array = NONE, tolerance: ob
 
 
 def test_an_output_may_be_empty_along_a_free_axis(tmp_path: Path) -> None:
-    """Then its dtype and shape are the test."""
     test = read_selftest(written(tmp_path), INPUTS, (BOXES,))
     test.check(Answering({"boxes": NONE}), timeout=1)  # type: ignore[arg-type]
     for wrong, described in (
@@ -99,7 +98,6 @@ def npy(shape: str, values: bytes) -> bytes:
 def test_an_archive_is_measured_before_it_is_unpacked(
     content: bytes, kind: int, named: str, tmp_path: Path
 ) -> None:
-    """It is read by the server's own process."""
     tracemalloc.start()
     with pytest.raises(ManifestError, match=named):
         read_selftest(archived(tmp_path, "input.x.npy", content, kind), INPUTS, (BOXES,))
@@ -201,7 +199,6 @@ def test_a_lower_precision_is_judged_by_its_quality() -> None:
 def test_what_exceeds_its_budget_is_refused(
     mask: Array, budget: Mapping[str, float], named: str
 ) -> None:
-    """With the limit and what was found; not a number is within no budget."""
     with pytest.raises(BackendError, match=named):
         judged(budget).check(Answering({"mask": mask.astype(np.float32)}), timeout=1)  # type: ignore[arg-type]
 

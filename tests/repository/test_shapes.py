@@ -40,7 +40,6 @@ def test_each_shape_is_run_smallest_first() -> None:
 def test_a_shape_that_does_not_fit_is_a_configuration_error(
     shapes: dict[str, list[int]], message: str
 ) -> None:
-    """It is found when the model loads, by name, and not by a predictor that refuses it."""
     with pytest.raises(ConfigError, match=message):
         warmup_inputs(config(shapes), SPECS)
 
@@ -76,6 +75,5 @@ def test_another_length_is_told_with_both_sizes() -> None:
 
 @pytest.mark.parametrize("named", ["input_ids.2", "input_ids", "ids.1", "other.1", "input_ids.-1"])
 def test_only_free_axes_of_inputs_can_be_named(named: str) -> None:
-    """The error lists those there are."""
     with pytest.raises(ConfigError, match=r"names '.*', the free axes .* are attention.mask.0, "):
         EqualAxes([("input_ids.1", named)], INPUTS)

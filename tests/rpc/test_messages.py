@@ -71,7 +71,6 @@ def test_the_numbers_are_those_that_clients_use() -> None:
 
 
 def test_every_error_has_a_code() -> None:
-    """Of the table of errors, and of HTTP's own that can be met here."""
     assert set(STATUS.values()) <= set(CODES)
     assert set(HTTP_CODES) - set(CODES) == {405, 431, 505}  # of HTTP alone
 
@@ -82,7 +81,6 @@ tensors = st.lists(st.binary(max_size=300), max_size=4)
 @pytest.mark.slow
 @given(name=st.text(max_size=20), raw=tensors)
 def test_a_message_is_divided_as_it_was_joined(name: str, raw: list[bytes]) -> None:
-    """Without a byte of its tensors being parsed; a reply's are where its parser looks for them."""
     request = MESSAGES["ModelInferRequest"](model_name=name, raw_input_contents=raw)
     head, found = divide(request.SerializeToString(), max_head=HEAD)
     assert [bytes(each) for each in found] == raw
@@ -94,7 +92,6 @@ def test_a_message_is_divided_as_it_was_joined(name: str, raw: list[bytes]) -> N
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_divided_or_refused(message: bytes) -> None:
-    """And what is divided has lost nothing but the marks before its tensors."""
     try:
         head, found = divide(message, max_head=HEAD)
     except InvalidTensor:

@@ -21,7 +21,6 @@ def exposition(*, served: int, model: str | None = None) -> str:
 
 
 def test_every_sample_is_there_with_its_replica() -> None:
-    """As a parser of Prometheus' format reads it: same names, values and labels, one more label."""
     texts = {"a1": exposition(served=1), "b2": exposition(served=2, model="mnist")}
     expected = {
         (sample.name, *sorted((sample.labels | {"replica": name}).items()), sample.value)

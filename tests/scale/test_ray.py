@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import re
 import select
 import subprocess
@@ -34,20 +33,6 @@ def needs_ray(test: Callable[..., None]) -> Callable[..., None]:
     """Each starts Ray, or a process that imports it."""
     reason = "SKIPPED RAY SERVE TESTS: `make .venv-ray/.installed` makes what they need"
     return pytest.mark.nightly(pytest.mark.skipif(not PYTHON.exists(), reason=reason)(test))
-
-
-def python_with_ray(
-    *arguments: str, given: str = "", **environment: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PYTHON, *arguments],
-        input=given,
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
 
 
 def serve_config() -> Any:
@@ -142,19 +127,6 @@ def test_a_request_in_flight_is_answered_before_the_end(
         assert connection.send(asked[-5:]).status == 200
     assert process.wait(PATIENCE) == 0
     assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
-
-
-@needs_ray
-@pytest.mark.parametrize(("drain", "given"), [("20", 40), ("100", 120)])
-def test_a_replica_has_the_drain_timeout_to_end(drain: str, given: float) -> None:
-    """And 20 s more."""
-    program = (
-        "from app.scale.ray import application;"
-        "options = application({})._bound_deployment._deployment_config;"
-        "print(options.graceful_shutdown_timeout_s)"
-    )
-    done = python_with_ray("-c", program, PADDLEPOOL_DRAIN_TIMEOUT_SECONDS=drain)
-    assert float(done.stdout) == given
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,8 +172,6 @@ def test_a_request_without_a_body_gets_none() -> None:
 
 
 def test_a_server_that_is_gone_is_a_503_to_be_asked_again() -> None:
-    """In the project's form: no answer changes anything."""
-
     async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -189,8 +187,6 @@ def test_half_an_answer_is_cut_off_and_not_completed() -> None:
 
 
 def test_a_request_that_is_cancelled_leaves_the_server() -> None:
-    """As a client does that closes its connection: the server drops the work."""
-
     async def ask() -> bytes:
         arrived, left = asyncio.Event(), asyncio.get_running_loop().create_future()
 

@@ -200,7 +200,6 @@ def test_connections_beyond_the_limit_get_503_and_further_ones_are_closed() -> N
 
 
 def test_a_request_on_its_way_at_a_shutdown_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a new connection and on an idle one; both are closed after the grace."""
     monkeypatch.setattr("app.server.connection_limits.IDLE_GRACE_SECONDS", 0.05)
 
     async def stopped(requests_before: int) -> bytes:

@@ -65,8 +65,6 @@ def test_the_connection_with_the_largest_unread_reply_is_closed(loop: Loop) -> N
 
 
 def test_a_connection_that_is_just_closed_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its descriptor is closed before connection_lost is called."""
-
     def closed(*_: Any) -> bytes:
         raise OSError(errno.EBADF, "closed")
 

@@ -74,7 +74,6 @@ def test_a_first_copy_is_complete_and_a_second_changes_nothing(origin: Path, loc
 
 
 def test_only_what_the_version_policy_could_serve_is_copied(origin: Path, local: Path) -> None:
-    """Of the latest, the newest one."""
     write_version(origin / "double" / "2")
     assert "double/1" not in synced(origin, local).taken
     assert served(local) == {"double": (2,)}
@@ -84,7 +83,6 @@ def test_only_what_the_version_policy_could_serve_is_copied(origin: Path, local:
 def test_a_damaged_version_is_refused_and_an_older_one_stands_in(
     origin: Path, local: Path, fault: str
 ) -> None:
-    """Whatever the damage; it is not read again until the source's listing of it changes."""
     damaged = write_version(origin / "double" / "2")
     params = damaged / "inference.pdiparams"
     if fault == "altered":
@@ -270,7 +268,6 @@ def test_a_file_without_details_is_named(
 def test_a_version_that_the_disk_has_no_room_for_is_refused(
     origin: Path, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before any of it is written."""
     usage = SimpleNamespace(free=10)
     monkeypatch.setattr("app.sources.sync.shutil.disk_usage", lambda _path: usage)
     assert "10 are free on the disk" in synced(origin, local).refused["double/1"]
@@ -287,7 +284,6 @@ def test_a_listing_without_end_is_refused(local: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("address", ["nothing://bucket", "gs://bucket"], ids=["scheme", "extra"])
 def test_an_address_that_nothing_reads_is_refused(address: str) -> None:
-    """With the command that installs what may be missing, where something is."""
     with pytest.raises(ConfigError, match=r"nothing|paddlepool\[sources\]"):
         Source(address)
 
@@ -296,7 +292,6 @@ def test_an_address_that_nothing_reads_is_refused(address: str) -> None:
 def test_a_refresh_reports_and_never_raises(
     origin: Path, local: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In a process of its own; a source that is gone is one warning."""
     caplog.set_level("INFO")
     assert refresh(f"file://{origin}", local, until=threading.Event())
     assert "model source: taken double/1" in caplog.messages

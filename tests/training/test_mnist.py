@@ -71,7 +71,6 @@ def exported(project: Path, trained: str) -> Path:
 
 
 def test_training(trained: str) -> None:
-    """The command reaches 0.88, and dynamic, static and loaded graph predict the same."""
     accuracy = re.search(r"test accuracy ([\d.]+) on 2000 digits", trained)
     assert accuracy
     assert float(accuracy[1]) >= 0.88
@@ -85,7 +84,6 @@ def test_training(trained: str) -> None:
 
 
 def test_python_blocks(project: Path, exported: Path) -> None:
-    """The Python blocks of the page run as one script, assertions included."""
     assert exported.exists()
     script = "\n".join(text for language, text in blocks() if language == "python")
     assert script.count("assert ") == 3
@@ -94,7 +92,6 @@ def test_python_blocks(project: Path, exported: Path) -> None:
 
 
 def test_committed_model_is_the_documented_one(exported: Path) -> None:
-    """model_repo/mnist has the tensors, files and configuration that the page's command makes."""
     committed = ROOT / "model_repo" / "mnist"
     ours, theirs = (
         json.loads((version / "manifest.json").read_text("utf-8"))

@@ -65,7 +65,6 @@ def _weights(trainer: Trainer) -> dict[str, torch.Tensor]:  # type: ignore[name-
 
 
 def test_resumed_run_equals_uninterrupted(corpus: Corpus, tmp_path: Path) -> None:
-    """Stopping after half the batches and going on from disk gives bit-identical weights."""
     whole = Trainer(corpus, SETTINGS)
     for batch in whole.batches(workers=0):
         whole.step(*batch)

@@ -18,14 +18,12 @@ SECRET = "correct horse battery staple"
 
 @pytest.mark.parametrize("offered", ["a", "A-z_0.9", "x" * 64])
 def test_a_well_formed_request_id_is_kept(client: Client, offered: str) -> None:
-    """So that a caller can follow a request through its own logs."""
     response = client.get("/v2/health/live", headers={"X-Request-ID": offered})
     assert response.headers["x-request-id"] == offered
 
 
 @pytest.mark.parametrize("offered", ["", "x" * 65, "a b", "a\u00e9", "a;b", '"'])
 def test_any_other_request_id_is_replaced(client: Client, offered: str) -> None:
-    """Sixteen hexadecimal digits of ours."""
     headers = {"X-Request-ID": offered.encode("latin-1")}
     response = client.get("/v2/health/live", headers=headers)
     assert re.fullmatch("[0-9a-f]{16}", response.headers["x-request-id"])
@@ -33,7 +31,6 @@ def test_any_other_request_id_is_replaced(client: Client, offered: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/nothing", "/docs", "/info", "/sentiment"])
 def test_every_reply_forbids_guessing_its_type(client: Client, path: str) -> None:
-    """And none tells which server wrote it."""
     response = client.get(path)
     assert response.headers["x-content-type-options"] == "nosniff"
     assert "server" not in response.headers
@@ -51,7 +48,6 @@ def logged(client: Client, caplog: pytest.LogCaptureFixture, *requests: tuple) -
 
 
 def test_a_request_is_one_log_line(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """With its route's template, status, duration and id."""
     headers = {"X-Request-ID": "abc"}
     [line] = logged(client, caplog, ("GET", "/v2/models/m1?x=1", {"headers": headers}))
     assert line.pop("milliseconds") >= 0
@@ -70,7 +66,6 @@ def test_a_request_is_one_log_line(client: Client, caplog: pytest.LogCaptureFixt
 def test_nothing_a_client_wrote_is_in_the_log(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither path, query, header, text nor file name."""
     lines = logged(
         client,
         caplog,

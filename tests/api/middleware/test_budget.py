@@ -23,7 +23,6 @@ def sized() -> FastAPI:
 
 
 def test_a_body_that_finds_no_room_gets_503() -> None:
-    """It frees what it held, and the one that was there first is answered."""
     app = sized()
 
     async def scenario() -> tuple[httpx.Response, ...]:

@@ -35,12 +35,10 @@ def ask(client: Client, **headers: str) -> httpx.Response:
 
 
 def test_without_quotas_nothing_is_counted(client: Client) -> None:
-    """Nor said."""
     assert not [name for name in ask(client).headers if name.startswith("ratelimit")]
 
 
 def test_a_key_that_has_had_its_share_gets_429() -> None:
-    """With the time to come back; another key has its own share."""
     client = app_of(api_keys=("one", "two"), quota_requests_per_minute=2)
     replies = [ask(client, **{"X-Api-Key": "one"}) for _ in range(3)]
     assert [reply.status_code for reply in replies] == [200, 200, 429]
@@ -54,7 +52,6 @@ def test_a_key_that_has_had_its_share_gets_429() -> None:
 
 
 def test_probes_metrics_and_pages_are_free() -> None:
-    """Whatever else is used up."""
     client = app_of(quota_requests_per_minute=1)
     assert ask(client).status_code == 200
     assert ask(client).status_code == 429
@@ -135,7 +132,6 @@ def test_what_a_request_costs_is_paid_off_before_the_next() -> None:
 
 
 def test_no_more_addresses_are_remembered_than_fit() -> None:
-    """Those not seen for the longest are forgotten."""
     buckets = TokenBuckets(QuotaLimits(per_minute={"requests": 1}, concurrent=0))
     for number in range(MAX_CALLERS + 10):
         buckets.of(str(number))
@@ -154,7 +150,6 @@ def who(**settings: Any) -> Client:
 
 
 def test_the_right_to_start_groups_is_a_keys() -> None:
-    """With ordinary keys beside it, and on a server that asks for none."""
     keyed = who(api_keys=("plain",), start_group_keys=("more",))
     assert keyed.post("/who").status_code == 401
     assert keyed.post("/who", headers={"X-Api-Key": "plain"}).json() == ["key 0", False]

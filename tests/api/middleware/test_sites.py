@@ -50,14 +50,12 @@ def test_and_to_no_other(client: Client, host: str) -> None:
 
 
 def test_probes_may_use_any_name(client: Client) -> None:
-    """They ask by address; the answer holds nothing."""
     assert status(client, "10.1.2.3:8000", "/v2/health/live") == 200
     assert status(client, "10.1.2.3:8000", "/v2/health/ready") == 200
     assert status(client, "10.1.2.3:8000", "/v2/models/m1/ready") == 200
 
 
 def test_what_is_refused_for_its_name_is_counted_without_its_path() -> None:
-    """With whatever method and path."""
     services = make_services()
     client = Client(make_app(services=services))
     elsewhere = {"Host": "evil.example"}
@@ -128,7 +126,6 @@ def test_without_a_word_of_the_site_the_origin_counts(
 
 
 def test_pages_of_its_own_and_of_listed_origins_may_post() -> None:
-    """And who types an address; programs say nothing at all."""
     client = Client(make_app(settings=Settings(cors_origins=("https://a.example",))))
     for site in ("same-origin", "none"):
         own = client.post("/sentiment", json=JSON, headers={"Sec-Fetch-Site": site})

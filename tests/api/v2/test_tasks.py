@@ -48,7 +48,6 @@ def test_a_model_of_the_repository_keeps_its_name() -> None:
     ids=["none", "not ready"],
 )
 def test_a_task_is_as_ready_as_its_model(models: tuple[Any, ...], status: int) -> None:
-    """Without one it does not answer, and says so."""
     assert client(*models).get("/v2/models/echo/ready").status_code == status
     assert client(FakeModel()).get("/v2/models/echo/ready").status_code == 200
 
