@@ -171,6 +171,14 @@ def test_a_gain_below_a_tenth_is_no_reason_to_change(bench: Bench) -> None:
     assert bench.kept == [choice]
 
 
+def test_a_candidate_whose_runs_are_noisy_is_not_chosen(bench: Bench) -> None:
+    """Its whole interval must be above the gain; it is measured again later."""
+    bench.load(group("noisy", "threads = 2", seconds=0.45, swing=1.4))
+    choice = bench.choose()
+    assert bench.candidate("noisy").startswith("too noisy to tell: ")
+    assert (choice.group, choice.by) == ("first", "start")
+
+
 def test_of_equals_full_precision_and_little_memory_win(bench: Bench) -> None:
     bench.load(
         group("low", "budget = { mean_difference = 1.0 }", seconds=0.49, resident=10_000_000)
