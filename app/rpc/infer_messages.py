@@ -12,7 +12,7 @@ from app.api.offload import beside_the_loop
 from app.api.services import Services
 from app.api.v2.answering import Inferred, check_size, infer_tensors
 from app.api.v2.bodies import place_timeout, raw_bytes, reply_tensor, written_size
-from app.api.v2.documents import Expected, read_document
+from app.api.v2.documents import IGNORED, Expected, read_document
 from app.api.v2.tensors import NAMES, NO_SHARED_MEMORY
 from app.contracts.errors import InvalidParameter, InvalidTensor
 from app.dataplane import TensorRequest
@@ -74,6 +74,8 @@ def _reply(messages: Messages, found: Inferred, *, final: bool) -> bytes:
     )
     if final:
         reply.parameters[FINAL].bool_param = True
+    if found.form.ignored:
+        reply.parameters[IGNORED].string_param = found.form.ignored
     raw = []
     for name in found.form.outputs:
         array = reply_tensor(name, found.outputs, found.form)

@@ -124,6 +124,20 @@ def test_whole_tasks(client: Any, protocol_server: Server) -> None:
     assert result.as_numpy("image").tolist() == [mask.content]
     result = client.infer("sentiment", [strings("text", TEXT.encode())], parameters={"top_k": 1})
     assert result.as_numpy("labels").tolist() == [[labels[0]["label"].encode()]]
+    with grpc.insecure_channel(address(protocol_server)) as channel:  # strings that are not raw
+        stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for model, name, content, shape in (
+            ("segment", "image", picture, [1]),
+            ("sentiment", "text", TEXT.encode(), [1, 1]),
+        ):
+            request = triton.service_pb2.ModelInferRequest(model_name=model)
+            tensor = request.inputs.add(name=name, datatype="BYTES", shape=shape)
+            tensor.contents.bytes_contents.append(content)
+            request.parameters["output" if model == "segment" else "shape"].string_param = "mask"
+            reply = stub.ModelInfer(request)
+            expected = mask.content if model == "segment" else labels[0]["label"].encode()
+            length = len(expected).to_bytes(4, "little")
+            assert reply.raw_output_contents[0].startswith(length + expected)
     with pytest.raises(triton.InferenceServerException, match="33 texts") as caught:
         client.infer("sentiment", [strings("text", *[b"a"] * 33)])
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
@@ -152,7 +166,6 @@ def test_asynchronous_requests_and_streams(client: Any) -> None:
 @pytest.mark.parametrize(
     ("ask", "status", "words"),
     [
-        (lambda c: c.infer("tiny", [image()], sequence_id=5), "INVALID_ARGUMENT", "parameters"),
         (lambda c: c.infer("tiny", [image()], timeout=1), "DEADLINE_EXCEEDED", "deadline"),
         (
             lambda c: c.infer("tiny", [image()], compression_algorithm="gzip"),
@@ -163,7 +176,7 @@ def test_asynchronous_requests_and_streams(client: Any) -> None:
         (lambda c: c.load_model("tiny"), "UNAUTHENTICATED", "admin key"),
         (lambda c: c.load_model("nobody", headers=KEY), "NOT_FOUND", "model"),
     ],
-    ids=["sequence", "deadline", "gzip", "memory", "no-key", "nobody"],
+    ids=["deadline", "gzip", "memory", "no-key", "nobody"],
 )
 def test_errors_reach_the_caller(client: Any, ask: Any, status: str, words: str) -> None:
     """As the client's own exception, with the code and the server's words."""

@@ -115,13 +115,6 @@ def test_what_a_client_asks_first(client: Any) -> None:
 
 REFUSED: dict[str, tuple[str, list[Any], dict[str, Any], str, str]] = {
     "no picture": ("segment", [strings("image", b"no picture")], {}, "415", "in no picture format"),
-    "unknown option": (
-        "segment",
-        [strings("image", picture())],
-        {"parameters": {"colour": "red"}},
-        "400",
-        "unknown parameters",
-    ),
     "too large": ("segment", [strings("image", picture() + b"\0" * 200_000)], {}, "413", "200000"),
     "many": ("sentiment", [strings("text", *[b"a"] * 33)], {}, "422", "limit is 32"),
     "deadline": ("sentiment", [strings("text", b"a")], {"timeout": 1}, "504", "deadline"),

@@ -82,10 +82,9 @@ def test_infer(
         ("nobody", lambda: image(), {}, "404", "no model"),
         ("tiny", lambda: image(), {"model_version": "9"}, "404", "no model"),
         ("tiny", lambda: image(IMAGE[:, :2]), {}, "400", "shape"),
-        ("tiny", lambda: image(), {"sequence_id": 5, "sequence_start": True}, "400", "parameters"),
         ("tiny", lambda: image(), {"request_compression_algorithm": "deflate"}, "415", "identity"),
     ],
-    ids=["model", "version", "shape", "sequence", "deflate"],
+    ids=["model", "version", "shape", "deflate"],
 )
 def test_errors_reach_the_caller(
     client: Any, model: str, tensor: Any, options: dict[str, Any], status: str, words: str

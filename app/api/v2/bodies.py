@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.api.offload import LARGE_BYTES
-from app.api.v2.documents import Expected, ReplyForm, read_document
-from app.api.v2.tensors import BINARY_HEADER, NAMES, as_object, classified, write_strings
+from app.api.offload import LARGE_BYTES, base64_parts
+from app.api.v2.documents import IGNORED, Expected, ReplyForm, read_document
+from app.api.v2.tensors import BASE64, BINARY_HEADER, NAMES, as_object, classified, write_strings
 from app.contracts.errors import InvalidTensor
 from app.contracts.tensors import Array, Tensors
 from app.dataplane import TensorRequest
@@ -87,11 +87,15 @@ def _json(text: bytes) -> Any:
 
 def written_size(outputs: Tensors, form: ReplyForm) -> int:
     """About how many bytes of JSON are to be written; a number that is sorted counts as one."""
-    return NUMBER_BYTES * sum(
+    values = sum(
         outputs[name].size
         for name in form.outputs
         if name not in form.binary or name in form.classes
     )
+    strings: list[bytes] = [
+        item for name in form.base64 for item in outputs[name].reshape(-1).tolist()
+    ]
+    return NUMBER_BYTES * values + sum(map(len, strings))
 
 
 def write_reply(
@@ -113,11 +117,17 @@ def write_reply(
             entry["parameters"] = {"binary_data_size": len(content)}
             listed.append(orjson.dumps(entry))
         else:
-            values = b",".join(_values(array.reshape(-1)))
+            if name in form.base64:
+                entry["parameters"] = {"content_type": BASE64}
+                values = _in_base64(array.reshape(-1))
+            else:
+                values = b",".join(_values(array.reshape(-1)))
             listed.append(b'%b,"data":[%b]}' % (_open(entry), values))
-    document = {"model_name": model, "model_version": str(version)}
+    document: dict[str, Any] = {"model_name": model, "model_version": str(version)}
     if form.id is not None:
         document["id"] = form.id
+    if form.ignored:
+        document["parameters"] = {IGNORED: form.ignored}
     header = b'%b,"outputs":[%b]}' % (_open(document), b",".join(listed))
     return b"".join([header, *raw]), len(header) if raw else None
 
@@ -141,6 +151,11 @@ def raw_bytes(array: Array) -> bytes | memoryview:
 def _open(document: dict[str, Any]) -> bytes:
     """A JSON object without its last bracket."""
     return orjson.dumps(document)[:-1]
+
+
+def _in_base64(flat: Array) -> bytes:
+    items: list[bytes] = flat.tolist()
+    return b",".join(b'"%b"' % b"".join(base64_parts(item)) for item in items)
 
 
 def _values(flat: Array) -> list[bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.api.v2.tensors import NO_SHARED_MEMORY, as_object, read_inputs
+from app.api.v2.tensors import BASE64, NO_SHARED_MEMORY, as_object, parameters_of, read_inputs
 from app.contracts.errors import InvalidTensor
 from app.contracts.task_tensors import STRINGS, TaskTensors
 from app.contracts.tensors import TensorSpec
@@ -14,8 +14,11 @@ from app.dataplane import TensorRequest
 from app.engine.registry.model import ServedModel
 from app.settings import Settings
 
-PARAMETERS = ("predictor", "priority", "timeout", "binary_data_output")
-OUTPUT_PARAMETERS = ("binary_data", "classification")
+PARAMETERS = ("predictor", "priority", "timeout", "binary_data_output", "content_type")
+OUTPUT_PARAMETERS = ("binary_data", "classification", "content_type")
+IGNORED = "ignored_parameters"
+"""The reply's parameter that names those of the request which are unknown here."""
+MAX_IGNORED_CHARACTERS = 1_024
 MAX_ID_CHARACTERS = 256
 MAX_CLASSES = 1_000
 SIMPLE = (str, int, float, bool)
@@ -47,16 +50,19 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyForm:
-    """The reply that a client wants: its outputs by name, which of them raw, and of which only
-    so many of the largest values. `options` are a task's own parameters."""
+    """The reply that a client wants: its outputs by name, which of them raw, which of the others
+    as base64, and of which only so many of the largest values. `options` are a task's own
+    parameters, `ignored` the names of unknown ones."""
 
     outputs: tuple[str, ...]
     binary: frozenset[str]
+    base64: frozenset[str] = frozenset()
     id: str | None = None
     classes: Mapping[str, int] = field(default_factory=dict)
     labels: Sequence[str] = ()
     batched: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+    ignored: str = ""
 
 
 def expected_of_model(served: ServedModel) -> Expected:
@@ -94,18 +100,20 @@ def read_document(
     after which nobody waits any more. Raises InvalidTensor naming the tensor or the parameter and
     what was expected of it.
     """
-    parameters = as_object(document.get("parameters", {}), "parameters")
-    if unknown := set(parameters) - set(expected.parameters):
-        raise InvalidTensor(
-            f"{len(unknown)} unknown parameters; there are {', '.join(expected.parameters)}"
-        )
+    parameters = parameters_of(document)
     group = parameters.get("predictor")
     if group is not None and not isinstance(group, str):
         raise InvalidTensor("parameter predictor must be the name of an instance group")
     timeout = _whole(parameters, "timeout", settings.timeout_max_ms * 1000)
     form = _form(document, parameters, expected, binary)
     of_task = expected.options is not None
-    inputs = read_inputs(document.get("inputs"), raw, expected.inputs, of_task=of_task)
+    inputs = read_inputs(
+        document.get("inputs"),
+        raw,
+        expected.inputs,
+        of_task=of_task,
+        content_type=parameters.get("content_type"),
+    )
     if of_task:  # of a model's inputs the engine says it
         _check_complete(inputs, expected)
     return TensorRequest(
@@ -135,6 +143,7 @@ def _form(
         raise InvalidTensor("outputs must be a list")
     wanted: list[str] = []
     raw: set[str] = set()
+    in_base64: set[str] = set()
     classes: dict[str, int] = {}
     for number, item in enumerate(listed):
         entry = as_object(item, f"outputs[{number}]")
@@ -144,16 +153,15 @@ def _form(
                 f"outputs[{number}]: the model has no such output, or it is there twice; "
                 f"it has {', '.join(known)}"
             )
-        own = as_object(entry.get("parameters", {}), f"outputs[{number}].parameters")
+        own = parameters_of(entry, f"outputs[{number}]")
         _check_output_parameters(own, number)
         wanted.append(name)
         if _flag(own, "binary_data", all_binary):
             raw.add(name)
-        elif name in expected.opaque:
-            raise InvalidTensor(
-                f"output {name!r} is no text, which JSON could hold: ask for it raw, with "
-                "parameter binary_data_output or its own binary_data"
-            )
+        elif known[name].dtype == STRINGS and (
+            name in expected.opaque or own.get("content_type") == BASE64
+        ):
+            in_base64.add(name)
         if count := _whole(own, "classification", MAX_CLASSES):
             if known[name].dtype == STRINGS or expected.options is not None:
                 raise InvalidTensor(f"output {name!r}: classification is for outputs of a model")
@@ -161,11 +169,15 @@ def _form(
     return ReplyForm(
         outputs=tuple(wanted),
         binary=frozenset(raw),
+        base64=frozenset(in_base64),
         id=_id(document.get("id")),
         classes=classes,
         labels=expected.labels,
         batched=expected.batched,
         options=_options(parameters, expected.options or ()),
+        ignored=", ".join(sorted(set(parameters) - set(expected.parameters)))[
+            :MAX_IGNORED_CHARACTERS
+        ],
     )
 
 

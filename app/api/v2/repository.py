@@ -112,8 +112,8 @@ async def unload(model: str, request: Request, services: ServicesDep) -> Respons
 async def unload_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
     """Raises InvalidParameter and ModelNotFound."""
     # No model here depends on another, so either value of it means the same.
-    dependents = parameters.get("unload_dependents", False)
-    if set(parameters) - {"unload_dependents"} or not isinstance(dependents, bool):
+    dependents = parameters.get("unload_dependents")
+    if set(parameters) - {"unload_dependents"} or not isinstance(dependents, bool | None):
         raise InvalidParameter("the only parameter is unload_dependents, true or false")
     await in_thread(partial(services.registry.unload, model))
 
@@ -147,7 +147,7 @@ async def _document(request: Request, *, known: tuple[str, ...]) -> dict[str, An
         raise InvalidParameter(f"the body is not JSON from character {error.pos}") from None
     if not isinstance(asked, dict) or set(asked) - set(known):
         raise InvalidParameter(f"the body must be a JSON object that has only: {', '.join(known)}")
-    return asked
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _parameters(asked: dict[str, Any]) -> dict[str, Any]:

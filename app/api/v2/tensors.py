@@ -6,6 +6,8 @@ the tensors fit the model is the engine's to say (`ServedModel.submit_all`).
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -31,24 +33,34 @@ LEAVES: Mapping[str, set[type]] = {
     "i": {int},
     "u": {int},
     "f": {int, float},
-    "O": {str},
+    "O": {str, bytes},
 }
-"""The JSON types accepted for each kind of NumPy type."""
+"""The types accepted for each kind of NumPy type. JSON has no bytes, gRPC's messages have no
+strings here."""
 
 MAX_AXES = 32
 """NumPy makes no array of more, in some versions."""
+
+BASE64 = "base64"
+"""The `content_type` of strings that are bytes in base64."""
 
 NO_SHARED_MEMORY = "shared memory is not offered"
 BINARY_HEADER = "Inference-Header-Content-Length"
 
 
 def read_inputs(
-    listed: Any, raw: memoryview, specs: Sequence[TensorSpec], *, of_task: bool = False
+    listed: Any,
+    raw: memoryview,
+    specs: Sequence[TensorSpec],
+    *,
+    of_task: bool = False,
+    content_type: Any = None,
 ) -> dict[str, Array]:
     """The tensors of a request's `inputs`; `raw` are the bytes that follow its JSON.
 
-    A task's have its shapes, which is held before a string is read. Raises InvalidTensor naming
-    the tensor and what was expected of it.
+    A task's shapes are checked before a string is read; a last axis of 1 may come on top, and is
+    dropped. `content_type` is that of inputs which name none. Raises InvalidTensor naming the
+    tensor and what was expected of it.
     """
     if not isinstance(listed, list):
         raise InvalidTensor("inputs must be a list of tensors")
@@ -64,31 +76,30 @@ def read_inputs(
             )
         if name in found:
             raise InvalidTensor(f"input {name!r} is there twice")
-        parameters = as_object(entry.get("parameters", {}), f"inputs[{number}].parameters")
+        parameters = parameters_of(entry, f"inputs[{number}]")
         shape = _shape(name, entry.get("shape"))
-        if of_task and not known[name].admits_shape(shape):
-            raise InvalidTensor(
-                f"input {name!r} must have the shape {list(known[name].shape)} (-1 is free), "
-                f"received {list(shape)}"
-            )
+        final = _task_shape(known[name], shape) if of_task else shape
         dtype = _dtype(name, entry.get("datatype"), known[name])
         if "shared_memory_region" in parameters:
             raise InvalidTensor(f"input {name!r}: {NO_SHARED_MEMORY}, send data or raw tensors")
         size = parameters.get("binary_data_size")
         if size is None:
-            found[name] = _from_json(name, entry.get("data"), shape, dtype)
-            continue
-        if "data" in entry:
-            raise InvalidTensor(f"input {name!r} has both data and binary_data_size")
-        size = _binary_size(name, size, shape, dtype)
-        if used + size > len(raw):
-            raise InvalidTensor(
-                f"input {name!r} needs {size} bytes after the JSON, {len(raw) - used} are left",
-                limit=size,
-                received=len(raw) - used,
-            )
-        found[name] = _from_bytes(name, raw[used : used + size], shape, dtype)
-        used += size
+            array = _from_json(name, entry.get("data"), shape, dtype)
+        else:
+            if entry.get("data") is not None:
+                raise InvalidTensor(f"input {name!r} has both data and binary_data_size")
+            size = _binary_size(name, size, shape, dtype)
+            if used + size > len(raw):
+                raise InvalidTensor(
+                    f"input {name!r} needs {size} bytes after the JSON, {len(raw) - used} are left",
+                    limit=size,
+                    received=len(raw) - used,
+                )
+            array = _from_bytes(name, raw[used : used + size], shape, dtype)
+            used += size
+        if dtype == np.object_ and parameters.get("content_type", content_type) == BASE64:
+            array = _from_base64(name, array)
+        found[name] = array.reshape(final)
     if used != len(raw):
         raise InvalidTensor(
             f"{len(raw)} bytes follow the JSON, the inputs account for {used}",
@@ -103,6 +114,26 @@ def as_object(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidTensor(f"{what} must be a JSON object")
     return value
+
+
+def parameters_of(entry: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The `parameters` of a request, input or output; nulls are absent. Raises InvalidTensor."""
+    given = entry.get("parameters")
+    what = f"{where}.parameters" if where else "parameters"
+    found = as_object({} if given is None else given, what)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _task_shape(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that a task reads: [n] also of [n, 1], which MLServer's codecs send."""
+    if spec.admits_shape(shape):
+        return shape
+    if shape[-1:] == (1,) and spec.admits_shape(shape[:-1]):
+        return shape[:-1]
+    raise InvalidTensor(
+        f"input {spec.name!r} must have the shape {list(spec.shape)} (-1 is free), "
+        f"received {list(shape)}"
+    )
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
@@ -236,14 +267,28 @@ def read_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[
     return strings_of(items, shape)
 
 
-def encoded(name: str, leaves: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """JSON's strings as UTF-8. Raises InvalidTensor for half of a surrogate pair."""
+def encoded(
+    name: str, leaves: Sequence[str | bytes], shape: tuple[int, ...]
+) -> NDArray[np.object_]:
+    """JSON's strings as UTF-8, bytes as they are. Raises InvalidTensor for half of a surrogate
+    pair."""
     try:
-        return strings_of([leaf.encode() for leaf in leaves], shape)
+        items = [leaf if isinstance(leaf, bytes) else leaf.encode() for leaf in leaves]
+        return strings_of(items, shape)
     except UnicodeEncodeError:
         raise InvalidTensor(
             f"input {name!r} holds half of a surrogate pair, which is no character"
         ) from None
+
+
+def _from_base64(name: str, array: Array) -> NDArray[np.object_]:
+    try:
+        items = [base64.b64decode(item, validate=True) for item in array.reshape(-1).tolist()]
+    except binascii.Error:
+        raise InvalidTensor(
+            f"input {name!r} is not {BASE64}, which its content_type says"
+        ) from None
+    return strings_of(items, array.shape)
 
 
 def write_strings(array: NDArray[Any]) -> bytes:

@@ -195,7 +195,6 @@ REFUSED_TENSORS: dict[str, Any] = {
     "infinite": document(data=[1e39, 1.0]),
     "more rows than a batch": document(shape=[5, 1], data=[1, 2, 3, 4, 5]),
     "no inputs": {"inputs": []},
-    "unknown parameter": document() | {"parameters": {"sequence_id": 7}},
     "timeout too long": document() | {"parameters": {"timeout": 10**12}},
 }
 

@@ -66,7 +66,8 @@ def test_control_is_off_without_an_admin_key(registry: ModelRegistry, path: str)
 def test_an_unknown_model_is_404(client: Client, model: str) -> None:
     """Names are compared with what is in the repository."""
     for action in ("load", "unload"):
-        assert post(client, f"/v2/repository/models/{model}/{action}").status_code == 404
+        path = f"/v2/repository/models/{model}/{action}"
+        assert post(client, path, {"parameters": None}).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -104,4 +105,4 @@ def test_a_load_holds_up_nobody(
     assert client.get("/v2/models/double").status_code == 200
     gate.open()
     loading.join(PATIENCE)
-    assert index(client) == [("2", "READY"), ("1", "UNAVAILABLE")]
+    assert index(client, {"ready": None}) == [("2", "READY"), ("1", "UNAVAILABLE")]

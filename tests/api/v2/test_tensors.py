@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import struct
@@ -23,8 +24,9 @@ from app.api.v2.bodies import (
     parse_request,
     place_timeout,
     write_reply,
+    written_size,
 )
-from app.api.v2.documents import Expected, ReplyForm
+from app.api.v2.documents import MAX_IGNORED_CHARACTERS, Expected, ReplyForm, read_document
 from app.api.v2.tensors import DATATYPES, classified, read_inputs
 from app.contracts.errors import InvalidTensor
 from app.contracts.task_tensors import STRINGS, strings_of
@@ -34,6 +36,7 @@ from app.settings import Settings
 
 IMAGE = TensorSpec("image", "float32", (-1, 4))
 LOGITS = TensorSpec("logits", "float32", (-1, 2))
+LOGIT = np.zeros((1, 2), np.float32)
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -229,6 +232,84 @@ def test_a_tasks_shape_is_held_before_its_strings_are_read() -> None:
     listed = [entry | {"parameters": {"binary_data_size": 3}}]
     with pytest.raises(InvalidTensor, match=r"must have the shape \[1\].*received \[3\]"):
         read_inputs(listed, memoryview(b"abc"), [replace(NAMES, shape=(1,))], of_task=True)
+
+
+def parse_names(entry: dict[str, Any], raw: bytes = b"", **more: Any) -> TensorRequest:
+    """The request to a task that takes strings and gives a file, which is no text, and names."""
+    expected = Expected(
+        inputs=[NAMES],
+        outputs=[TensorSpec("file", STRINGS, (1,)), replace(NAMES, name="names")],
+        options=("mode",),
+        opaque=frozenset({"file"}),
+    )
+    document = {"inputs": [{"name": "image", "datatype": "BYTES", **entry}], **more}
+    return read_document(document, memoryview(raw), expected=expected, settings=Settings())
+
+
+IN_BASE64 = {"content_type": "base64"}
+NULLS = {"id": None, "outputs": None, "parameters": None}
+
+
+@pytest.mark.parametrize(
+    ("entry", "raw", "more"),
+    [
+        ({"shape": [2, 1], "data": ["a", "\u597d"]}, b"", {}),
+        ({"shape": [2, 1], "data": [["a"], ["\u597d"]]}, b"", {}),
+        ({"shape": [2], "data": ["a", "\u597d"], "parameters": None}, b"", NULLS),
+        ({"shape": [2], "data": [b"a", "\u597d".encode()]}, b"", {}),
+        (
+            {
+                "shape": [2, 1],
+                "data": ["a", "\u597d"],
+                "parameters": {"content_type": "str", "binary_data_size": None},
+            },
+            b"",
+            {"parameters": {"content_type": "str", "headers": None, "mode": None}},
+        ),
+        ({"shape": [2, 1], "data": ["YQ==", "5aW9"], "parameters": IN_BASE64}, b"", {}),
+        ({"shape": [2], "data": [b"YQ==", b"5aW9"]}, b"", {"parameters": IN_BASE64}),
+        (
+            {"shape": [2, 1], "data": None, "parameters": {"binary_data_size": 12}},
+            b"\1\0\0\0a\3\0\0\0\xe5\xa5\xbd",
+            {},
+        ),
+    ],
+    ids=["column", "nested", "nulls", "gRPC", "MLServer", "base64", "request's", "raw column"],
+)
+def test_strings_in_each_form(entry: dict[str, Any], raw: bytes, more: dict[str, Any]) -> None:
+    """As the clients of other servers send them; [n, 1] is [n]."""
+    found = parse_names(entry, raw, **more)
+    assert found.inputs["image"].tolist() == [b"a", "\u597d".encode()]
+    assert (found.state.id, found.state.ignored, found.state.options) == (None, "", {})
+
+
+def test_what_is_not_base64_is_refused() -> None:
+    with pytest.raises(InvalidTensor, match="'image' is not base64"):
+        parse_names({"shape": [1], "data": ["a photo"], "parameters": IN_BASE64})
+
+
+def test_json_holds_files_as_base64() -> None:
+    """Without being asked where an output is no text, and names where asked."""
+    asked = [{"name": "file"}, {"name": "names", "parameters": IN_BASE64}]
+    form = parse_names({"shape": [1], "data": ["a"]}, outputs=asked).state
+    large = bytes(range(256)) * 2_000
+    outputs = {"file": strings_of([large], (1,)), "names": strings_of([b"a", b"b"], (2,))}
+    assert written_size(outputs, form) > LARGE_BYTES
+    found = json.loads(write_reply(outputs, form, model="m", version=1)[0])["outputs"]
+    assert [entry["parameters"] for entry in found] == [IN_BASE64] * 2
+    assert [base64.b64decode(entry["data"][0]) for entry in found] == [large, b"a"]
+    form = parse_names({"shape": [1], "data": ["a"]}, parameters={"binary_data_output": True}).state
+    assert form.base64 == frozenset()
+
+
+def test_unknown_parameters_are_named_in_the_reply() -> None:
+    """They have no effect; a client can see that from the reply."""
+    given = {"sequence_id": 5, "colour": {"a": []}, "timeout": 1_000_000, "y": None}
+    form = parse(document() | {"parameters": given}).state
+    reply = json.loads(write_reply({"logits": LOGIT}, form, model="m", version=1)[0])
+    assert reply["parameters"] == {"ignored_parameters": "colour, sequence_id"}
+    form = parse(document() | {"parameters": {"x" * 10_000: 1}}).state
+    assert len(form.ignored) == MAX_IGNORED_CHARACTERS
 
 
 def test_more_strings_than_bytes_are_refused_unmade() -> None:
