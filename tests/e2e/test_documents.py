@@ -35,7 +35,7 @@ NOT_RUN = {
     "paddlepool serve --model-repository": "serves until it is stopped; the tests do it themselves",
     "docker compose": "needs Docker",
     "helm install": "needs a cluster",
-    ".venv/bin/python loadtest/replicas.py": "needs HAProxy and minutes",
+    "make chaos": "needs HAProxy and minutes",
     "python deploy/check_dashboard.py": "needs Prometheus; tests/deploy runs it",
     "make load": "takes minutes",
     "make fuzz": "takes minutes",

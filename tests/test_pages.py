@@ -1,0 +1,61 @@
+"""Documents stay short, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / name
+    for name in subprocess.run(
+        ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+MOST_LINES = 250
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives a page's headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+)$", text, re.M)
+    made = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return made | set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """To a file or folder of this repository, and to a heading that is there."""
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text("utf-8"), flags=re.M | re.S)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (
+            anchor and target.suffix == ".md" and anchor not in anchors(target)
+        ):
+            broken.append(link)
+    assert broken == []
+
+
+def test_no_page_is_long() -> None:
+    lengths = {
+        page.name: page.read_text("utf-8").count("\n")
+        for page in DOCS
+        if page.name != "deployment.md"
+    }
+    assert {name: count for name, count in lengths.items() if count > MOST_LINES} == {}
+
+
+def test_the_manual_names_every_page() -> None:
+    """docs/README.md leads to each page, the decisions' index to each decision."""
+    for folder in (ROOT / "docs", ROOT / "docs" / "decisions"):
+        index = (folder / "README.md").read_text("utf-8")
+        names = {page.name for page in folder.glob("*.md")} - {"README.md"}
+        assert {name for name in names if f"({name})" not in index} == set()
