@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Any, cast
 
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
+from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app import __version__
-from app.api import compare, docs, errors, info, metrics, pages
-from app.api.middleware.access import Access
+from app.api import compare, docs, info, metrics, pages
 from app.api.middleware.agents import Agents
-from app.api.middleware.disconnect import Disconnect
 from app.api.middleware.gunzip import Gunzip
-from app.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules, Keys
-from app.api.middleware.limits import BodyLimits, Budget, Gates
-from app.api.middleware.quotas import QuotaLimits, Quotas, TokenBuckets
+from app.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
+from app.api.middleware.layer import RequestLayer
+from app.api.middleware.limits import Budget, Gates
+from app.api.middleware.quotas import QuotaLimits, TokenBuckets
 from app.api.middleware.sites import Sites
 from app.api.middleware.traced import TRACE_ID, Traced
 from app.api.problems import ANY_STATUSES, TASK_STATUSES, ErrorForm, documented
@@ -120,22 +120,9 @@ def build_application(
         # Its own spans would be beside ours, and hold the client's path and query.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         lifespan=lifespan,
-        middleware=_layers(
-            services,
-            routes,
-            gates,
-            exposed=(
-                *EXPOSED,
-                *(name for task in tasks for name in task.headers),
-                *(name for door in doors for name in door.headers),
-            ),
-            doors=doors,
-        ),
     )
     app.state.paddlepool = services
     app.state.gates = gates
-    app.state.routes = routes
-    errors.install(app)
     for mount in mounts:
         answers = documented(
             *ANY_STATUSES, *mount.statuses, protocol=mount.protocol, form=mount.errors
@@ -143,6 +130,18 @@ def build_application(
         docs.title(mount.router)
         app.include_router(mount.router, responses=answers)
     models: list[type[BaseModel]] = [door.errors.model for door in doors]
+    app.middleware_stack = _layers(
+        services,
+        routes,
+        gates,
+        lifespan=app.router,
+        exposed=(
+            *EXPOSED,
+            *(name for task in tasks for name in task.headers),
+            *(name for door in doors for name in door.headers),
+        ),
+        doors=doors,
+    )
     # FastAPI's own way to have another document than its own.
     app.openapi = lambda: docs.document(  # type: ignore[method-assign]
         app, models, needs_key=bool(keys)
@@ -155,46 +154,50 @@ def _layers(
     routes: RouteTable,
     gates: Gates,
     *,
+    lifespan: ASGIApp,
     exposed: Sequence[str],
     doors: Sequence[Door],
-) -> list[Middleware]:
-    """Outermost first. All are plain ASGI: a layer that buffers would hide a disconnect."""
+) -> ASGIApp:
+    """The layer of every request, inside compression and what only some installations switch on.
+
+    All are plain ASGI: a layer that buffers would hide a disconnect.
+    """
     settings = services.settings
-    layers = [
-        Middleware(
-            GZipMiddleware,
-            minimum_size=MIN_COMPRESSED_BYTES,
-            compresslevel=1,  # the levels above take several times as long and save 5 %
-            exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream"),
-        ),
-        Middleware(Gunzip),
-        *(Middleware(Agents, agents=door.agents, paths=door.paths) for door in doors if door.paths),
-    ]
-    if services.tracing is not None:
-        layers.append(Middleware(Traced, tracing=services.tracing))
-    layers.append(
-        Middleware(Access, routes=routes, metrics=services.metrics, lifecycle=services.lifecycle)
-    )
-    if settings.trusted_proxies:
-        layers.append(Middleware(ProxyHeadersMiddleware, trusted_hosts=settings.proxies()))
-    if settings.cors_origins:
-        layers.append(
-            Middleware(
-                CORSMiddleware,
+
+    def told(app: Any) -> ASGIApp:
+        """Adds what a proxy says of the client, and what a page of another origin may read."""
+        if settings.cors_origins:
+            app = CORSMiddleware(
+                app,
                 allow_origins=settings.cors_origins,
                 allow_methods=("GET", "POST"),
                 allow_headers=ACCEPTED,
                 expose_headers=exposed,
             )
-        )
-    return [
-        *layers,
-        Middleware(Sites, hosts=settings.hosts(), origins=settings.cors_origins),
-        Middleware(Disconnect),
-        Middleware(Keys, rules=gates.keys),
-        *([Middleware(Quotas, buckets=gates.buckets)] if gates.buckets is not None else ()),
-        Middleware(BodyLimits, routes=routes, budget=gates.bodies),
-    ]
+        if settings.trusted_proxies:
+            app = ProxyHeadersMiddleware(app, trusted_hosts=settings.proxies())
+        return cast(ASGIApp, app)
+
+    app: ASGIApp = RequestLayer(
+        lifespan,
+        routes=routes,
+        gates=gates,
+        sites=Sites(hosts=settings.hosts(), origins=settings.cors_origins),
+        metrics=services.metrics,
+        lifecycle=services.lifecycle,
+        wrap=told,
+    )
+    if services.tracing is not None:
+        app = Traced(app, tracing=services.tracing)
+    for door in doors:
+        if door.paths:
+            app = Agents(app, agents=door.agents, paths=door.paths)
+    return GZipMiddleware(
+        Gunzip(app),
+        minimum_size=MIN_COMPRESSED_BYTES,
+        compresslevel=1,  # the levels above take several times as long and save 5 %
+        exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream"),
+    )
 
 
 def body_memory(settings: Settings) -> int:

@@ -15,12 +15,10 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
 
-from app.api.problems import Fault, reply
+from app.api.problems import Fault, Refused
 from app.contracts import errors
 
 STATUS: Mapping[type[errors.PaddlepoolError], int] = {
@@ -74,6 +72,10 @@ HTTP_CODES: Mapping[int, str] = {
 }
 """Errors of HTTP itself, which the exception tree does not know."""
 
+HTTP_DETAILS = {
+    400: "The body cannot be parsed.",
+    404: "There is nothing under this path.",
+}
 INTERNAL = "The server failed while answering. The log has the details under this request id."
 MODEL_LOADING_SECONDS = 2
 log = logging.getLogger("paddlepool.error")
@@ -129,60 +131,53 @@ def log_failure(error: BaseException, request_id: str) -> None:
     )
 
 
-async def _on_domain_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, errors.PaddlepoolError)
-    if isinstance(error, errors.OperatorError):
-        # The message is written for the operator; it names models and settings, never input.
-        log.error(error.message, extra={"request_id": request.state.request_id})
-    return reply(fault_of(error), request.scope)
+def fault_from(error: Exception, request_id: str) -> Fault:
+    """The reply to whatever a request raised. An error that is no client's fault is logged."""
+    if isinstance(error, HTTPException):
+        cause = error.__cause__
+        if isinstance(cause, errors.PaddlepoolError | Refused):
+            error = cause  # FastAPI was reading the body
+        elif isinstance(cause, UnicodeDecodeError):
+            return http_fault(422, "The body is not UTF-8.")
+    match error:
+        case Refused():
+            return error.fault
+        case errors.PaddlepoolError():
+            if isinstance(error, errors.OperatorError):
+                # The message is written for the operator; it names models and settings, never input
+                log.error(error.message, extra={"request_id": request_id})
+            return fault_of(error)
+        case RequestValidationError():
+            return _fault_of_validation(error)
+        case HTTPException():
+            detail = HTTP_DETAILS.get(error.status_code, HTTPStatus(error.status_code).phrase)
+            return http_fault(error.status_code, detail, error.headers)
+    log_failure(error, request_id)
+    return http_fault(500, INTERNAL)
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    cause = error.__cause__
-    if isinstance(cause, errors.PaddlepoolError):  # raised while FastAPI was reading the body
-        return await _on_domain_error(request, cause)
-    if isinstance(cause, UnicodeDecodeError):
-        return reply(http_fault(422, "The body is not UTF-8."), request.scope)
-    details = {
-        400: "The body cannot be parsed.",
-        404: "There is nothing under this path.",
-        405: f"The method {request.method} is not allowed here.",
-    }
-    detail = details.get(error.status_code, HTTPStatus(error.status_code).phrase)
-    headers = _allowed(request) if error.status_code == 405 else error.headers
-    return reply(http_fault(error.status_code, detail, headers), request.scope)
-
-
-def _allowed(request: Request) -> dict[str, str]:
-    """The methods of every route to this path; the router knows those of the first."""
-    methods: set[str] = set()
-    for route in request.app.state.routes.all(request.scope["path"]):
-        methods |= route.methods
-    return {"Allow": ", ".join(sorted(methods))}
-
-
-async def _on_validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
+def _fault_of_validation(error: RequestValidationError) -> Fault:
     faults = error.errors()
     if any(fault["type"] == "json_invalid" for fault in faults):
         where = faults[0]["loc"][-1]
-        return reply(
-            http_fault(422, f"The body is not JSON from character {where}."), request.scope
-        )
+        return http_fault(422, f"The body is not JSON from character {where}.")
     if any(fault["loc"] == ("body",) and isinstance(fault["input"], bytes) for fault in faults):
-        unsupported = errors.UnsupportedMediaType(
-            "The body must be sent with Content-Type: application/json."
+        return fault_of(
+            errors.UnsupportedMediaType(
+                "The body must be sent with Content-Type: application/json."
+            )
         )
-        return reply(fault_of(unsupported), request.scope)
     first = faults[0]
-    invalid = errors.InvalidParameter(
-        f"{_place(first)}: {_message(first)}",
-        limit=_limit(first),
-        received=_number(first.get("input")),
-        errors=tuple({"field": _place(fault), "message": _message(fault)} for fault in faults[:20]),
+    return fault_of(
+        errors.InvalidParameter(
+            f"{_place(first)}: {_message(first)}",
+            limit=_limit(first),
+            received=_number(first.get("input")),
+            errors=tuple(
+                {"field": _place(fault), "message": _message(fault)} for fault in faults[:20]
+            ),
+        )
     )
-    return reply(fault_of(invalid), request.scope)
 
 
 def _limit(fault: Mapping[str, Any]) -> int | float | None:
@@ -209,13 +204,6 @@ def _place(fault: Mapping[str, Any]) -> str:
 
 def _message(fault: Mapping[str, Any]) -> str:
     return "Unknown field" if fault["type"] == "extra_forbidden" else str(fault["msg"])
-
-
-def install(app: FastAPI) -> None:
-    """Put the handlers in. Exceptions outside them end in `app.api.middleware.access`."""
-    app.add_exception_handler(errors.PaddlepoolError, _on_domain_error)
-    app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
 
 
 WHEN: Mapping[str, str] = {

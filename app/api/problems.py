@@ -69,6 +69,14 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+class Refused(Exception):
+    """Ends a request with this fault: raised by what has no error of the domain."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.detail)
+        self.fault = fault
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorForm:
     """How a format that is not ours says what went wrong.

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, TypeVar, get_type_hints
 
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.problems import ErrorForm
+from app.api.errors import http_fault
+from app.api.problems import ErrorForm, Refused
 from app.api.routing import ROUTING, Routing, timeout_seconds
 from app.api.services import services_of
 from app.api.uploads import media_type
@@ -40,6 +43,16 @@ class TaskRoute(APIRoute):
 
     `body` is a pydantic model, read from JSON. Any other parameter is a text of the query, or None.
     """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        handle = self.get_route_handler()
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            response = await handle(Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        self.app = answer
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         endpoint: Callable[..., Coroutine[Any, Any, Response]] = self.endpoint
@@ -116,18 +129,19 @@ def _checked(model: type[Model], value: Any, where: str, faults: Faults) -> Mode
 
 @dataclass(frozen=True, slots=True)
 class RouteFacts:
-    """One route: its template, methods and its body's cap in bytes; `errors` where it has a form of
-    its own for them."""
+    """One route: its template, methods, its body's cap in bytes, and what answers; `errors` where
+    it has a form of its own for them."""
 
     template: str
     pattern: re.Pattern[str]
     methods: frozenset[str]
     max_body: int | None
+    answer: ASGIApp
     errors: ErrorForm | None = None
 
 
 class RouteTable:
-    """All routes of the application; `find` takes a decoded path."""
+    """All routes of the application, in their order; paths are decoded."""
 
     def __init__(
         self,
@@ -146,22 +160,48 @@ class RouteTable:
                 pattern=route.path_regex,
                 methods=frozenset(route.methods or ()),
                 max_body=route.max_body_size,
+                # FastAPI's own handlers close uploaded files through it.
+                answer=AsyncExitStackMiddleware(route.app)
+                if not isinstance(route, TaskRoute)
+                else route.app,
                 errors=errors,
             )
             for router, errors in routers
             for route in router.routes
             if isinstance(route, APIRoute)
         )
+        self._open = [route for route in self.routes if route.pattern.groups]
+        self._fixed = {
+            path: [route for route in self.routes if route.pattern.match(path)]
+            for path in {route.template for route in self.routes if not route.pattern.groups}
+        }
 
-    def find(self, path: str) -> RouteFacts | None:
-        """The first route whose template matches, whatever the method."""
-        return next(self.all(path), None)
+    def find(self, path: str, method: str) -> RouteFacts | None:
+        """The first route of the path that has the method; without one, the first of the path."""
+        routes = self._all(path)
+        allowed = (route for route in routes if method in route.methods)
+        return next(allowed, routes[0] if routes else None)
 
-    def all(self, path: str) -> Iterator[RouteFacts]:
-        """Every route whose template matches, in their order."""
-        return (route for route in self.routes if route.pattern.match(path))
+    def _all(self, path: str) -> list[RouteFacts]:
+        fixed = self._fixed.get(path)
+        return fixed or [route for route in self._open if route.pattern.match(path)]
 
     def body_cap(self, route: RouteFacts | None) -> int:
         if route is None or route.max_body is None:
             return self.default_max_body
         return route.max_body
+
+    async def answer(
+        self, route: RouteFacts | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Call the route that was found. Raises HTTPException: 404; and Refused: 405."""
+        path, method = scope["path"], scope["method"]
+        if route is None:
+            raise HTTPException(404)
+        if method not in route.methods:
+            allowed = {each for found in self._all(path) for each in found.methods}
+            detail = f"The method {method} is not allowed here."
+            raise Refused(http_fault(405, detail, {"Allow": ", ".join(sorted(allowed))}))
+        found = route.pattern.match(path)
+        scope["path_params"] = found.groupdict() if found else {}
+        await route.answer(scope, receive, send)

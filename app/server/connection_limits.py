@@ -18,9 +18,9 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from app.api.problems import Fault
+from app.api.problems import Fault, Refused
 from app.server.ending import LINGER_BYTES, Lingering, ReplyTransport
-from app.server.framing import Refused, read_framing, split_target
+from app.server.framing import read_framing, split_target
 from app.server.refusals import (
     REFUSED_CONNECTIONS,
     fault_of_parser,

@@ -10,18 +10,10 @@ import re
 from collections.abc import Iterable
 
 from app.api.errors import http_fault
-from app.api.problems import Fault
+from app.api.problems import Fault, Refused
 
 VERSIONS = ("1.0", "1.1")
 ABSOLUTE = re.compile(rb"https?://([^/?#@]+)([^@]*)", re.IGNORECASE)
-
-
-class Refused(Exception):
-    """A callback raises this to end the parsing."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.detail)
-        self.fault = fault
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:

@@ -11,9 +11,9 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from app.api.errors import http_fault
-from app.api.problems import MEDIA_TYPE, Fault, members, reply
+from app.api.problems import MEDIA_TYPE, Fault, Refused, members, reply
 from app.contracts.errors import Overloaded
-from app.server.framing import Refused, version_unknown
+from app.server.framing import version_unknown
 
 REFUSED_CONNECTIONS = 16
 """Connections beyond the limit that get a 503; further ones are closed at once. Their descriptors

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import PlainTextResponse, Response
-from starlette.testclient import TestClient
 
-from app.api.errors import install
 from app.api.routes import TaskRoute
 from app.api.routing import RoutingDep, split_model
 from app.api.services import ServicesDep
 from app.contracts.errors import InvalidParameter
-from tests.api.fakes import make_settings
+from tests.api.fakes import Client, make_app, make_settings
 
 GOOD = '{"text": "好"}'
 JSON = "application/json"
@@ -38,14 +34,11 @@ async def ask(
     return PlainTextResponse(f"{body.text!a} {routing.model} {routing.timeout_ms} {bgc}")
 
 
-def client(route_class: type[APIRoute]) -> TestClient:
+def client(route_class: type[APIRoute]) -> Client:
     router = APIRouter(route_class=route_class)
     router.add_api_route("/ask", ask, methods=["POST"])
-    app = FastAPI()
-    app.include_router(router)
-    app.state.paddlepool = SimpleNamespace(settings=make_settings(timeout_max_ms=20_000))
-    install(app)
-    return TestClient(app)
+    settings = make_settings(timeout_max_ms=20_000, body_max_bytes=1 << 20)
+    return Client(make_app(router, settings=settings))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +67,9 @@ def test_a_request_is_read_as_fastapi_reads_it(
     """The same answer and the same words, for the endpoint is documented by FastAPI."""
     replies = [
         client(route_class).post(
-            f"/ask{query}", content=body, headers={"Content-Type": content_type}
+            f"/ask{query}",
+            content=body,
+            headers={"Content-Type": content_type, "X-Request-ID": "a"},
         )
         for route_class in (TaskRoute, APIRoute)
     ]

@@ -9,16 +9,13 @@ import re
 from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.errors import fault_of
 from app.api.pages import FOLDERS, ICON, PAGES
-from app.api.problems import reply
-from app.contracts.caller import ANYBODY, CALLER, Caller, Quota
-from app.contracts.errors import Forbidden, QuotaExceeded, Unauthorized
+from app.contracts.caller import ANYBODY, Caller, Quota
+from app.contracts.errors import Forbidden, Unauthorized
 
 ADMIN_PREFIX = "/v2/repository"
-OPEN = (*PAGES.values(), ICON, "/docs", "/openapi.json")
+OPEN = frozenset((*PAGES.values(), ICON, "/docs", "/openapi.json"))
 OPEN_BELOW = (*(f"/{folder}/" for folder in FOLDERS), "/docs/")
 """The same on every installation; pages that a browser opens before it can send a key."""
 
@@ -98,26 +95,6 @@ class KeyRules:
         if is_health(path):
             return self._health_needs_key
         return not is_open(path)
-
-
-class Keys:
-    """Lets a request pass whose `Authorization: Bearer` or `X-Api-Key` is one of the keys."""
-
-    def __init__(self, app: ASGIApp, *, rules: KeyRules) -> None:
-        self._app = app
-        self._rules = rules
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            client = scope.get("client")
-            address = client[0] if client else ""
-            try:
-                caller = self._rules.caller(str(scope["path"]), Headers(scope=scope), address)
-            except (Unauthorized, Forbidden, QuotaExceeded) as refusal:
-                await reply(fault_of(refusal), scope)(scope, receive, send)
-                return
-            CALLER.set(caller)
-        await self._app(scope, receive, send)
 
 
 def is_health(path: str) -> bool:

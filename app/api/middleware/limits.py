@@ -7,14 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.errors import fault_of
 from app.api.middleware.keys import KeyRules
 from app.api.middleware.quotas import TokenBuckets
-from app.api.problems import reply
-from app.api.routes import RouteTable
-from app.contracts.errors import FileTooLarge, InputError, Overloaded, UnsupportedEncoding
+from app.contracts.errors import FileTooLarge, Overloaded, UnsupportedEncoding
 
 RETRY_SECONDS = 1.0
 
@@ -66,58 +62,18 @@ class Gates:
     bodies: Budget
 
 
-class BodyLimits:
-    """Refuses by Content-Length at once and raises FileTooLarge at the first byte too many.
+def check_body(headers: Headers, *, cap: int) -> None:
+    """Refuse a body by its headers, before any of it is read; `cap` in bytes.
 
-    A body counts in the budget as it arrives and until its request is answered; one that finds no
-    room there gets 503. The router answers a path without a route, and never reads the body.
+    Raises UnsupportedEncoding and FileTooLarge.
     """
-
-    def __init__(self, app: ASGIApp, *, routes: RouteTable, budget: Budget) -> None:
-        self._app = app
-        self._routes = routes
-        self._budget = budget
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or (route := scope["state"]["route"]) is None:
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        cap = min(self._routes.body_cap(route), self._budget.limit)
-        # The server's parser has checked that it is a number.
-        length = int(headers.get("content-length", "0"))
-        refusal = _encoding_fault(headers) or _length_fault(length, cap)
-        if refusal is not None:
-            await reply(fault_of(refusal), scope)(scope, receive, send)
-            return
-        received = 0
-
-        async def receive_counted() -> Message:
-            nonlocal received
-            message = await receive()
-            if message["type"] == "http.request" and (size := len(message.get("body", b""))):
-                if received + size > cap:
-                    raise too_large(cap, f"more than {cap}")
-                self._budget.take(size)
-                received += size
-            return message
-
-        try:
-            await self._app(scope, receive_counted, send)
-        finally:
-            self._budget.give_back(received)
-
-
-def _encoding_fault(headers: Headers) -> InputError | None:
     # A list may come in one header or in several.
     codings = ",".join(headers.getlist("content-encoding")).lower().split(",")
-    if {coding.strip() for coding in codings} <= {"", "identity"}:
-        return None
-    return UnsupportedEncoding("The body's Content-Encoding must be gzip or identity.")
-
-
-def _length_fault(length: int, cap: int) -> InputError | None:
-    return too_large(cap, length) if length > cap else None
+    if not {coding.strip() for coding in codings} <= {"", "identity"}:
+        raise UnsupportedEncoding("The body's Content-Encoding must be gzip or identity.")
+    length = int(headers.get("content-length", "0"))  # the server's parser has checked it
+    if length > cap:
+        raise too_large(cap, length)
 
 
 def too_large(cap: int, received: int | str) -> FileTooLarge:

@@ -6,15 +6,10 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from app.api.errors import fault_of
 from app.api.middleware.keys import ADMIN_PREFIX, is_open
-from app.api.problems import reply
 from app.contracts.caller import CALLER
 from app.contracts.errors import QuotaExceeded
 from app.contracts.ports import Clock
@@ -143,32 +138,6 @@ class TokenBuckets:
             bucket.running -= 1
 
 
-class Quotas:
-    """429 for a caller whose quota is used up. Probes, metrics, pages, model control are free."""
-
-    def __init__(self, app: ASGIApp, *, buckets: TokenBuckets) -> None:
-        self._app = app
-        self._buckets = buckets
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or is_free(scope["path"]):
-            await self._app(scope, receive, send)
-            return
-        bucket = self._buckets.of_caller()
-
-        async def send_marked(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(bucket.headers())
-            await send(message)
-
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(self._buckets.running(bucket))
-            except QuotaExceeded as exceeded:
-                await reply(fault_of(exceeded), scope)(scope, receive, send_marked)
-                return
-            await self._app(scope, receive, send_marked)
-
-
 def is_free(path: str) -> bool:
+    """Probes, metrics, pages and model control, which no quota counts."""
     return is_open(path) or path.startswith(ADMIN_PREFIX)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from app.api.errors import fault_of
 from app.api.middleware.keys import is_health
-from app.api.problems import reply
 from app.contracts.errors import CrossSite, HostNotAllowed
 
 ANY = "*"
@@ -28,24 +26,15 @@ class Sites:
     TrustedHostMiddleware would answer in plain text.
     """
 
-    def __init__(self, app: ASGIApp, *, hosts: Sequence[str], origins: Sequence[str]) -> None:
+    def __init__(self, *, hosts: Sequence[str], origins: Sequence[str]) -> None:
         """`hosts` as Settings.hosts gives them; pages of `origins` may send what they like."""
-        self._app = app
         self._any = ANY in hosts
         self._names = frozenset(host.encode("latin-1") for host in hosts)
         self._endings = tuple(name[1:] for name in self._names if name.startswith(b"*."))
         self._origins = frozenset(origin.encode("latin-1") for origin in origins)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            refusal = self._refusal(scope)
-            if refusal is not None:
-                scope["state"]["route"] = None  # it was not sent to a path of ours
-                await reply(fault_of(refusal), scope)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _refusal(self, scope: Scope) -> HostNotAllowed | CrossSite | None:
+    def refusal(self, scope: Scope) -> HostNotAllowed | CrossSite | None:
+        """Why the request may not pass; None where it may."""
         host: bytes | None = None
         site = origin = b""
         for name, value in scope["headers"]:

@@ -58,7 +58,7 @@ class Traced:
                 attributes["http.route"] = route.template
             if status:
                 attributes["http.response.status_code"] = status
-            if state.get("client_gone"):
+            if state["exchange"].client_gone:
                 error, failed = "client_gone", False
             else:
                 error, failed = fault.code if fault else "", not 0 < status < 500

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from app.api.problems import documented
+from app.api.routes import TaskRoute
 from app.api.services import Services, ServicesDep
 from app.api.v2.metadata import add_by_version
 from app.api.v2.tasks import check_ready, check_version, task_named
@@ -16,8 +17,17 @@ def router() -> APIRouter:
     """The health half of the Open Inference Protocol."""
     routes = APIRouter(tags=["health"])
     unready = documented(503, protocol=True)
-    routes.add_api_route("/v2/health/live", live, operation_id="serverLive")
-    routes.add_api_route("/v2/health/ready", ready, operation_id="serverReady", responses=unready)
+    for path, endpoint, operation, responses in (
+        ("/v2/health/live", live, "serverLive", None),
+        ("/v2/health/ready", ready, "serverReady", unready),
+    ):
+        routes.add_api_route(
+            path,
+            endpoint,
+            operation_id=operation,
+            responses=responses,
+            route_class_override=TaskRoute,
+        )
     missing = documented(404, 503, protocol=True)
     add_by_version(
         routes, "/ready", model_ready, version_ready, operation="Ready", responses=missing
