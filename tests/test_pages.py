@@ -59,3 +59,14 @@ def test_the_manual_names_every_page() -> None:
         index = (folder / "README.md").read_text("utf-8")
         names = {page.name for page in folder.glob("*.md")} - {"README.md"}
         assert {name for name in names if f"({name})" not in index} == set()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name.endswith(".zh.md")], ids=str)
+def test_commands_of_a_chinese_page_are_those_of_the_english_one(page: Path) -> None:
+    """Block by block; only comments are translated."""
+
+    def commands(page: Path) -> list[str]:
+        blocks = re.findall(r"^```(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
+        return [re.sub(r" *# .*$", "", block, flags=re.M) for block in blocks]
+
+    assert commands(page) == commands(page.with_name(page.name.replace(".zh", "")))

@@ -24,6 +24,7 @@ EACH_TIME = ("README.md", "docs/segment.md")
 HERE = (*EACH_TIME, "docs/client.md", "docs/sentiment.md")
 TUTORIAL = "docs/first-model.md"
 ELSEWHERE = {
+    "docs/first-model.zh.md": "its blocks are those of the English page",
     "docs/coming-from.md": "tests/e2e/test_doors.py",
     "docs/protocol.md": "tests/e2e/test_protocol_page.py",
     "docs/new-task.md": "tests/test_new_task.py has what they are parts of",
