@@ -730,6 +730,42 @@ def test_hostile_names_and_texts_are_text(page: Page, complaints: list[str]) -> 
     assert [said for said in complaints if "422" not in said] == []
 
 
+def test_a_model_of_ones_own_has_a_card_with_a_form(
+    browser: Browser, server: Server, complaints: list[str], tmp_path: Path
+) -> None:
+    """Made from its tensors; what it sends is answered, and so is its code. A task without a model
+    is not on the page. Wrong values are refused where they were sent."""
+    with opened(browser, complaints) as page:
+        page.goto(f"{server.url}/")
+        card = page.locator("#model-cards article")
+        expect(card.locator("h3")).to_have_text("tiny@1")
+        for task in ("#pictures", "#texts"):
+            expect(page.locator(task)).to_be_hidden()
+        assert [row.split("\t") for row in card.locator(".tensors tr").all_inner_texts()] == [
+            ["input", "image", "FP32", "any × 3 × any × any"],
+            ["output", "scores", "FP32", "any × 2"],
+            ["output", "mean", "FP32", "any × 4"],
+        ]
+        assert complaints == []
+        card.locator("button.main").click()
+        expect(card.locator(".outputs")).to_contain_text("scores FP32 1 × 2")
+        card.locator("input").fill("2, 3, 4, 4")
+        card.locator("textarea").focus()
+        expect(card.locator("textarea")).to_have_value(json.dumps([0] * 96, separators=(",", ":")))
+        card.locator("button.main").click()
+        expect(card.locator(".outputs")).to_contain_text("scores FP32 2 × 2")
+        card.locator("summary").click()
+        for language, command in programs():
+            card.locator(f".tab:text-is('{language}')").click()
+            printed = run(command, card.locator(".tabs + pre").inner_text(), tmp_path)
+            assert "scores" in printed, language
+        assert violations(page) == []
+        for values, said in (("[1, 2]", "shape"), ("[1, 2", "JSON")):
+            card.locator("textarea").fill(values)
+            card.locator("button.main").click()
+            expect(card.locator(".refusal")).to_contain_text(said)
+
+
 def test_a_key_is_asked_for_where_the_server_wants_one(
     browser: Browser, complaints: list[str], tmp_path: Path
 ) -> None:
@@ -748,7 +784,7 @@ def test_a_key_is_asked_for_where_the_server_wants_one(
             page.fill("#key", offered)
             page.press("#key", "Enter")
         expect(page.locator("#scores .best")).to_contain_text("happy")
-        expect(page.locator("#segment-refusal")).to_contain_text("no model")
+        expect(page.locator("#pictures")).to_be_hidden()
         assert page.is_hidden("#key-form")
         page.click("#sentiment-code summary")
         for language, command in programs():

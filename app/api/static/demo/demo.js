@@ -1,7 +1,8 @@
-// The demo page: a picture cut out, a sentence read, as soon as the server answers.
+// The demo page: a picture cut out, a sentence read, as soon as the server answers, and every model.
 
 import { addWords } from "/console/i18n.js";
 import { startPage } from "/console/shell.js";
+import { startModels } from "./models.js";
 import { startPictures } from "./pictures.js";
 import { startTexts } from "./texts.js";
 import { WORDS } from "./words.js";
@@ -9,4 +10,5 @@ import { WORDS } from "./words.js";
 addWords(WORDS);
 startPictures();
 startTexts();
+startModels();
 startPage();

@@ -10,7 +10,7 @@ import { PICTURES, pictureAddress } from "./samples.js";
 export function startIntake(take) {
   const accept = (files, more = {}) => {
     hideRefusal($("intake-refusal"));
-    if (files.length) take([...files], more);
+    if (files.length && !$("pictures").hidden) take([...files], more);
   };
   for (const input of [$("file"), $("camera-file")]) {
     input.addEventListener("change", () => {
@@ -55,7 +55,7 @@ function startDrops(accept) {
   const ours = (event) => !event.target.closest?.("textarea, input[type=text]") || event.dataTransfer.types.includes("Files");
   addEventListener("dragenter", (event) => {
     depth += 1;
-    if (event.dataTransfer.types.includes("Files")) shown(true);
+    if (event.dataTransfer.types.includes("Files") && !$("pictures").hidden) shown(true);
   });
   addEventListener("dragleave", () => {
     depth -= 1;

@@ -3,6 +3,7 @@
 import { Refusal } from "/console/api.js";
 import { language, t } from "/console/i18n.js";
 import { server } from "/console/server.js";
+import { serves } from "./models.js";
 import { readOptions } from "./options.js";
 import { askPatiently } from "./patience.js";
 
@@ -93,7 +94,7 @@ async function askFor(item, changed) {
 export function segmentQueue(items, changed) {
   let busy = 0;
   async function more(first) {
-    if (!server().info) return; // no answer yet, or no key: it begins when there is one
+    if (!server().info || !serves("segment")) return; // no answer yet, or no key: it begins when there is one
     const waiting = items().filter((item) => item.state === "waiting");
     const next = waiting.includes(first) ? first : waiting[0];
     if (!next || busy >= AT_ONCE) return;

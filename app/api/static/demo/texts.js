@@ -7,6 +7,7 @@ import { hideRefusal, showRefusal } from "/console/refusal.js";
 import { onServer, server } from "/console/server.js";
 import { codeBox } from "./codebox.js";
 import { chosenFor, offerGroups } from "./groups.js";
+import { serves } from "./models.js";
 import { askPatiently } from "./patience.js";
 import { SENTENCES } from "./samples.js";
 import { showScores, spoken } from "./scores.js";
@@ -66,7 +67,7 @@ async function askNow(showCode) {
   const texts = lines();
   waits = null;
   hideRefusal($("sentiment-refusal"));
-  if (!texts.length || !server().info) {
+  if (!texts.length || !server().info || !serves("sentiment")) {
     shown = null;
     show();
     return;
