@@ -93,6 +93,9 @@ def _check_charset(content_type: str) -> None:
 
 FILE_FIELDS = ("file", "image_file")
 RAW_TYPES = ("image/", "application/octet-stream")
+RAW_CONTENT = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+"""A raw body in OpenAPI. Generators of clients skip a range of types like `image/*`."""
+
 FIELD_BYTES = 1024
 
 _HOW = (

@@ -20,7 +20,7 @@ from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
 from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
-from app.api.uploads import RAW_TYPES, media_type
+from app.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
 from app.contracts.errors import FileMissing, UnsupportedMediaType
 from app.doors.door import Door, json_object, picture_in_base64, refused, task_route
 from app.pipelines.segment.request import (
@@ -221,8 +221,7 @@ def _request_body() -> dict[str, Any]:
             "parameters": {"type": "object", "properties": parameters},
         },
     }
-    binary = {"schema": {"type": "string", "format": "binary"}}
-    return {"required": True, "content": {"image/*": binary, JSON: {"schema": schema}}}
+    return {"required": True, "content": RAW_CONTENT | {JSON: {"schema": schema}}}
 
 
 _ERRORS = ErrorForm(model=HubError, write=_write, statuses={})

@@ -7,11 +7,11 @@ https://github.com/huggingface/text-embeddings-inference, 1.7.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from app.api.problems import ErrorForm, Fault
 from app.api.routing import RoutingDep, answer_headers
@@ -53,9 +53,11 @@ class PredictRequest(BaseModel):
     truncate: bool | None = Field(
         False, description="Cut a text that the model cannot read whole; refuse it otherwise."
     )
-    truncation_direction: Literal["left", "right", "Left", "Right"] = Field(
-        "right", description="`left` is refused with truncate."
-    )
+    truncation_direction: Annotated[
+        Literal["Left", "Right"],
+        # Small letters are taken, too; generators make one name of both.
+        BeforeValidator(lambda word: {"left": "Left", "right": "Right"}.get(str(word), word)),
+    ] = Field("Right", description="`Left` is refused with truncate.")
     raw_scores: bool = Field(False, description="Refused if true: scores are probabilities.")
 
 
@@ -89,7 +91,7 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
     """Classifies a text, or each text of a batch."""
     if body.raw_scores:
         raise refused("raw_scores", "not offered; scores are probabilities")
-    if body.truncate and body.truncation_direction.lower() == "left":
+    if body.truncate and body.truncation_direction == "Left":
         raise refused("truncation_direction", "left is not offered; a text keeps its beginning")
     texts, single = read_inputs(body.inputs)
     answer = await classify(services, texts if body.truncate else WholeTexts(texts), routing)

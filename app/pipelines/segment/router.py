@@ -16,7 +16,7 @@ from app.api.offload import base64_parts, beside_the_loop
 from app.api.routes import TaskRoute
 from app.api.routing import ROUTING, Routing, answer_headers
 from app.api.services import ServicesDep
-from app.api.uploads import read_upload
+from app.api.uploads import RAW_CONTENT, read_upload
 from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
 from app.pipelines.segment.options import FILES, MEDIA_TYPES, OPTIONS
@@ -211,11 +211,11 @@ def _request_body() -> dict[str, Any]:
     }
     return {
         "required": True,
-        "description": "The picture, in a form or as the body. Each parameter may be a field of "
-        "the form instead.",
+        "description": "The picture, in a form or as the body, also with a type of `image/*`. Each "
+        "parameter may be a field of the form instead.",
         "content": {
             "multipart/form-data": {"schema": form},
-            "image/*": {"schema": {"type": "string", "format": "binary"}},
+            **RAW_CONTENT,
         },
     }
 
