@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +29,13 @@ from app.repository.files import open_plain_file
 
 SELFTEST = "selftest.npz"
 MOST_BYTES = 256 << 20
-"""Of all its arrays together: the server's own process unpacks them."""
+"""Of all its arrays together, whatever the model's tensors are: the server's own process unpacks
+them."""
+ROWS, LENGTH, LEAST_BYTES = 16, 2048, 1 << 20
+"""What a self-test may use of a free first axis and of any other free one; a tensor may have
+LEAST_BYTES, however small it is by that."""
+ZIP_BYTES = 1 << 20
+"""Of an archive beside its arrays."""
 
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 UNREADABLE = (
@@ -154,69 +162,100 @@ def write_selftest(directory: Path, inputs: Tensors, outputs: Tensors, *, tolera
 def read_selftest(
     directory: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
 ) -> SelfTest:
-    """Read a version's self-test. Raises ManifestError where it does not fit the specs.
+    """Read a version's self-test. Raises ManifestError where it does not fit the specs, which is
+    found before any array is unpacked.
 
     An output may be empty along a free axis (nothing found): its dtype and shape are tested then.
     """
     label = f"{directory.parent.name}/{directory.name}/{SELFTEST}"
-    tensors = [
-        f"{kind}.{each.name}"
-        for kind, specs in (("input", inputs), ("output", outputs))
-        for each in specs
-    ]
+    limit = min(MOST_BYTES, sum(map(_most_bytes, (*inputs, *outputs))))
     try:
-        with open_plain_file(directory / SELFTEST) as file, zipfile.ZipFile(file) as archive:
-            arrays = _unpacked(archive, {"tolerance", *tensors}, label)
+        with open_plain_file(directory / SELFTEST) as file:
+            _check_bytes(os.fstat(file.fileno()).st_size, limit + ZIP_BYTES, f"{label} has")
+            with zipfile.ZipFile(file) as archive:
+                found = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
+                golden = [
+                    {spec.name: _member(archive, found, kind, spec, label) for spec in specs}
+                    for kind, specs in (("input", inputs), ("output", outputs))
+                ]
+                size = sum(each.file_size for members in golden for each in members.values())
+                _check_bytes(size, limit, f"{label} unpacks to")
+                tolerance = _tolerance(archive, found, label)
+                given, expected = (
+                    {name: _array(archive, member) for name, member in members.items()}
+                    for members in golden
+                )
     except UNREADABLE as error:
         raise ManifestError(f"{label} cannot be read as arrays") from error
-    tolerance = arrays.get("tolerance")
-    one = tolerance is not None and tolerance.ndim == 0 and tolerance.dtype.kind in "fiu"
-    if tolerance is None or not one or not 0 < float(tolerance) < np.inf:
-        raise ManifestError(f"{label}: tolerance must be one positive number")
-    return SelfTest(
-        inputs=_fitting(arrays, "input", inputs, label),
-        outputs=_fitting(arrays, "output", outputs, label),
-        tolerance=float(tolerance),
+    return SelfTest(inputs=given, outputs=expected, tolerance=tolerance)
+
+
+def _most_bytes(spec: TensorSpec) -> int:
+    free = [ROWS] + [LENGTH] * len(spec.shape)
+    axes = [free[axis] if size == -1 else size for axis, size in enumerate(spec.shape)]
+    return max(LEAST_BYTES, math.prod(axes) * np.dtype(spec.dtype).itemsize)
+
+
+def _check_bytes(size: int, limit: int, what: str) -> None:
+    if size > limit:
+        raise ManifestError(
+            f"{what} {size} bytes, the limit is {limit}", limit=limit, received=size
+        )
+
+
+def _member(
+    archive: zipfile.ZipFile,
+    members: Mapping[str, zipfile.ZipInfo],
+    kind: str,
+    spec: TensorSpec,
+    label: str,
+) -> zipfile.ZipInfo:
+    """The member that holds this tensor, by its header. Raises ManifestError where it is none."""
+    name, received = f"{kind}.{spec.name}", "nothing"
+    if member := members.get(name):
+        shape, dtype = _header(archive, member)
+        fits = dtype == np.dtype(spec.dtype) and spec.admits_shape(shape)
+        if fits and (kind == "output" or 0 not in shape):
+            return member
+        received = f"{dtype} {list(shape)}"
+    raise ManifestError(
+        f"{label}: {name} should be {spec.dtype} {list(spec.shape)}, received {received}"
     )
 
 
-def _unpacked(archive: zipfile.ZipFile, names: Collection[str], label: str) -> dict[str, Array]:
-    """The arrays of these names, where all together unpack to MOST_BYTES at most."""
-    members = {name: each for each in archive.infolist() if (name := each.filename[:-4]) in names}
-    size = sum(each.file_size for each in members.values())
-    if size > MOST_BYTES:
-        raise ManifestError(
-            f"{label} unpacks to {size} bytes, the limit is {MOST_BYTES}",
-            limit=MOST_BYTES,
-            received=size,
-        )
-    if any(each.compress_type not in PACKED for each in members.values()):
+def _tolerance(
+    archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], label: str
+) -> float:
+    if member := members.get("tolerance"):
+        shape, dtype = _header(archive, member)
+        if shape == () and dtype.kind in "fiu":
+            value = float(_array(archive, member))
+            if 0 < value < np.inf:
+                return value
+    raise ManifestError(f"{label}: tolerance must be one positive number")
+
+
+def _header(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo
+) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and dtype of an array that is not unpacked. Raises ValueError where the member does
+    not have the size of such an array."""
+    if member.compress_type not in PACKED:
         raise ValueError("a compression that numpy does not use")
-    return {
-        name: np.lib.format.read_array(io.BytesIO(_member(archive, each)), allow_pickle=False)
-        for name, each in members.items()
-    }
-
-
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """Read a member. Without a length, read() would unpack all of it before it counts."""
     with archive.open(member) as file:
-        return file.read(member.file_size)
+        if np.lib.format.read_magic(file) != (1, 0):  # later ones have headers of any length
+            raise ValueError("a format that numpy does not use for numbers")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        if member.file_size != file.tell() + math.prod(shape) * dtype.itemsize:
+            raise ValueError("a size that is not the array's")
+    return shape, dtype
 
 
-def _fitting(
-    arrays: Mapping[str, Array], kind: str, specs: tuple[TensorSpec, ...], label: str
-) -> Tensors:
-    found: dict[str, Array] = {}
-    for spec in specs:
-        array = arrays.get(f"{kind}.{spec.name}")
-        if array is None or not spec.admits(array) or (kind == "input" and not array.size):
-            raise ManifestError(
-                f"{label}: {kind}.{spec.name} should be {spec.dtype} {list(spec.shape)}, "
-                f"received {_described(array)}"
-            )
-        found[spec.name] = array
-    return found
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+    """Unpack a member. Without a length, read() would unpack all of it before it counts."""
+    with archive.open(member) as file:
+        unpacked = io.BytesIO(file.read(member.file_size))
+    return np.lib.format.read_array(unpacked, allow_pickle=False)
 
 
 def _described(array: Array | None) -> str:
