@@ -1,7 +1,5 @@
 """Fixtures that several parts of the tests share."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Model versions on disk for tests: any bytes as program and weights, with a manifest that fits."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Futures of threads, awaited: one wake-up, the first failure, and nothing left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

@@ -1,7 +1,5 @@
 """The `paddlepool` command without one of its parts."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import os

@@ -1,7 +1,5 @@
 """docs/model-repository.md against the configuration that the server reads."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

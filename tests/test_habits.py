@@ -1,7 +1,5 @@
 """What contributors lean on is there: commands, the version, types for those who import us."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

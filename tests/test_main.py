@@ -1,7 +1,5 @@
 """The composition root: what it refuses before anything starts, and what it connects."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

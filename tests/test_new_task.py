@@ -4,8 +4,6 @@ The task is tests/tasks/tagger, over a Paddle program in a predictor process of 
 here is what the product runs.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

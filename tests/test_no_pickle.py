@@ -1,7 +1,5 @@
 """Only static models are served: nothing in the service can be made to unpickle a file (A8)."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the machine, or the container, grants."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

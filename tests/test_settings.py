@@ -1,7 +1,5 @@
 """Settings: their limits, their errors, and that the documentation knows each one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ Each list is literal: a name that was renamed or removed fails here. A name that
 valid; what it means in prose may be said better (docs/glossary.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the data plane tells those who stand by: every request's coming and going, every answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -2,8 +2,6 @@
 the test process never imports Paddle:  python -m tests.tiny_model DIRECTORY
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tiny ONNX networks for tests, built node by node: no file of a real model is needed."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper

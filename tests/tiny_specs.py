@@ -1,7 +1,5 @@
 """What the tiny model takes and gives; apart from its export so that no test imports Paddle."""
 
-from __future__ import annotations
-
 from app.contracts.tensors import TensorSpec
 
 SPECS = (

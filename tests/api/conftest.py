@@ -1,7 +1,5 @@
 """A client of the application over fakes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.api.fakes import Client, make_app

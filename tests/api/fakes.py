@@ -1,7 +1,5 @@
 """The application over a registry without predictors, and a client that needs no event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -1,7 +1,5 @@
 """/compare/data: the figures of each instance group, cheap, bounded and behind the API keys."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

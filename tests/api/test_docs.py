@@ -1,7 +1,5 @@
 """The API's own documentation: local, complete, and true to the routes."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

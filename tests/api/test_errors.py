@@ -1,7 +1,5 @@
 """Errors over HTTP: one table, one shape, and never a word of what the client sent."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import re

@@ -1,7 +1,5 @@
 """GET /metrics: what it shows of the engine."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import cast

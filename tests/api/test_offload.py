@@ -1,7 +1,5 @@
 """Large documents beside the event loop: how long one waits for its turn."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """The pages and their files: local, packed, asked for anew and sent again only where changed."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import re

@@ -1,7 +1,5 @@
 """Fixtures for tests that start real predictor processes."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import Path

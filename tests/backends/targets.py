@@ -1,7 +1,5 @@
 """Targets of child processes for tests: quick to start, and able to fail in every way."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

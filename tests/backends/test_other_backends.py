@@ -1,7 +1,5 @@
 """The backends beside Paddle Inference: the same outputs, and clear refusals."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """The real predictor on a tiny graph: right, verified, replaced when struck, flat in memory."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Predictors in child processes that really die, hang and stop."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

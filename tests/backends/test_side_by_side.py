@@ -1,7 +1,5 @@
 """Two instances of a group beside each other: each engine's threads may use any core."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Predictor processes that give way: stopped in the middle of a run, and never left behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

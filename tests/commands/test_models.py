@@ -1,7 +1,5 @@
 """`paddlepool models list | verify | describe`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

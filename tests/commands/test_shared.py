@@ -1,7 +1,5 @@
 """Which repository a command works on: the option's, else the setting's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`paddlepool compare`, on fakes for the arithmetic and on real predictors of a tiny graph."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace

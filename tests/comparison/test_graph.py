@@ -1,7 +1,5 @@
 """`paddlepool graph`: the operators a real predictor runs, and the drawing of them."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path

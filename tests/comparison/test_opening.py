@@ -1,7 +1,5 @@
 """What a comparison opens is closed when it is not used; what it asks the machine may be absent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

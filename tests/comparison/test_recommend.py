@@ -1,7 +1,5 @@
 """Which group is recommended, why, and what making it the default one writes."""
 
-from __future__ import annotations
-
 import io
 import tomllib
 from dataclasses import replace

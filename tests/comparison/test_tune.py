@@ -1,7 +1,5 @@
 """`paddlepool tune`: what is tried, what is chosen and why, what is written."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

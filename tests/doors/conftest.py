@@ -1,7 +1,5 @@
 """All doors, over a fake."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.doors.fakes import Doors, shared_doors

@@ -1,7 +1,5 @@
 """The product's application, its doors included, over a data plane that opens no picture."""
 
-from __future__ import annotations
-
 import base64
 import functools
 from concurrent.futures import Executor

@@ -1,7 +1,5 @@
 """Every door says what went wrong in its own form and code, also what is refused before it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

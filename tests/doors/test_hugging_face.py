@@ -1,7 +1,5 @@
 """The Hugging Face client: nested lists, masks, and how it is known."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

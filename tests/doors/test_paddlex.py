@@ -1,7 +1,5 @@
 """/semantic-segmentation: PaddleX's envelope."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """/api/remove: rembg's fields as the task's, and FastAPI's errors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """/v1.0/removebg and /v1.0/account: remove.bg's fields, headers and errors."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """/predict: texts and batches, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Chromium for the tests of pages: one for a module, a fresh context for each test."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How long a liveness probe waits, beside what any process would wait on this machine now."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

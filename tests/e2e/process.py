@@ -1,7 +1,5 @@
 """A real server process on a free port, and raw connections to it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A task whose requests take as long as they say, so that tests can be in the middle of one."""
 
-from __future__ import annotations
-
 import asyncio
 
 from fastapi import APIRouter, Request, Response

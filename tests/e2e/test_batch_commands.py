@@ -1,7 +1,5 @@
 """`paddlepool segment` and `paddlepool sentiment` against a real server."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

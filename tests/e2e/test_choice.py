@@ -1,7 +1,5 @@
 """The default group is measured, swapped in under load, and there at once after the next start."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """Many clients at once: those that leave, those that scan, and a probe that must be answered."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

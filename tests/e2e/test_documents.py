@@ -1,7 +1,5 @@
 """What README.md and docs/ tell people to type, typed: every block that can run offline does."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Clients of other servers against a real server, unchanged but for the address and the key."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil

@@ -1,7 +1,5 @@
 """How connections end: early refusals, and too few open files."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

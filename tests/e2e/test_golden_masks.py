@@ -1,7 +1,5 @@
 """The official weights, served and asked over HTTP: the official masks."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

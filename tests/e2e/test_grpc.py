@@ -1,8 +1,6 @@
 """Triton's own gRPC clients, unchanged, against a real server: what they ask for over HTTP, and
 the same answers."""
 
-from __future__ import annotations
-
 import queue
 import signal
 import warnings

@@ -1,7 +1,5 @@
 """The corpus of hostile pictures posted to the real server, with good traffic beside it."""
 
-from __future__ import annotations
-
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """How a server starts, refuses to start, drains and ends."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

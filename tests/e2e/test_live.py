@@ -1,7 +1,5 @@
 """Groups compared while a real server serves: pinned, proven and shadowed."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator

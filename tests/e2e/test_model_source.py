@@ -1,7 +1,5 @@
 """A server whose models come from an S3 server on this machine, and what happens to both."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess

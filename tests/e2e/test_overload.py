@@ -1,7 +1,5 @@
 """More than the server can answer or hold: it takes what it can and refuses the rest."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

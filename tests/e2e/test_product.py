@@ -1,7 +1,5 @@
 """The models of the repository behind a real socket, against hostile requests."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """Broken, slow and hostile clients, over raw sockets."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time

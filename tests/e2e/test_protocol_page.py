@@ -1,7 +1,5 @@
 """Every command and program of docs/protocol.md, run as it stands there."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The Python client against a real server: both kinds, what it knows of it, and its README."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

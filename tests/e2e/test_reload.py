@@ -1,7 +1,5 @@
 """A repository that changes while it serves, with real predictors behind a real socket."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The server held to its own OpenAPI document by schemathesis, unchanged."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

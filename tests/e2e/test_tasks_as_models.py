@@ -1,7 +1,5 @@
 """A whole task as a model of the protocol, with Triton's own client against a real server."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Spans of a real server: what a collector gets over HTTP, and what one that is down costs."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Triton's own HTTP clients, unchanged, against a real server: all that they can ask of a model."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is worth a change of the default group, and which of several candidates."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.contracts.status import Candidate

@@ -1,7 +1,5 @@
 """The verdict on a configuration: noise never looks like an effect, nor an effect like noise."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

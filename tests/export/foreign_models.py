@@ -7,8 +7,6 @@ one and from `paddle.inference` for the programs in the form of Paddle 2. Models
 `DIRECTORY/.unfit` cannot be served.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

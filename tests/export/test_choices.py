@@ -1,7 +1,5 @@
 """What `paddlepool export` offers is what the exporter takes."""
 
-from __future__ import annotations
-
 import claim_tables
 
 from app.export import config_text

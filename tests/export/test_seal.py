@@ -1,7 +1,5 @@
 """Any Paddle model without code: exported elsewhere, sealed by a command, served over HTTP."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Any ONNX network is a directory and no code: sealed by a command, configured, served."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

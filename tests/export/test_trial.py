@@ -1,7 +1,5 @@
 """What is concluded from trial runs, with predictors that only pretend."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ Every fault is applied to a copy of the working tree, so the checkout stays as i
 found when its tests fail with it and pass without it. Exit code 1 when any fault was not found.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The bytes that fuzzers have found worth keeping, a file each."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

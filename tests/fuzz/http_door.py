@@ -1,7 +1,5 @@
 """Connections to the server's protocol and application in this process, without a socket."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import re

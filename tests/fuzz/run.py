@@ -7,8 +7,6 @@ ordinary tests run both. `--keep` copies what reaches code that no committed fil
 when a target broke.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import subprocess

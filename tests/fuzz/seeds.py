@@ -1,7 +1,5 @@
 """Sound bytes, with which a fuzzer begins."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each takes any bytes, and raises only where there is a fault.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import contextlib

@@ -1,7 +1,5 @@
 """Every file that a fuzzer has found worth keeping, through its target again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

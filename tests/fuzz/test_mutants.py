@@ -1,7 +1,5 @@
 """A few thousand mutants of sound bytes, the same at every run, for each fuzz target."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

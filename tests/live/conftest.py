@@ -1,7 +1,5 @@
 """A registry with model `double` on fake predictors, and the parts of the live comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An observer of the live comparison that remembers, and behaviours of predictors."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The thread that compares: shadowing first, proof after a while, and a prompt end."""
 
-from __future__ import annotations
-
 import errno
 import time
 from collections.abc import Callable, Iterator

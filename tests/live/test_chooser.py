@@ -1,7 +1,5 @@
 """The default group is measured, chosen and put in place; whatever happens meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

@@ -1,7 +1,5 @@
 """Idle moments: when they are, and what a request does to those who wait for one."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

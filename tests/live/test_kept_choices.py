@@ -1,7 +1,5 @@
 """Choices in a file, for the machine, the versions and the configuration they were made for."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Groups are proven against their base, or say why not."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

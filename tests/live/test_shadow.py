@@ -1,7 +1,5 @@
 """A share of the answered requests runs again on other groups; the rest costs nothing."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Predictors beside the service: tested, warmed by shape, and timed only when undisturbed."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.contracts.errors import BackendError, WorkerCrashed

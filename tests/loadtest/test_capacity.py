@@ -1,7 +1,5 @@
 """The committed page, made again from its figures, and the pictures that were sent."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """The published tables: what is compared, what is scaled, and the page that shows it."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The client of many requests a second: it waits for nobody, and tells how each request ended."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

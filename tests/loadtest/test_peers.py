@@ -1,7 +1,5 @@
 """The table of peers."""
 
-from __future__ import annotations
-
 from peers import Contender, Contest, measure, rows
 
 

@@ -1,7 +1,5 @@
 """The balancer's configuration, and replicas behind it that die."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """What soak.py calls a loss with a cause, and growth; and a run of some seconds."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What `paddlepool_build_info` says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from app.observability.build_info import build_info

@@ -1,7 +1,5 @@
 """The last hour in buckets: windows, intervals, quantiles, and a bound on its memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.observability.history import (

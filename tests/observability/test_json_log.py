@@ -1,7 +1,5 @@
 """The log: lines in order, written off the caller's thread, dropped rather than waited for."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

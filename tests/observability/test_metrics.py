@@ -1,7 +1,5 @@
 """Metric families: complete in the documentation, right to 15 %, and closed against clients."""
 
-from __future__ import annotations
-
 import random
 import re
 import time

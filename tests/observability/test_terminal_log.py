@@ -1,7 +1,5 @@
 """The log as a person at a terminal sees it."""
 
-from __future__ import annotations
-
 import io
 import logging
 import re

@@ -1,7 +1,5 @@
 """A request as spans: whose trace it is in, where its stages lie, what an error leaves."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

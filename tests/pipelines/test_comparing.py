@@ -1,7 +1,5 @@
 """What comparisons of predictors get from the tasks: their inputs, and how far outputs agree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

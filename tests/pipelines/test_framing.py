@@ -1,7 +1,5 @@
 """Canvas, place and what lies behind, to the pixel."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

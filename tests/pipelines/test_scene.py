@@ -1,7 +1,5 @@
 """What a client may ask of background, framing and shadow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

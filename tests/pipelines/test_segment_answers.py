@@ -1,7 +1,5 @@
 """Checks of what a codec process answers to the stages of `/segment`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Foreground colours, against mixtures whose parts are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What the guided filter leaves out, because the mask is settled there, changes nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Matting: what it finds in hair, what it leaves as it is, and that its cost has a bound."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The segment pipeline over real codec processes: parity, results, memory and leaks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """What a client may ask of /segment: options, colours and the Accept header."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.contracts.errors import InvalidParameter

@@ -1,7 +1,5 @@
 """POST /segment: request and reply forms, in the real application over a fake data plane."""
 
-from __future__ import annotations
-
 import base64
 import encodings
 import random

@@ -1,7 +1,5 @@
 """Backgrounds, framing and shadows through the pipeline and real codec processes."""
 
-from __future__ import annotations
-
 import mmap
 import time
 from collections.abc import Iterator

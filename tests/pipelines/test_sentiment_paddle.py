@@ -1,7 +1,5 @@
 """/sentiment over a real predictor process: a tiny random BERT and the whole application."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """From texts to jobs and from logits to labels, with a toy tokenizer and no model."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading

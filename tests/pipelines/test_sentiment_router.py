@@ -1,7 +1,5 @@
 """POST /sentiment: request and reply forms, in the real application over a fake data plane."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

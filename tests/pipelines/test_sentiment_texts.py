@@ -1,7 +1,5 @@
 """Which texts /sentiment accepts."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.contracts.errors import TextEmpty, TextTooLong

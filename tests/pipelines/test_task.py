@@ -1,7 +1,5 @@
 """Declarations of tasks: loading them, their settings in one model, their pipelines."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Small networks as a converter writes them: constants as nodes, biases behind, odd names."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper

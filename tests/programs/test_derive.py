@@ -1,7 +1,5 @@
 """Programs derived from what is there: official weights without data, a transformer at any time."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """int8 from measured ranges: named layers, quantised weights, and what a wrong graph gets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """int8 programs of ONNX files from elsewhere: whatever their names and their opset are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

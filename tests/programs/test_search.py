@@ -1,7 +1,5 @@
 """The search finds the layer under which int8 collapses, without being told."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

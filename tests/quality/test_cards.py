@@ -1,7 +1,5 @@
 """Measured figures in model cards: where they are written, and when they are stale."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

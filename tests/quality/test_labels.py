@@ -1,7 +1,5 @@
 """Accuracy, F1 and calibration on tables small enough to do by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

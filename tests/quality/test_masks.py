@@ -1,7 +1,5 @@
 """MAE, max-F and IoU on masks small enough to do by hand, and the masks without training."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Measuring models: batches, the tables of each task, absent data, and the whole command."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """config.toml: what is refused, and `default_group = "auto"`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which model answers a task: chosen by the operator, by config.toml, or the first by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a model is made of is read from regular files, and from nothing that could make it wait."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

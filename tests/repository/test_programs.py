@@ -1,7 +1,5 @@
 """A version of several programs: what its manifest may say, and which one a group gets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shapes in config.toml: the runs before READY, and axes that must agree."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

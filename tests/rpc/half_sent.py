@@ -1,7 +1,5 @@
 """A client of HTTP/2 that begins a call's message, sends as much of it as it may, and ends none."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

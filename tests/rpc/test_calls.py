@@ -1,7 +1,5 @@
 """Calls over a real gRPC connection to a door in this process: who may ask, what is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

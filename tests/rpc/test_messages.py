@@ -1,7 +1,5 @@
 """The protocol's descriptors, and messages as bytes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Places for messages that arrive."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,5 @@
 """What a server under somebody else's engine is given."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

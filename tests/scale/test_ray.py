@@ -1,7 +1,5 @@
 """A replica under Ray Serve on this machine: it answers, it is counted, it drains."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The way of a request to a replica's server and back, byte for byte."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """A connection to an application in this process."""
 
-from __future__ import annotations
-
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState

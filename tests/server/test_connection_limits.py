@@ -1,7 +1,5 @@
 """One connection: requests behind each other, what ends it, and what it still reads then."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Sequence

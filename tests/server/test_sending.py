@@ -1,7 +1,5 @@
 """Clients that do not take their replies."""
 
-from __future__ import annotations
-
 import errno
 from types import SimpleNamespace
 from typing import Any

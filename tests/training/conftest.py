@@ -1,7 +1,5 @@
 """Corpora in miniature, of the layout that the training data have."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import sys

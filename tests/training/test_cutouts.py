@@ -1,7 +1,5 @@
 """The sheet of a model card: laid out without distortion, drawn by the model that is served."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

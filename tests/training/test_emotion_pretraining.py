@@ -1,7 +1,5 @@
 """Pre-training of the emotion encoder: packing, corruption, what is asked, and resuming."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

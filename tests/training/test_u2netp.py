@@ -1,7 +1,5 @@
 """The U²-Netp training code: upstream names, learning, exact resumption, data and measures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The outermost layer: ids, headers, log lines and durations."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

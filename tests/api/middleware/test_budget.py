@@ -1,7 +1,5 @@
 """The memory that all request bodies together may hold."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,5 @@
 """What one key, or one address, may take in a minute and at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names that the server answers to, and pages of other sites."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

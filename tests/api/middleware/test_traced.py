@@ -1,7 +1,5 @@
 """The span of an HTTP request, and what of its trace the client and the log are told."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Liveness, readiness, metadata and /info, over a registry of fakes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """POST /v2/models/{model}/infer over HTTP: what is answered, and what is refused before it runs."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading

@@ -1,7 +1,5 @@
 """Model control over HTTP: index, load and unload behind the admin key."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whose name it is under /v2: a task's, or a model's that is called as one."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

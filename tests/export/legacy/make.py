@@ -6,8 +6,6 @@ Paddle 3.2 cannot write it, so this runs in an environment of its own:
     old/bin/python tests/export/legacy/make.py
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import paddle
