@@ -98,7 +98,12 @@ def build_application(
         *(_Mount(task.endpoints(settings), TASK_STATUSES) for task in tasks),
         _Mount(infer.router(settings), protocol=True),
         *(_Mount(door.routes(settings), TASK_STATUSES, errors=door.errors) for door in doors),
-        _Mount(info.router(card=[name for task in tasks for name in task.card])),
+        _Mount(
+            info.router(
+                card=[name for task in tasks for name in task.card],
+                more=[door.info for door in doors if door.info is not None],
+            )
+        ),
         *(_Mount(module.router()) for module in (compare, metrics, docs, pages)),
         *(_Mount(router, protocol=True) for router in protocol),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -138,6 +138,10 @@ class ThreadBudgetInfo(BaseModel):
 
 
 class Info(BaseModel):
+    """Open doors add the members that their clients read."""
+
+    model_config = ConfigDict(extra="allow")
+
     name: str = "paddlepool"
     version: str
     ready: bool
@@ -151,21 +155,27 @@ class Info(BaseModel):
     )
 
 
-def router(*, card: Sequence[str]) -> APIRouter:
+More = Callable[[Services], Mapping[str, Any]]
+"""Further members of the document."""
+
+
+def router(*, card: Sequence[str], more: Sequence[More] = ()) -> APIRouter:
     """Facts for clients; `card` names the parameters shown of each model."""
 
     async def info(services: ServicesDep) -> Info:
         """Models, versions, fingerprints, provenance of the weights, instance groups and limits."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(services.operations, _info, services, card)
+        return await loop.run_in_executor(services.operations, _info, services, card, more)
 
     routes = APIRouter(tags=["operations"])
     routes.add_api_route("/info", info, operation_id="info")
     return routes
 
 
-def _info(services: Services, card: Sequence[str]) -> Info:
+def _info(services: Services, card: Sequence[str], more: Sequence[More]) -> Info:
+    added = {name: value for each in more for name, value in each(services).items()}
     return Info(
+        **added,
         version=__version__,
         ready=services.registry.ready() and not services.lifecycle.draining,
         default_models=dict(services.default_models),

@@ -70,7 +70,7 @@ class TaskRoute(APIRoute):
                 given["routing"] = routing = _read_routing(request, faults)
                 timeout_seconds(routing.timeout_ms, services.settings)
             if model is not None:
-                given["body"] = _read_body(model, content, media_type(request), faults)
+                given["body"] = read_body(model, content, media_type(request), faults)
             if faults:
                 raise RequestValidationError(faults)
             if "request" in names:
@@ -94,9 +94,12 @@ def _read_routing(request: Request, faults: Faults) -> Routing:
     return _checked(Routing, asked, "query", faults) or NOTHING_ASKED
 
 
-def _read_body(model: type[Model], content: bytes, kind: str, faults: Faults) -> Model | None:
-    """Raises UnsupportedMediaType, RequestValidationError where the body is not JSON, and
-    HTTPException where it cannot be parsed at all."""
+def read_body(model: type[Model], content: bytes, kind: str, faults: Faults) -> Model | None:
+    """The body as `model`, or None and what is wrong with it in `faults`.
+
+    Raises UnsupportedMediaType, RequestValidationError where the body is not JSON, and
+    HTTPException where it cannot be parsed at all.
+    """
     if not content:
         faults.append({"type": "missing", "loc": ("body",), "msg": "Field required", "input": None})
         return None

@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 
 from app.api.problems import ErrorForm
 from app.api.routes import TaskRoute
+from app.api.services import Services, ServicesDep
+from app.api.v2.health import check_server
 from app.contracts.errors import FileMissing, InvalidParameter
 from app.settings import Settings
 
@@ -50,12 +53,24 @@ def task_route(
     return router
 
 
+def add_health(router: APIRouter) -> None:
+    """Add `GET /health`: the document is PaddleX's, and TEI's clients read only the status."""
+    router.add_api_route("/health", health, include_in_schema=False)
+
+
+async def health(request: Request, services: ServicesDep) -> Response:
+    """200 when every model answers, as `/v2/health/ready`."""
+    check_server(services)
+    return JSONResponse({"logId": request.state.request_id, "errorCode": 0, "errorMsg": "Healthy"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """One format in front of one task. Several of one name are switched together.
 
-    `routes` is called once at start. Where a client is known by `agents`, parts of its User-Agent,
-    `paths` lead it from paths that have another form to the door's own.
+    `info` gives members that `/info` has besides the server's own. `routes` is called once at
+    start. Where a client is known by `agents`, parts of its User-Agent, `paths` lead it from paths
+    that have another form to the door's own.
     """
 
     name: str
@@ -66,6 +81,7 @@ class Door:
     """Its own reply headers: pages of PADDLEPOOL_CORS_ORIGINS may read them."""
     agents: tuple[bytes, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict)
+    info: Callable[[Services], Mapping[str, Any]] | None = None
 
 
 NOT_FETCHED = (

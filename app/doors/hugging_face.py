@@ -1,27 +1,30 @@
-"""`/hf/sentiment` and `/hf/segment`: what the Hugging Face inference client sends and can read.
+"""`/hf/sentiment`, `/hf/segment` and `/hf`: what the Hugging Face client sends and can read.
 
-It is known by its User-Agent, so that it may be given the address of `/sentiment` and `/segment`,
-too. Requests and replies: `huggingface_hub/inference/_client.py` and `_providers/hf_inference.py`
-of huggingface_hub 2.4: a flat list of labels it would take for one label, and its own pictures come
-without a Content-Type.
+It is known by its User-Agent, so that it may be given the address of `/sentiment`, of `/segment` or
+of the server, too. Requests and replies: `huggingface_hub/inference/_client.py` and
+`_providers/hf_inference.py` of huggingface_hub 2.4: a flat list of labels it would take for one
+label, and its own pictures come without a Content-Type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
+from app.api.routes import read_body
 from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
 from app.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
-from app.contracts.errors import FileMissing, UnsupportedMediaType
+from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
 from app.doors.door import Door, json_object, picture_in_base64, refused, task_route
 from app.pipelines.segment.request import (
     SegmentRequest,
@@ -37,10 +40,16 @@ AGENTS = (b"hf_hub/", b"@huggingface/")
 """Python's client and that of JavaScript."""
 LABEL = "foreground"
 JSON = "application/json"
+PICTURE = re.compile(rb'"inputs"\s*:\s*"(?:data:image|\\?/9j\\?/|iVBORw0KGgo|UklGR|R0lGOD|Qk[0-3])')
+"""JSON with a JPEG, PNG, WebP, GIF or BMP in base64."""
+WITHOUT_EFFECT = ("truncation", "padding", "batch_size")
+"""Parameters of texts that change nothing about the labels here."""
 
 
 class TextParameters(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True)
+    """Null counts as absent; other parameters are refused."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
     top_k: int | None = Field(None, ge=1, description="At most this many labels, best first.")
     function_to_apply: Literal["softmax", "sigmoid", "none"] | None = Field(
@@ -49,7 +58,7 @@ class TextParameters(BaseModel):
 
 
 class TextsRequest(BaseModel):
-    """A text or a list of texts. What is not named here is ignored."""
+    """A text or a list of texts. Other members, such as `options`, are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -74,6 +83,23 @@ class HubError(BaseModel):
     """An error as the hub's client reads it."""
 
     error: str
+
+
+def routes_of_both(settings: Settings) -> APIRouter:
+    return task_route(
+        "/hf",
+        answer,
+        max_bytes=settings.of(SegmentSettings).segment_max_bytes,
+        operation="huggingFace",
+        summary="As Hugging Face: text classification or image segmentation",
+        reply={
+            "model": list[list[HubLabel]] | list[Segment],
+            "description": "What `/hf/sentiment` answers to JSON with texts, and what `/hf/segment`"
+            " answers to a picture, which may be base64 in JSON. Requests to `/` of a client whose"
+            " User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
+        },
+        body=_request_body(JSON_OF_EITHER),
+    )
 
 
 def text_routes(settings: Settings) -> APIRouter:
@@ -103,8 +129,27 @@ def picture_routes(settings: Settings) -> APIRouter:
             "description": "The foreground's mask. Requests to `/segment` of a client whose"
             " User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
         },
-        body=_request_body(),
+        body=_request_body(JSON_OF_PICTURE),
     )
+
+
+async def answer(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
+    """Takes texts or a picture."""
+    content = await request.body()
+    if media_type(request) != JSON or PICTURE.search(content):
+        return await segment_picture(request, services, routing)
+    limit = services.settings.of(SentimentSettings).sentiment_max_bytes
+    if len(content) > limit:
+        raise FileTooLarge(
+            f"The texts have {len(content)} bytes, the limit is {limit}.",
+            limit=limit,
+            received=len(content),
+        )
+    faults: list[Any] = []
+    body = read_body(TextsRequest, content, JSON, faults)
+    if body is None:
+        raise RequestValidationError(faults)
+    return await classify_texts(body, services, routing)
 
 
 async def classify_texts(
@@ -112,6 +157,7 @@ async def classify_texts(
 ) -> Response:
     """Classifies one text or several."""
     asked = body.parameters or TextParameters()
+    _refuse_unknown(asked.model_extra or {}, WITHOUT_EFFECT)
     if asked.function_to_apply not in (None, "softmax"):
         raise refused("parameters.function_to_apply", "only softmax is offered")
     answer = await classify(
@@ -173,6 +219,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
         asked = {}
     if not isinstance(asked, dict):
         raise refused("parameters", "must be an object")
+    _refuse_unknown(asked, PICTURE_PARAMETERS)
     if asked.get("subtask") not in (None, "semantic"):
         raise refused("parameters.subtask", "only semantic is offered")
     _fraction(asked, "overlap_mask_area_threshold")  # one segment overlaps with none
@@ -180,6 +227,13 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
     options = {} if threshold is None else {"threshold": str(threshold)}
     picture = picture_in_base64(document.get("inputs"), "inputs")
     return _plain(picture, options), _fraction(asked, "threshold") or 0.0
+
+
+def _refuse_unknown(asked: Mapping[str, Any], known: Iterable[str]) -> None:
+    """A parameter of another task, such as candidate_labels, would get this task's answer."""
+    for name in asked.keys() - known:
+        if asked[name] is not None:
+            raise refused(f"parameters.{name[:64]}", "not offered for this task; leave it out")
 
 
 def _plain(picture: bytes, options: Mapping[str, str]) -> SegmentRequest:
@@ -205,27 +259,48 @@ def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
     return {"error": fault.detail}
 
 
-def _request_body() -> dict[str, Any]:
-    fraction = {"type": "number", "minimum": 0, "maximum": 1}
-    parameters = {
-        "mask_threshold": fraction | {"description": "Makes the mask black and white."},
-        "threshold": fraction | {"description": "Leaves a segment of a lower score out."},
-        "overlap_mask_area_threshold": fraction | {"description": "Has no effect."},
-        "subtask": {"enum": ["semantic"]},
-    }
-    schema = {
-        "type": "object",
-        "required": ["inputs"],
-        "properties": {
-            "inputs": {"type": "string", "description": "The picture, base64."},
-            "parameters": {"type": "object", "properties": parameters},
+_FRACTION = {"type": "number", "minimum": 0, "maximum": 1}
+PICTURE_PARAMETERS: dict[str, Any] = {
+    "mask_threshold": _FRACTION | {"description": "Makes the mask black and white."},
+    "threshold": _FRACTION | {"description": "Leaves a segment of a lower score out."},
+    "overlap_mask_area_threshold": _FRACTION | {"description": "Has no effect."},
+    "subtask": {"enum": ["semantic"]},
+}
+JSON_OF_PICTURE = {
+    "type": "object",
+    "required": ["inputs"],
+    "properties": {
+        "inputs": {"type": "string", "description": "The picture, base64."},
+        "parameters": {"type": "object", "properties": PICTURE_PARAMETERS},
+    },
+}
+JSON_OF_EITHER = {
+    "type": "object",
+    "required": ["inputs"],
+    "properties": {
+        "inputs": {
+            "oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+            "description": "A text, a list of texts, or a picture, base64.",
         },
-    }
+        "parameters": {"type": "object"},
+    },
+}
+
+
+def _request_body(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"required": True, "content": RAW_CONTENT | {JSON: {"schema": schema}}}
 
 
 _ERRORS = ErrorForm(model=HubError, write=_write, statuses={})
 
+BOTH = Door(
+    name="huggingface",
+    task="sentiment",
+    routes=routes_of_both,
+    errors=_ERRORS,
+    agents=AGENTS,
+    paths={"/": "/hf"},
+)
 TEXTS = Door(
     name="huggingface",
     task="sentiment",

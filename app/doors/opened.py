@@ -11,6 +11,7 @@ DOORS: tuple[Door, ...] = (
     rembg.DOOR,
     removebg.DOOR,
     tei.DOOR,
+    hugging_face.BOTH,
     hugging_face.TEXTS,
     hugging_face.PICTURES,
     paddlex.DOOR,

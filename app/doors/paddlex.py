@@ -18,7 +18,7 @@ from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
 from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
-from app.doors.door import Door, json_object, picture_in_base64, refused, task_route
+from app.doors.door import Door, add_health, json_object, picture_in_base64, refused, task_route
 from app.pipelines.segment.request import (
     SegmentRequest,
     SegmentResult,
@@ -43,7 +43,7 @@ class PaddleXError(BaseModel):
 
 
 def routes(settings: Settings) -> APIRouter:
-    return task_route(
+    router = task_route(
         "/semantic-segmentation",
         segment,
         max_bytes=settings.of(SegmentSettings).segment_max_bytes,
@@ -56,6 +56,8 @@ def routes(settings: Settings) -> APIRouter:
         },
         body=_request_body(),
     )
+    add_health(router)
+    return router
 
 
 async def segment(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:

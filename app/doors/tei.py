@@ -6,6 +6,7 @@ https://github.com/huggingface/text-embeddings-inference, 1.7.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -15,9 +16,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from app.api.problems import ErrorForm, Fault
 from app.api.routing import RoutingDep, answer_headers
-from app.api.services import ServicesDep
-from app.contracts.errors import InvalidParameter, TextEmpty
-from app.doors.door import Door, refused, task_route
+from app.api.services import Services, ServicesDep
+from app.contracts.errors import InvalidParameter, ModelNotFound, ModelNotReady, TextEmpty
+from app.doors.door import Door, add_health, refused, task_route
 from app.pipelines.sentiment.router import classify
 from app.pipelines.sentiment.settings import SentimentSettings
 from app.pipelines.sentiment.texts import WholeTexts
@@ -74,7 +75,7 @@ class TeiError(BaseModel):
 
 
 def routes(settings: Settings) -> APIRouter:
-    return task_route(
+    router = task_route(
         "/predict",
         predict,
         max_bytes=settings.of(SentimentSettings).sentiment_max_bytes,
@@ -85,6 +86,8 @@ def routes(settings: Settings) -> APIRouter:
             "description": "Best label first: a list for a text, a list of them for a batch.",
         },
     )
+    add_health(router)
+    return router
 
 
 async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingDep) -> Response:
@@ -130,6 +133,38 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
     return texts, False
 
 
+def described(services: Services) -> dict[str, Any]:
+    """What TEI's `/info` says of a classifier, for clients that read its limits and labels."""
+    own = services.settings.of(SentimentSettings)
+    name = services.default_models.get("sentiment")
+    parameters: Mapping[str, Any] = {}
+    if name is not None:
+        with contextlib.suppress(ModelNotFound, ModelNotReady), services.registry.lease(name) as m:
+            parameters = m.config.parameters
+    labels = parameters.get("labels", ())
+    tokens = parameters.get("max_tokens", 0)
+    return {
+        "model_id": name,
+        "model_sha": None,
+        "model_dtype": "float32",
+        "model_type": {
+            "classifier": {
+                "id2label": {str(number): label for number, label in enumerate(labels)},
+                "label2id": {label: number for number, label in enumerate(labels)},
+            }
+        },
+        "max_concurrent_requests": services.settings.max_connections,
+        "max_input_length": tokens,
+        "max_batch_tokens": tokens * own.text_max_inputs,
+        "max_batch_requests": None,
+        "max_client_batch_size": own.text_max_inputs,
+        "auto_truncate": False,
+        "tokenization_workers": 1,
+        "sha": None,
+        "docker_label": None,
+    }
+
+
 _TYPES = {424: "Backend", 429: "Overloaded", 500: "Backend", 501: "Backend", 503: "Unhealthy"}
 
 
@@ -143,6 +178,7 @@ DOOR = Door(
     name="tei",
     task="sentiment",
     routes=routes,
+    info=described,
     errors=ErrorForm(
         model=TeiError,
         write=_write,

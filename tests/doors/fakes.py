@@ -18,7 +18,7 @@ from app.pipelines.sentiment.pipeline import Score, TextScores
 from app.pipelines.task import load_tasks
 from tests.api.fakes import Client, make_services, make_settings, no_lifespan
 
-PICTURE = b"\xff\xd8 not opened by the API process"
+PICTURE = b"\xff\xd8\xff not opened by the API process"
 IN_BASE64 = base64.b64encode(PICTURE).decode()
 STAGES = {"queue": 0.0, "infer": 0.1}
 SCORES = (Score("happy", "快乐", 0.75), Score("sad", "悲伤", 0.25))

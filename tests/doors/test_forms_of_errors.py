@@ -118,7 +118,7 @@ CASES = {
     "huggingface": Case("/hf/sentiment", TEXT, hub, **SEGMENT_STATUSES | {"unreadable": 422}),
     "huggingface pictures": Case("/hf/segment", {"content": PICTURE}, hub, **SEGMENT_STATUSES),
     "huggingface by agent": Case(
-        "/segment",
+        "/",
         {"content": PICTURE, "headers": {"user-agent": "hf_hub/2.4.0"}},
         hub,
         **SEGMENT_STATUSES,
@@ -228,6 +228,7 @@ def test_doors_are_documented_with_their_errors(doors: Doors) -> None:
         "/v1.0/removebg": "RemoveBgError",
         "/v1.0/account": "RemoveBgError",
         "/predict": "TeiError",
+        "/hf": "HubError",
         "/hf/sentiment": "HubError",
         "/hf/segment": "HubError",
         "/semantic-segmentation": "PaddleXError",

@@ -11,11 +11,12 @@ AGENT = {"user-agent": "unknown/None; hf_hub/2.4.0; python/3.11.7"}
 LABELS = [{"label": "happy", "score": 0.75}, {"label": "sad", "score": 0.25}]
 
 
-@pytest.mark.parametrize("path", ["/hf/sentiment", "/sentiment"])
+@pytest.mark.parametrize("path", ["/hf/sentiment", "/sentiment", "/hf", "/"])
 def test_labels_are_nested(doors: Doors, path: str) -> None:
     one = doors.post(path, json={"inputs": "好", "parameters": {}}, headers=AGENT)
     assert one.json() == [LABELS]
-    body = {"inputs": ["好", "坏"], "parameters": {"top_k": 1, "function_to_apply": "softmax"}}
+    parameters = {"top_k": 1, "function_to_apply": "softmax", "truncation": True, "targets": None}
+    body = {"inputs": ["好", "坏"], "parameters": parameters}
     assert doors.post(path, json=body, headers=AGENT).json() == [LABELS[:1]] * 2
 
 
@@ -27,9 +28,11 @@ def test_others_get_what_they_always_got(doors: Doors, agent: str) -> None:
     assert [each["label"] for each in reply] == ["happy", "sad"]
     kind = {"content-type": "image/jpeg"}
     assert doors.post("/segment", content=PICTURE, headers=headers | kind).content == b"encoded"
+    assert doors.post("/", content=PICTURE, headers=headers | kind).status_code == 405
+    assert doors.client.get("/", headers=AGENT).headers["content-type"].startswith("text/html")
 
 
-@pytest.mark.parametrize("path", ["/hf/segment", "/segment"])
+@pytest.mark.parametrize("path", ["/hf/segment", "/segment", "/hf", "/"])
 @pytest.mark.parametrize("kind", [None, "image/jpeg", "application/octet-stream"])
 def test_a_picture_without_a_type(doors: Doors, path: str, kind: str | None) -> None:
     headers = AGENT | ({"content-type": kind} if kind else {})
@@ -52,9 +55,10 @@ def test_a_picture_without_a_type(doors: Doors, path: str, kind: str | None) -> 
 def test_parameters_come_with_base64(
     doors: Doors, parameters: dict[str, Any], threshold: float | None, segments: int
 ) -> None:
-    reply = doors.post("/hf/segment", json={"inputs": IN_BASE64, "parameters": parameters})
-    assert len(reply.json()) == segments
-    assert doors.plane.picture.threshold == threshold
+    for path in ("/hf/segment", "/hf"):
+        reply = doors.post(path, json={"inputs": IN_BASE64, "parameters": parameters})
+        assert (reply.status_code, len(reply.json())) == (200, segments)
+        assert doors.plane.picture.threshold == threshold
 
 
 @pytest.mark.parametrize(
@@ -62,6 +66,10 @@ def test_parameters_come_with_base64(
     [
         ("/hf/sentiment", {"inputs": "a", "parameters": {"function_to_apply": "none"}}, "softmax"),
         ("/hf/sentiment", {"inputs": "a", "parameters": {"top_k": 0}}, "top_k"),
+        ("/hf/sentiment", {"inputs": "a", "parameters": {"candidate_labels": ["b"]}}, "candidate"),
+        ("/hf", {"inputs": "a", "parameters": {"src_lang": "zh", "top_k": 1}}, "src_lang"),
+        ("/hf", {"inputs": IN_BASE64, "parameters": {"prompt": "a"}}, "prompt"),
+        ("/hf", {"inputs": 7}, "inputs"),
         ("/hf/sentiment", {"inputs": {"text": "a"}}, "inputs"),
         ("/hf/segment", {"inputs": IN_BASE64, "parameters": {"subtask": "panoptic"}}, "subtask"),
         ("/hf/segment", {"inputs": IN_BASE64, "parameters": {"threshold": 2}}, "threshold"),
@@ -80,3 +88,5 @@ def test_refusals(doors: Doors, path: str, body: Any, says: str) -> None:
 def test_other_bodies(doors: Doors) -> None:
     assert doors.form("/hf/segment", "file").status_code == 415
     assert doors.post("/hf/segment").status_code == 422
+    large = doors.post("/hf", json={"inputs": ["好"] * 100_000})
+    assert (large.status_code, set(large.json())) == (413, {"error"})

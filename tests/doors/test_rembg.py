@@ -1,10 +1,12 @@
 """/api/remove: rembg's fields as the task's, and FastAPI's errors."""
 
+import re
 from typing import Any
 
 import pytest
 
 from tests.doors.fakes import PICTURE, Doors
+from tests.e2e.process import ROOT
 
 PATH = "/api/remove"
 
@@ -82,3 +84,14 @@ def test_without_a_picture(doors: Doors, fields: dict[str, str]) -> None:
     files = [("other", ("a", b"b"))]
     [(_, why)] = told(doors.post(PATH, files=files, data=fields))
     assert "curl -F file=@photo.jpg" in why
+
+
+def test_pages_of_another_origin_need_the_setting_that_the_guide_names(doors: Doors) -> None:
+    """rembg answers them all; a browser tells a page that is refused nothing."""
+    guide = (ROOT / "docs" / "coming-from.md").read_text("utf-8")
+    origin = re.search(r"PADDLEPOOL_CORS_ORIGINS=(https://[a-z.]+)", guide)
+    assert origin is not None
+    page = {"origin": origin[1], "sec-fetch-site": "cross-site"}
+    assert doors.form(PATH, "file", headers=page).status_code == 403
+    allowing = Doors(cors_origins=(origin[1],)).form(PATH, "file", headers=page)
+    assert allowing.headers["access-control-allow-origin"] == origin[1]

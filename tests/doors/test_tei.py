@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.pipelines.sentiment.texts import WholeTexts
-from tests.doors.fakes import Doors
+from tests.doors.fakes import Doors, shared_doors
 
 PATH = "/predict"
 LABELS = [{"score": 0.75, "label": "happy"}, {"score": 0.25, "label": "sad"}]
@@ -60,3 +60,15 @@ def test_a_body_that_no_parser_takes(doors: Doors) -> None:
     """400 says to its clients that there is no text."""
     response = doors.post(PATH, content=b"[" * 3_000, headers={"content-type": "application/json"})
     assert (response.status_code, response.json()["error_type"]) == (422, "Validation")
+
+
+def test_health_and_info(doors: Doors) -> None:
+    """What clients ask first: one status, also for PaddleX's, and the limits of a classifier."""
+    healthy = doors.client.get("/health")
+    assert (healthy.status_code, healthy.json()["errorCode"]) == (200, 0)
+    info = doors.client.get("/info").json()
+    assert (info["max_client_batch_size"], info["name"]) == (32, "paddlepool")
+    assert set(info["model_type"]) == {"classifier"}
+    closed = shared_doors(doors=("rembg",))
+    assert closed.client.get("/health").status_code == 404
+    assert "model_type" not in closed.client.get("/info").json()

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Agents:
-    """Leads a request to another path where its User-Agent holds one of `agents`."""
+    """Leads a request to another path where its User-Agent holds one of `agents`. Pages stay."""
 
     def __init__(self, app: ASGIApp, *, agents: Sequence[bytes], paths: Mapping[str, str]) -> None:
         """`paths` has the path that is asked for, and the one that answers."""
@@ -17,7 +17,8 @@ class Agents:
         self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (path := self._paths.get(scope["path"])) is not None:
+        path = self._paths.get(scope["path"]) if scope["type"] == "http" else None
+        if path is not None and scope["method"] not in ("GET", "HEAD"):
             agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
             if any(each in agent for each in self._agents):
                 scope = {**scope, "path": path}

@@ -19,8 +19,8 @@ OPEN = frozenset((*PAGES.values(), ICON, "/docs", "/openapi.json"))
 OPEN_BELOW = (*(f"/{folder}/" for folder in FOLDERS), "/docs/")
 """The same on every installation; pages that a browser opens before it can send a key."""
 
-READY = re.compile(r"/v2/models/.+/ready")
-"""Of a model or a version; `/v2/models/ready` describes a model of that name."""
+HEALTH = re.compile(r"/health|/v2/health/.*|/v2/models/.+/ready")
+"""Of the server, a model or a version; `/v2/models/ready` describes a model of that name."""
 
 WRONG_KEYS = "wrong admin keys"
 WRONG_KEYS_PER_MINUTE = 10
@@ -98,7 +98,7 @@ class KeyRules:
 
 
 def is_health(path: str) -> bool:
-    return path.startswith("/v2/health/") or READY.fullmatch(path) is not None
+    return HEALTH.fullmatch(path) is not None
 
 
 def is_open(path: str) -> bool:
