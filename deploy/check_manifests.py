@@ -53,7 +53,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         "autoscaling": {"enabled": True},
         "monitoring": {
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-            "prometheusRule": {"enabled": True},
+            "prometheusRule": {"enabled": True, "runbooks": "https://runbooks.example/paddlepool/"},
         },
         "networkPolicy": {
             "enabled": True,

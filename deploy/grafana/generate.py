@@ -10,10 +10,12 @@ from panels import Json, lines, number, panel, placed, quantiles, variable
 
 TARGET = Path(__file__).resolve().parent / "dashboards" / "paddlepool.json"
 
-SERVER = 'job="paddlepool", instance=~"$instance"'
+NAMESPACE = 'namespace=~"$namespace"'
+RELEASE = NAMESPACE + ', job=~"$job"'
+SERVER = RELEASE + ', instance=~"$instance"'
 MODEL = SERVER + ', model=~"$model"'
 GROUP = MODEL + ', predictor=~"$predictor"'
-RECORDED = 'job="paddlepool", model=~"$model", predictor=~"$predictor"'
+RECORDED = RELEASE + ', model=~"$model", predictor=~"$predictor"'
 INFER = "job_model_predictor:paddlepool_predictor_infer_seconds"
 REQUESTS = "paddlepool_request_duration_seconds"
 GOOD_AT_ONE = [(None, "red"), (1, "green")]
@@ -26,7 +28,12 @@ def service() -> list[Json]:
     return [
         number(
             "Model ready",
-            [(f"max by (instance, model) (paddlepool_model_ready{{{MODEL}}})", "{{model}}")],
+            [
+                (
+                    f"max by (namespace, instance, model) (paddlepool_model_ready{{{MODEL}}})",
+                    "{{model}}",
+                )
+            ],
             width=8,
             text="1: a version of the model answers. 0: none does; the log says why.",
             thresholds=GOOD_AT_ONE,
@@ -54,14 +61,14 @@ def service() -> list[Json]:
         ),
         lines(
             "Request rate",
-            [(f"sum by (route) (rate({rate})) > 0", "{{route}}")],
+            [(f"sum by (namespace, route) (rate({rate})) > 0", "{{route}}")],
             width=8,
             unit="reqps",
             text="Requests a second by route, refusals included.",
         ),
         lines(
             "Replies by status",
-            [(f"sum by (status) (rate({rate})) > 0", "{{status}}")],
+            [(f"sum by (namespace, status) (rate({rate})) > 0", "{{status}}")],
             width=8,
             unit="reqps",
             stacked=True,
@@ -71,8 +78,9 @@ def service() -> list[Json]:
             "Error share",
             [
                 (
-                    f"(sum by (route) (rate({failed})) or 0 * sum by (route) (rate({rate}))) "
-                    f"/ (sum by (route) (rate({rate})) > 0)",
+                    f"(sum by (namespace, route) (rate({failed})) "
+                    f"or 0 * sum by (namespace, route) (rate({rate}))) "
+                    f"/ (sum by (namespace, route) (rate({rate})) > 0)",
                     "{{route}}",
                 )
             ],
@@ -91,9 +99,9 @@ def service() -> list[Json]:
             "Mean time per stage",
             [
                 (
-                    "sum by (model, stage) "
+                    "sum by (namespace, model, stage) "
                     f"(rate(paddlepool_stage_duration_seconds_sum{{{GROUP}}}[$__rate_interval])) / "
-                    "sum by (model, stage) "
+                    "sum by (namespace, model, stage) "
                     f"(rate(paddlepool_stage_duration_seconds_count{{{GROUP}}}[$__rate_interval]))",
                     "{{model}} {{stage}}",
                 )
@@ -161,9 +169,9 @@ def predictors() -> list[Json]:
             "Mean batch",
             [
                 (
-                    "sum by (model, predictor) "
+                    "sum by (namespace, model, predictor) "
                     f"(rate(paddlepool_batch_rows_sum{{{GROUP}}}[$__rate_interval])) / "
-                    "sum by (model, predictor) "
+                    "sum by (namespace, model, predictor) "
                     f"(rate(paddlepool_batch_rows_count{{{GROUP}}}[$__rate_interval]))",
                     "{{model}} {{predictor}}",
                 )
@@ -175,7 +183,7 @@ def predictors() -> list[Json]:
             "Padding",
             [
                 (
-                    "sum by (model, predictor) "
+                    "sum by (namespace, model, predictor) "
                     f"(rate(paddlepool_padding_tokens_total{{{GROUP}}}[$__rate_interval]))",
                     "{{model}} {{predictor}}",
                 )
@@ -187,7 +195,8 @@ def predictors() -> list[Json]:
             "Effective",
             [
                 (
-                    f"min by (model, predictor) (paddlepool_predictor_effective{{{GROUP}}})",
+                    "min by (namespace, model, predictor) "
+                    f"(paddlepool_predictor_effective{{{GROUP}}})",
                     "{{model}} {{predictor}}",
                 )
             ],
@@ -206,9 +215,9 @@ def predictors() -> list[Json]:
             "Agreement with the default group",
             [
                 (
-                    "sum by (model, predictor) "
+                    "sum by (namespace, model, predictor) "
                     f"(rate(paddlepool_predictor_output_agreement_sum{{{GROUP}}}[$__rate_interval]))"
-                    " / sum by (model, predictor) "
+                    " / sum by (namespace, model, predictor) "
                     f"(rate(paddlepool_predictor_output_agreement_count{{{GROUP}}}[$__rate_interval]))",
                     "{{model}} {{predictor}}",
                 )
@@ -216,6 +225,70 @@ def predictors() -> list[Json]:
             width=8,
             height=5,
             text="Mean of the task's own measure: mask IoU, or the share of equal labels.",
+        ),
+    ]
+
+
+def objectives() -> list[Json]:
+    burn = "job_route_objective:paddlepool_budget_burn"
+    return [
+        number(
+            "Budget left of 30 days",
+            [(f"1 - {burn}:rate30d{{{RELEASE}}}", "{{route}} {{objective}}")],
+            width=12,
+            unit="percentunit",
+            text="What an endpoint may still miss of its objective; below 0 it has missed it.",
+            thresholds=[(None, "red"), (0, "orange"), (0.25, "green")],
+        ),
+        lines(
+            "Budget burn rate, 1 h",
+            [(f"{burn}:rate1h{{{RELEASE}}}", "{{route}} {{objective}}")],
+            width=12,
+            text="1: the budget of 30 days lasts 30 days. An alert fires at 14.4 for an hour.",
+        ),
+    ]
+
+
+def balancer() -> list[Json]:
+    replicas = 'proxy="replicas"}[$__rate_interval]))'
+    return [
+        number(
+            "Replicas in use",
+            [('haproxy_backend_active_servers{proxy="replicas"}', "{{instance}}")],
+            width=4,
+            text="Replicas that HAProxy sends requests to.",
+            thresholds=GOOD_AT_ONE,
+        ),
+        lines(
+            "Replies of the balancer",
+            [
+                (
+                    "sum by (namespace, code) "
+                    f"(rate(haproxy_backend_http_responses_total{{{replicas}",
+                    "{{code}}",
+                )
+            ],
+            width=10,
+            unit="reqps",
+            stacked=True,
+            text="By status, those of the replicas and its own.",
+        ),
+        lines(
+            "Sent again, and waiting",
+            [
+                (
+                    f"sum by (namespace) (rate(haproxy_backend_retry_warnings_total{{{replicas}",
+                    "retries a second",
+                ),
+                (
+                    "sum by (namespace) "
+                    f"(rate(haproxy_backend_redispatch_warnings_total{{{replicas}",
+                    "to another replica",
+                ),
+                ('haproxy_backend_current_queue{proxy="replicas"}', "waiting"),
+            ],
+            width=10,
+            text="Requests that another replica got, and requests without a place.",
         ),
     ]
 
@@ -241,7 +314,7 @@ def load() -> list[Json]:
             "Rejections",
             [
                 (
-                    "sum by (model, reason) "
+                    "sum by (namespace, model, reason) "
                     f"(rate(paddlepool_requests_rejected_total{{{MODEL}}}[$__rate_interval]))",
                     "{{model}} {{reason}}",
                 )
@@ -271,12 +344,12 @@ def load() -> list[Json]:
             "Restarts",
             [
                 (
-                    "sum by (model, predictor, reason) "
+                    "sum by (namespace, model, predictor, reason) "
                     f"(increase(paddlepool_predictor_restarts_total{{{GROUP}}}[$__rate_interval]))",
                     "{{model}} {{predictor}} {{reason}}",
                 ),
                 (
-                    "sum by (reason) "
+                    "sum by (namespace, reason) "
                     f"(increase(paddlepool_codec_restarts_total{{{SERVER}}}[$__rate_interval]))",
                     "codec {{reason}}",
                 ),
@@ -288,7 +361,13 @@ def load() -> list[Json]:
 
 
 def dashboard() -> Json:
-    sections = [("Service", service()), ("Instance groups", predictors()), ("Load", load())]
+    sections = [
+        ("Service", service()),
+        ("Objectives", objectives()),
+        ("Instance groups", predictors()),
+        ("Load", load()),
+        ("Balancer (where there is one)", balancer()),
+    ]
     return {
         "uid": "paddlepool",
         "title": "Paddlepool",
@@ -302,8 +381,10 @@ def dashboard() -> Json:
         "timezone": "browser",
         "templating": {
             "list": [
-                variable("instance", 'label_values(up{job="paddlepool"}, instance)'),
-                variable("model", "label_values(paddlepool_model_ready, model)"),
+                variable("namespace", "label_values(paddlepool_build_info, namespace)"),
+                variable("job", f"label_values(paddlepool_build_info{{{NAMESPACE}}}, job)"),
+                variable("instance", f"label_values(paddlepool_build_info{{{RELEASE}}}, instance)"),
+                variable("model", f"label_values(paddlepool_model_ready{{{SERVER}}}, model)"),
                 variable(
                     "predictor",
                     'label_values(paddlepool_queue_depth{model=~"$model"}, predictor)',

@@ -14,7 +14,8 @@ Target = tuple[str, str]
 
 
 def quantiles(family: str, labels: str, by: str) -> list[Target]:
-    """p50, p95 and p99 of a histogram, one line for each value of the labels `by`."""
+    """p50, p95 and p99 of a histogram, one line for each namespace and value of the labels `by`."""
+    by = f"namespace, {by}"
     legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
     return [
         (
@@ -49,7 +50,7 @@ def panel(
                 "refId": chr(ord("A") + number),
                 "datasource": DATASOURCE,
                 "expr": expression,
-                "legendFormat": legend,
+                "legendFormat": f"{{{{namespace}}}} {legend}",
                 "range": not more.get("instant", False),
                 "instant": bool(more.get("instant", False)),
                 "format": "heatmap" if kind == "heatmap" else "time_series",

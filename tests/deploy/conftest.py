@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import shutil
+import signal
+import subprocess
 import sys
 import threading
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 60.0
+LISTENING = re.compile(r'"Listening on" address=(127\.0\.0\.1:\d+)')
 
 Reply = tuple[int, dict[str, str], bytes]
 Answer = Callable[[str, bytes], Reply]
@@ -94,3 +103,69 @@ def http_stub(answer: Answer) -> Iterator[str]:
 def stub() -> Iterator[Callable[[Answer], str]]:
     with ExitStack() as stack:
         yield lambda answer: stack.enter_context(http_stub(answer))
+
+
+def promtool(*arguments: str) -> str:
+    """Run promtool; what it printed when all is well. Skips where there is none."""
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("promtool is not installed (Debian: apt-get install prometheus)")
+    done = subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@contextmanager
+def prometheus_scraping(target: str | None, directory: Path) -> Iterator[str]:
+    """Debian's Prometheus with our configuration and the options of the compose file, every second
+    instead of every ten and with alerts that wait for a second. Without a target it looks for the
+    name that the configuration has."""
+    tool = shutil.which("prometheus")
+    if tool is None:
+        pytest.skip("prometheus is not installed (Debian: apt-get install prometheus)")
+    shutil.copytree(ROOT / "deploy" / "prometheus", directory, dirs_exist_ok=True)
+    alerts = directory / "rules" / "alerts.yml"
+    alerts.write_text(re.sub(r"(?m)^( +for:) \w+$", r"\1 1s", alerts.read_text("utf-8")))
+    file = directory / "prometheus.yml"
+    config = yaml.safe_load(file.read_text("utf-8"))
+    config["global"] = dict.fromkeys(config["global"], "1s")
+    ours = next(each for each in config["scrape_configs"] if each["job_name"] == "paddlepool")
+    if target is not None:
+        del ours["dns_sd_configs"]
+        ours["static_configs"] = [{"targets": [target]}]
+    config["scrape_configs"] = [ours]
+    file.write_text(yaml.safe_dump(config))
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+    service = compose["services"]["prometheus"]
+    (runbooks,) = (v.split(":") for v in service["volumes"] if "/runbooks:" in v)
+    command = [tool, f"--config.file={file}", f"--storage.tsdb.path={directory / 'data'}"]
+    command += ["--web.listen-address=127.0.0.1:0"]
+    command += [
+        option.replace(f"={runbooks[1]}", f"={ROOT / runbooks[0]}")
+        for option in service["command"]
+        if option.startswith("--web.")
+    ]
+    with (directory / "log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield f"http://{address_in(directory / 'log')}"
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(START_SECONDS)
+
+
+def address_in(log: Path) -> str:
+    """The one that the system gave to Prometheus, once it is ready."""
+    give_up = time.monotonic() + START_SECONDS
+    while time.monotonic() < give_up:
+        if found := LISTENING.search(log.read_text("utf-8")):
+            with suppress(OSError), urllib.request.urlopen(f"http://{found[1]}/-/ready"):
+                return found[1]
+        time.sleep(0.05)
+    raise AssertionError(log.read_text("utf-8"))
+
+
+def ask(prometheus: str, path: str) -> Any:
+    """What a path of Prometheus' HTTP API answers."""
+    with urllib.request.urlopen(f"{prometheus}/api/v1/{path}", timeout=10) as reply:
+        return json.load(reply)["data"]

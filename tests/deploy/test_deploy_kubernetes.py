@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from app import __version__
 from app.pipelines import PIPELINES
 from app.pipelines.task import load_tasks, settings_class
 from app.settings import Settings
+from tests.deploy.conftest import promtool
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "paddlepool"
@@ -160,18 +162,38 @@ def test_variables_in_manifests_are_settings(file: Path) -> None:
     assert (found - SETTINGS, found != set()) == (set(), True)
 
 
+def rendered(values: object) -> dict[str, dict[str, Any]]:
+    """The chart's objects of these values, by kind."""
+    program = (
+        "import sys, json; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
+        "import check_manifests as check; check.VALUES['these'] = json.loads(sys.argv[3]);"
+        "found = [each for _, each in check.rendered(Path(sys.argv[2]), ['these'])];"
+        "print(json.dumps({each['kind']: each for each in found}))"
+    )
+    done = in_their_environment("-c", program, ROOT / "deploy", CHART, json.dumps(values))
+    assert done.returncode == 0, done.stderr
+    objects: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return objects
+
+
 def test_the_chart_waits_for_the_drain() -> None:
     """The grace period follows the delay and the timeout that an operator sets."""
-    program = (
-        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
-        "import check_manifests as check;"
-        "check.VALUES['slow'] = {'drain': {'delaySeconds': 100, 'timeoutSeconds': 200}};"
-        "objects = [each for _, each in check.rendered(Path(sys.argv[2]), ['slow'])];"
-        "[found] = [each for each in objects if each['kind'] == 'Deployment'];"
-        "print(found['spec']['template']['spec']['terminationGracePeriodSeconds'])"
-    )
-    done = in_their_environment("-c", program, ROOT / "deploy", CHART)
-    assert int(done.stdout) >= 100 + 200 + 5
+    found = rendered({"drain": {"delaySeconds": 100, "timeoutSeconds": 200}})
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] >= 100 + 200 + 5
+
+
+@pytest.mark.parametrize("runbooks", ["", "https://runbooks.example/"])
+def test_the_charts_rules_are_valid_and_lead_to_runbooks(tmp_path: Path, runbooks: str) -> None:
+    """By promtool; without an address alerts lead nowhere."""
+    found = rendered({"monitoring": {"prometheusRule": {"enabled": True, "runbooks": runbooks}}})
+    text = yaml.safe_dump(found["PrometheusRule"]["spec"], width=1000)
+    urls = re.findall("runbook_url: (.*)/Paddlepool", text)
+    assert set(urls) == ({runbooks.rstrip("/")} if runbooks else set())
+    assert "vector(2)" in text  # replicaCount
+    file = tmp_path / "rules.yml"
+    file.write_text(text)
+    assert "SUCCESS" in promtool("check", "rules", str(file))
 
 
 def test_kserve_waits_for_the_drain() -> None:

@@ -1,56 +1,131 @@
-"""The scrape configuration and the rules, as promtool sees them."""
+"""The scrape configuration and the rules, as promtool and a real Prometheus see them."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import re
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+
+from app.observability.metrics import SECONDS
+from tests.deploy.conftest import ask, prometheus_scraping, promtool
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy" / "prometheus"
-CASES = sorted((Path(__file__).parent / "prometheus").glob("*.yml"))
+RULES = DEPLOY / "rules"
+CASES = Path(__file__).parent / "prometheus"
+ALERTS: Mapping[str, Mapping[str, Any]] = {
+    rule["alert"]: rule
+    for group in yaml.safe_load((RULES / "alerts.yml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+}
+FIRING: list[dict[str, Any]] = yaml.safe_load((CASES / "alerts.yml").read_text("utf-8"))
 
 
-def promtool(*arguments: str) -> str:
-    """Run promtool; what it printed when all is well. Skips where there is none."""
-    tool = shutil.which("promtool")
-    if tool is None:
-        pytest.skip("promtool is not installed (Debian: apt-get install prometheus)")
-    done = subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def test_the_configuration_is_valid_and_names_both_rule_files() -> None:
+def test_the_configuration_is_valid_and_names_all_rule_files() -> None:
     """`promtool check config` reads the rule files that the configuration names, too."""
-    assert "2 rule files found" in promtool("check", "config", str(DEPLOY / "prometheus.yml"))
+    assert "3 rule files found" in promtool("check", "config", str(DEPLOY / "prometheus.yml"))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
-def test_rules_give_the_values_worked_out_by_hand(case: Path) -> None:
-    """`promtool test rules`: recorded values, and every alert firing and staying silent."""
-    assert "SUCCESS" in promtool("test", "rules", str(case))
+def test_recorded_values_are_those_worked_out_by_hand() -> None:
+    assert "SUCCESS" in promtool("test", "rules", str(CASES / "recording.yml"))
 
 
-def alert_names() -> list[str]:
-    rules = (DEPLOY / "rules" / "alerts.yml").read_text("utf-8")
-    return [line.split()[-1] for line in rules.splitlines() if "- alert:" in line]
+def with_release(series: str) -> str:
+    """The series with the labels `job` and `namespace`; a namespace that it names stays."""
+    name, _, labels = series.rstrip("}").partition("{")
+    added = 'job="paddlepool"' + ("" if "namespace=" in labels else ',namespace="shop"')
+    return f"{name}{{{f'{labels},' if labels else ''}{added}}}"
 
 
-def test_every_alert_is_documented() -> None:
-    """docs/deployment.md names each alert, and no other."""
+def fired(alert: str, expected: Mapping[str, Any]) -> dict[str, Any]:
+    """One firing alert as promtool expects it."""
+    annotations = dict(ALERTS[alert]["annotations"]) | {"summary": expected["summary"]}
+    annotations["runbook_url"] = annotations["runbook_url"].replace("{{ $externalURL }}", "")
+    labels = {"job": "paddlepool", "namespace": "shop"} | expected["labels"]
+    return {"exp_labels": labels, "exp_annotations": annotations}
+
+
+def test_alerts_fire_on_their_trouble_and_stay_silent_beside_it(tmp_path: Path) -> None:
+    """In the namespace that has the trouble."""
+    tests = []
+    for case in FIRING:
+        checks = [
+            {"eval_time": at, "alertname": alert} for alert, at in case.get("silent", {}).items()
+        ]
+        for alert, expected in case["fires"].items():
+            several = [expected, expected["and"]] if "and" in expected else [expected]
+            found = [fired(alert, each) for each in several]
+            checks.append({"eval_time": expected["at"], "alertname": alert, "exp_alerts": found})
+        series = [
+            {"series": with_release(name), "values": values}
+            for name, values in case["series"].items()
+        ]
+        test = {"name": case["name"], "interval": "10s", "input_series": series}
+        tests.append(test | {"alert_rule_test": checks})
+    files = [str(RULES / name) for name in ("recording.yml", "alerts.yml")]
+    file = tmp_path / "alerts.yml"
+    content = {"rule_files": files, "evaluation_interval": "30s", "tests": tests}
+    file.write_text(yaml.safe_dump(content))
+    assert "SUCCESS" in promtool("test", "rules", str(file))
+
+
+def test_every_alert_is_documented_and_has_been_seen_firing() -> None:
+    """docs/deployment.md names each alert, and no other; so do the cases and the runbooks."""
     page = (ROOT / "docs" / "deployment.md").read_text("utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `Paddlepool")]
     named = [cell.strip("`") for row in rows for cell in row.split("|")[1].strip().split(", ")]
-    assert named == alert_names()
+    assert named == list(ALERTS)
+    assert {alert for case in FIRING for alert in case["fires"]} == set(ALERTS)
+    assert {path.stem for path in (ROOT / "docs" / "runbooks").iterdir()} == set(ALERTS)
 
 
-def test_every_alert_has_a_case() -> None:
-    """No alert is shipped that nothing has seen firing."""
-    alerts = alert_names()
-    fired = (Path(__file__).parent / "prometheus" / "alerts.yml").read_text("utf-8")
-    blocks = fired.split("- eval_time:")
-    seen = {alert for alert in alerts for block in blocks if alert in block and "exp_l" in block}
-    assert set(alerts) == seen
+def test_objectives_lie_on_bounds_of_the_histogram() -> None:
+    """A bucket that the server does not have would make the objective silent."""
+    asked = re.findall(r'le="([\d.]+)"', (RULES / "recording.yml").read_text("utf-8"))
+    assert asked
+    assert {float(each) for each in asked} <= set(SECONDS)
+
+
+@pytest.fixture(scope="module")
+def without_targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Prometheus whose name for the service has no address."""
+    with prometheus_scraping(None, tmp_path_factory.mktemp("prometheus")) as url:
+        yield url
+
+
+@pytest.mark.slow
+def test_an_outage_of_everything_alerts_with_the_published_address(without_targets: str) -> None:
+    """The targets disappear with their containers, so that no `up` is 0."""
+    give_up = time.monotonic() + 60
+    while True:
+        alerts = ask(without_targets, "alerts")["alerts"]
+        names = {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
+        if "PaddlepoolAllDown" in names or time.monotonic() > give_up:
+            break
+        time.sleep(0.2)
+    assert names == {"PaddlepoolAllDown"}
+    (url,) = {each["annotations"]["runbook_url"] for each in alerts}
+    assert url == "http://127.0.0.1:9090/consoles/PaddlepoolAllDown.md"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_leads_to_its_page(without_targets: str, alert: str) -> None:
+    """Which this Prometheus itself serves."""
+    url = ALERTS[alert]["annotations"]["runbook_url"]
+    page = opened(url.replace("{{ $externalURL }}", without_targets))
+    assert page.startswith(f"# {alert}\n")
+    assert re.findall("(?m)^## (.*)$", page) == ["Look at", "Do"]
+
+
+def opened(url: str) -> str:
+    with suppress(OSError), urllib.request.urlopen(url, timeout=10) as reply:
+        return str(reply.read().decode())
+    return f"nothing at {url}"
