@@ -10,16 +10,14 @@ from typing import Any, cast
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app import __version__
 from app.api import compare, docs, info, metrics, pages
 from app.api.middleware.agents import Agents
-from app.api.middleware.gunzip import Gunzip
 from app.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
-from app.api.middleware.layer import RequestLayer
+from app.api.middleware.layer import REPLICA, RequestLayer
 from app.api.middleware.limits import Budget, Gates
 from app.api.middleware.quotas import QuotaLimits, TokenBuckets
 from app.api.middleware.sites import Sites
@@ -42,6 +40,7 @@ DESCRIPTION = (
 EXPOSED = (
     "X-Request-ID",
     TRACE_ID,
+    REPLICA,
     "X-Model",
     "X-Predictor",
     "Server-Timing",
@@ -52,9 +51,6 @@ EXPOSED = (
     BINARY_HEADER,
 )
 """Reply headers that a page of an allowed origin may read; each task adds its own."""
-
-MIN_COMPRESSED_BYTES = 1024
-"""A shorter reply is one packet in either form. Pictures and raw tensors are never compressed."""
 
 BODY_SHARE = 4
 """Request bodies take at most this part of the memory, and unread replies the same, where no
@@ -163,7 +159,7 @@ def _layers(
     exposed: Sequence[str],
     doors: Sequence[Door],
 ) -> ASGIApp:
-    """The layer of every request, inside compression and what only some installations switch on.
+    """The layer of every request, among those that only some installations switch on.
 
     All are plain ASGI: a layer that buffers would hide a disconnect.
     """
@@ -190,6 +186,7 @@ def _layers(
         sites=Sites(hosts=settings.hosts(), origins=settings.cors_origins),
         metrics=services.metrics,
         lifecycle=services.lifecycle,
+        replica=settings.replica,
         wrap=told,
     )
     if services.tracing is not None:
@@ -197,12 +194,7 @@ def _layers(
     for door in doors:
         if door.paths:
             app = Agents(app, agents=door.agents, paths=door.paths)
-    return GZipMiddleware(
-        Gunzip(app),
-        minimum_size=MIN_COMPRESSED_BYTES,
-        compresslevel=1,  # the levels above take several times as long and save 5 %
-        exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream"),
-    )
+    return app
 
 
 def body_memory(settings: Settings) -> int:

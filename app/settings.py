@@ -61,6 +61,12 @@ class Settings(BaseSettings, DoorSettings):
         description="How often the model repository is looked through for changes to load;"
         " 0 leaves that to the model control endpoints.",
     )
+    replica: str = Field(
+        "",
+        pattern="^[A-Za-z0-9._-]{0,253}$",
+        description="Name of this server among its replicas: on every JSON log line, and in"
+        " `X-Replica` of every reply. Without one, log lines have the host's name.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info",
         description="Least severe log lines that are written: `debug`, `info`, `warning` or"

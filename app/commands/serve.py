@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         settings = all_settings(**given)
     except ValidationError as error:
         return _refuse(explain(error))
-    configure(settings.log_level, form=_form(settings.log_format))
+    configure(settings.log_level, form=_form(settings.log_format, settings.replica))
     for name in unknown_variables(os.environ, all_settings):
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
     lifecycle = Lifecycle()
@@ -108,12 +109,12 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _form(wanted: str) -> logging.Formatter:
+def _form(wanted: str, replica: str) -> logging.Formatter:
     """Lines for people where somebody looks at them, else for programs."""
     from app.observability.log import JsonLines, TerminalLines, coloured
 
     if wanted == "json" or (wanted == "auto" and not sys.stderr.isatty()):
-        return JsonLines()
+        return JsonLines(replica=replica or socket.gethostname())
     return TerminalLines(colour=coloured(sys.stderr))
 
 

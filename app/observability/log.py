@@ -25,12 +25,18 @@ def extras(record: logging.LogRecord) -> dict[str, Any]:
 class JsonLines(logging.Formatter):
     """Time, level, event, and whatever the caller gave as `extra`. ASCII only, one line always."""
 
+    def __init__(self, *, replica: str = "") -> None:
+        """Every line names the `replica` unless it is empty."""
+        super().__init__()
+        self._always = {"replica": replica} if replica else {}
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
+            **self._always,
         }
         line |= extras(record)
         if record.exc_info:

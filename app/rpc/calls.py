@@ -20,6 +20,8 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.api.errors import INTERNAL, fault_of, http_fault, log_failure
 from app.api.middleware.access import CLIENT_GONE, record, request_id_of
+from app.api.middleware.keys import is_routine
+from app.api.middleware.layer import REPLICA
 from app.api.middleware.limits import Budget, Gates, too_large
 from app.api.middleware.quotas import TokenBucket, is_free
 from app.api.middleware.traced import TRACE_ID
@@ -221,6 +223,8 @@ class Calls:
         headers = headers_of(context)
         request_id = request_id_of(headers.get("x-request-id"))
         call.metadata["x-request-id"] = request_id
+        if replica := self._services.settings.replica:
+            call.metadata[REPLICA.lower()] = replica
         state = {"status": 500}
         span = None if self._tracing is None else _begin_span(self._tracing, method, headers, call)
         try:
@@ -239,6 +243,7 @@ class Calls:
                     route=method.route,
                     status=state["status"],
                     seconds=time.perf_counter() - began,
+                    routine=is_routine(method.path),
                     sent={
                         name.replace("-", "_"): call.metadata[name]
                         for name in sent

@@ -99,4 +99,4 @@ def test_who_looks_decides_the_form(
 ) -> None:
     """Programs that read the log today read the same."""
     monkeypatch.setattr(sys, "stderr", stream)
-    assert type(_form(wanted)) is kind
+    assert type(_form(wanted, "a")) is kind

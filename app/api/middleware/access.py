@@ -22,13 +22,18 @@ def record(
     route: str | None,
     status: int,
     seconds: float,
+    routine: bool,
     sent: Mapping[str, str],
 ) -> None:
     """Measure and log one request that has ended; `sent` says where its answer came from.
 
+    A `routine` request, of a probe or a scrape, is logged only if it failed.
+
     The line holds no path, query, text or file name of the client, only the route's template.
     """
     metrics.request_done(route=route, method=method, status=status, seconds=seconds)
+    if routine and status < 400:
+        return
     log.info(
         "request",
         extra={

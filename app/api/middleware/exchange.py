@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
@@ -36,8 +37,9 @@ class Exchange:
         body_cap: int,
         bodies: Budget,
         lifecycle: Lifecycle,
+        marks: Iterable[tuple[bytes, bytes]],
     ) -> None:
-        """`body_cap` in bytes."""
+        """`body_cap` in bytes; `marks` are headers of every reply."""
         self.headers = Headers(scope=scope)
         self.request_id = request_id_of(self.headers.get("x-request-id"))
         self.body_cap = body_cap
@@ -49,6 +51,7 @@ class Exchange:
         self._send = send
         self._bodies = bodies
         self._lifecycle = lifecycle
+        self._marks = marks
         self._received = 0
         self._handler = asyncio.current_task()
         self._watcher: asyncio.Task[None] | None = None
@@ -84,9 +87,12 @@ class Exchange:
         for name, value in message["headers"]:
             if name in LOGGED:
                 self.sent[LOGGED[name]] = value.decode("latin-1")
+        message["headers"] = [
+            *message["headers"],
+            (b"x-request-id", self.request_id.encode()),
+            *self._marks,
+        ]
         headers = MutableHeaders(scope=message)
-        headers["X-Request-ID"] = self.request_id
-        headers["X-Content-Type-Options"] = "nosniff"
         if self._lifecycle.draining:
             headers["Connection"] = "close"
         if self.bucket is not None:

@@ -101,9 +101,14 @@ def is_health(path: str) -> bool:
     return HEALTH.fullmatch(path) is not None
 
 
+def is_routine(path: str) -> bool:
+    """What probes and scrapers ask all the time."""
+    return path == "/metrics" or is_health(path)
+
+
 def is_open(path: str) -> bool:
     """What probes, scrapers and browsers ask before they could send a key."""
-    return path in OPEN or path.startswith(OPEN_BELOW) or path == "/metrics" or is_health(path)
+    return path in OPEN or path.startswith(OPEN_BELOW) or is_routine(path)
 
 
 def client_network(address: str) -> str:

@@ -11,7 +11,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.errors import fault_from, http_fault, log_failure
 from app.api.middleware.access import CLIENT_GONE, record
+from app.api.middleware.compression import packed, unpacked
 from app.api.middleware.exchange import Exchange
+from app.api.middleware.keys import is_routine
 from app.api.middleware.limits import Gates, check_body
 from app.api.middleware.quotas import is_free
 from app.api.middleware.sites import Sites
@@ -20,6 +22,8 @@ from app.api.routes import RouteTable
 from app.api.services import Lifecycle
 from app.contracts.caller import CALLER
 from app.observability.metrics import Metrics
+
+REPLICA = "X-Replica"
 
 
 class RequestLayer:
@@ -38,15 +42,22 @@ class RequestLayer:
         sites: Sites,
         metrics: Metrics,
         lifecycle: Lifecycle,
+        replica: str,
         wrap: Callable[[ASGIApp], ASGIApp],
     ) -> None:
-        """`wrap` adds layers between the log line and the first step that may refuse a request."""
+        """Replies name the `replica` unless it is empty.
+
+        `wrap` adds layers between the log line and the first step that may refuse a request.
+        """
         self._lifespan = lifespan
         self._routes = routes
         self._gates = gates
         self._sites = sites
         self._metrics = metrics
         self._lifecycle = lifecycle
+        self._marks = [(b"x-content-type-options", b"nosniff")]
+        if replica:
+            self._marks.append((REPLICA.lower().encode(), replica.encode()))
         self._admit = wrap(self._admitted)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,10 +68,18 @@ class RequestLayer:
         began, method = time.perf_counter(), scope["method"]
         if method == "HEAD":  # answered as GET is; the server leaves the body out
             scope = {**scope, "method": "GET"}
+        scope, receive = unpacked(scope, receive)
+        send = packed(scope, send)
         route = self._routes.find(scope["path"], scope["method"])
         cap = min(self._routes.body_cap(route), self._gates.bodies.limit)
         exchange = Exchange(
-            scope, receive, send, body_cap=cap, bodies=self._gates.bodies, lifecycle=self._lifecycle
+            scope,
+            receive,
+            send,
+            body_cap=cap,
+            bodies=self._gates.bodies,
+            lifecycle=self._lifecycle,
+            marks=self._marks,
         )
         state = scope.setdefault("state", {})
         state["exchange"] = exchange
@@ -86,6 +105,7 @@ class RequestLayer:
                 route=route.template if route else None,
                 status=CLIENT_GONE if exchange.client_gone else exchange.status or 500,
                 seconds=time.perf_counter() - began,
+                routine=is_routine(scope["path"]),
                 sent=exchange.sent,
             )
 

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.observability.log import JsonLines
+from app.settings import Settings
 from tests.api.fakes import Client, make_app, make_services
 
 SECRET = "correct horse battery staple"
@@ -59,6 +60,29 @@ def test_a_request_is_one_log_line(client: Client, caplog: pytest.LogCaptureFixt
         "route": "/v2/models/{model}",
         "status": 200,
     }
+
+
+def test_probes_and_scrapes_are_logged_only_if_they_fail(caplog: pytest.LogCaptureFixture) -> None:
+    """They would be half of the log; the metrics count them all."""
+    services = make_services()
+    client = Client(make_app(services=services))
+    probes = ("/v2/health/live", "/v2/health/ready", "/v2/models/m1/ready", "/metrics")
+    assert logged(client, caplog, *(("GET", path, {}) for path in probes)) == []
+    exposition = services.metrics.render()[0]
+    assert all(b'route="%b",status="200"' % path.encode() in exposition for path in probes[:2])
+    services.lifecycle.drain()
+    [line] = logged(client, caplog, ("GET", "/v2/health/ready", {}))
+    assert line["status"] == 503
+
+
+@pytest.mark.parametrize("name", ["", "eu-1.a"])
+def test_a_reply_names_its_replica_if_it_has_a_name(name: str) -> None:
+    """The host's name is for the log alone: outsiders need not know it."""
+    client = Client(make_app(settings=Settings(replica=name)))
+    for path in ("/v2/health/live", "/nothing"):
+        assert client.get(path).headers.get("x-replica", "") == name
+    line = json.loads(JsonLines(replica=name).format(logging.makeLogRecord({})))
+    assert line.get("replica", "") == name
 
 
 def test_nothing_a_client_wrote_is_in_the_log(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi import APIRouter, Request, Response
 
-from app.api.middleware.gunzip import PIECE
+from app.api.middleware.compression import PIECE
 from app.api.v2.tensors import BINARY_HEADER
 from app.application import build_application
 from app.pipelines import PIPELINES
