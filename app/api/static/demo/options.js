@@ -8,8 +8,13 @@ let background = null; // the second picture, a File
 
 const chosen = (name) => document.querySelector(`input[name=${name}]:checked`).value;
 
+const OF_BACKGROUND = ["output", "bg_color", "bg_blur", "bg_fit", "format"];
+const TYPES = { jpg: "image/jpeg", webp: "image/webp" };
+
 // {query: [[name, value]], background: File or null, output, reframed, plain, wanted}; `plain` where
-// nothing shines through, `reframed` where the result does not lie on the picture.
+// nothing shines through, `reframed` where the result does not lie on the picture. `cutout` is the
+// query of the same without a background, `backdrop` what compose() puts behind it, or null where
+// the server has to.
 export function readOptions() {
   const mask = chosen("result") === "mask";
   const behind = mask ? "none" : chosen("background");
@@ -38,7 +43,10 @@ export function readOptions() {
   };
   const query = Object.entries(given).filter(([, value]) => value !== "");
   const reframed = ["crop", "scale", "position"].some((name) => given[name] && given[name] !== "original");
-  return { query, background: picture, output, reframed, plain: output !== "cutout", wanted };
+  const cutout = query.filter(([name]) => !OF_BACKGROUND.includes(name));
+  const here = output === "composite" && (given.bg_color || !(reframed || given.bg_fit));
+  const backdrop = here ? { colour: given.bg_color, picture, blur: $("blur").value / 100, type: TYPES[given.format] ?? "image/png" } : null;
+  return { query, background: picture, output, reframed, plain: output !== "cutout", wanted, cutout, backdrop };
 }
 
 // Show what the choice before it asks for, and what follows from it.
@@ -69,6 +77,7 @@ export function startOptions(changed) {
     form.querySelector("[value=own]").checked = true;
     arrange();
   });
+  form.querySelector("[name=background][value=image]").addEventListener("click", () => background || $("bg-file").click());
   $("bg-file").addEventListener("change", () => {
     background = $("bg-file").files[0] ?? background;
     delete $("bg-name").dataset.t;

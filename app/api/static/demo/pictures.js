@@ -43,10 +43,10 @@ function showResult(showCode) {
   const done = current?.state === "done";
   $("segment-result").hidden = !done;
   if (!done) return;
-  const { response, blob, save, after, request } = current;
+  const { response, blob, composed, save, after, request } = current;
   $("result-name").textContent = save;
   const sides = ["X-Width", "X-Height"].map((name) => response.headers.get(name)).join(" × ");
-  $("result-facts").textContent = `${sides} · ${kilobytes(blob.size)}`;
+  $("result-facts").textContent = [sides, kilobytes(blob.size), composed ? t("composed") : ""].filter(Boolean).join(" · ");
   Object.assign($("save"), { href: after, download: save });
   showTiming($("segment-timing"), response);
   showCode(request);

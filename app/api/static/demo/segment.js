@@ -1,8 +1,10 @@
-// Pictures on their way: each is asked for once for every choice of options, two at a time.
+// Pictures on their way: each is cut out once for every choice of options but the background, which is
+// put behind it here; two at a time.
 
 import { Refusal } from "/console/api.js";
 import { language, t } from "/console/i18n.js";
 import { server } from "/console/server.js";
+import { compose } from "./compose.js";
 import { serves } from "./models.js";
 import { readOptions } from "./options.js";
 import { askPatiently } from "./patience.js";
@@ -11,12 +13,13 @@ const AT_ONCE = 2;
 const EXTENSIONS = { "image/png": "png", "image/webp": "webp", "image/jpeg": "jpg" };
 
 // One picture: its file, what was asked for last and what came of it. `state` is waiting, asking,
-// done or refused.
+// done or refused; `cutout` is the newest cut-out, kept for other backgrounds.
 export class Item {
   constructor(file, sample) {
     this.file = file;
     this.sample = sample;
     this.name = file.name || t("viewer.before");
+    this.cutout = null;
     this.before = URL.createObjectURL(file);
     this.clear();
   }
@@ -57,32 +60,49 @@ function requestOf(item, options) {
   return { path: "/segment", query: options.query, files, fetchFirst: item.sample, saveAs: item.save };
 }
 
+// {query, response, blob} of the server's answer.
+async function answerOf(item, query, background, wanted, signal, changed) {
+  const body = new FormData();
+  body.set("file", item.file);
+  if (background) body.set("bg_image", background);
+  const waiting = (what, seconds, group) => {
+    if (signal.aborted) return;
+    item.waits = what && { what, seconds, group };
+    changed(item);
+  };
+  const response = await askPatiently(`/segment?${new URLSearchParams(query)}`, { method: "POST", body, signal }, wanted, waiting);
+  return { query: JSON.stringify(query), response, blob: await response.blob() };
+}
+
+async function resultOf(item, { query, background, wanted, cutout, backdrop }, signal, changed) {
+  const asked = backdrop ? cutout : query;
+  let answer = item.cutout?.query === JSON.stringify(asked) ? item.cutout : null;
+  answer ??= await answerOf(item, asked, backdrop ? null : background, wanted, signal, changed);
+  if (JSON.stringify(cutout) === answer.query) item.cutout = answer;
+  if (!backdrop) return answer;
+  try {
+    return { response: answer.response, blob: await compose(answer.blob, item.file, backdrop), composed: true };
+  } catch {
+    // The server can read more kinds of pictures, and says what is wrong with others.
+    return answerOf(item, query, background, wanted, signal, changed);
+  }
+}
+
 async function askFor(item, changed) {
   const options = readOptions();
   item.state = "asking";
   item.asked = options;
-  const mine = (item.abort = new AbortController());
+  const { signal } = (item.abort = new AbortController());
   changed(item);
   try {
     for (const file of [item.file, options.background]) if (file) await check(file);
-    const body = new FormData();
-    body.set("file", item.file);
-    if (options.background) body.set("bg_image", options.background);
-    const address = `/segment?${new URLSearchParams(options.query)}`;
-    const waiting = (what, seconds, group) => {
-      if (mine.signal.aborted) return;
-      item.waits = what && { what, seconds, group };
-      changed(item);
-    };
-    const made = { method: "POST", body, signal: mine.signal };
-    const response = await askPatiently(address, made, options.wanted, waiting);
-    const blob = await response.blob();
-    if (mine.signal.aborted) return;
-    Object.assign(item, { state: "done", response, blob, after: URL.createObjectURL(blob) });
+    const { response, blob, composed = false } = await resultOf(item, options, signal, changed);
+    if (signal.aborted) return;
+    Object.assign(item, { state: "done", response, blob, composed, after: URL.createObjectURL(blob) });
     item.save = saveName(item, options.output);
     item.request = requestOf(item, options);
   } catch (error) {
-    if (mine.signal.aborted) return;
+    if (signal.aborted) return;
     if (!(error instanceof Refusal)) throw error;
     Object.assign(item, { state: "refused", error });
   }

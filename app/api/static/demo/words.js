@@ -106,6 +106,7 @@ export const WORDS = {
   "group.default": ["{name} (default)", "{name}（默认）"],
   "group.starts": ["{name} (on demand)", "{name}（按需启动）"],
   "group.fails": ["{name} (cannot start)", "{name}（无法启动）"],
+  composed: ["background by this page", "背景由本页合成"],
   save: ["Download", "下载"],
   again: ["Try again", "再试一次"],
   "code.copy": ["Copy", "复制"],
