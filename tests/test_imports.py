@@ -35,7 +35,6 @@ DOORS_SEE = (
     "segment.router",
     "segment.settings",
     "sentiment.router",
-    "sentiment.settings",
     "sentiment.texts",
 )
 OFFLINE = (
@@ -105,7 +104,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.pipelines.*.tensors", (*PORTS, "app.settings", "{here}")),
     ("app.pipelines.*.task", (*PORTS, "app.pipelines.task", "app.quality.ports", "{here}")),
     ("app.pipelines.*.evaluation", (*PORTS, "app.codecs", "app.quality", "{here}")),
-    ("app.pipelines.*.*", (*PORTS, "app.awaiting", "app.codecs", "{here}")),
+    ("app.pipelines.*.*", (*PORTS, "app.awaiting", "app.codecs", "app.settings", "{here}")),
     (
         "app.pipelines.task",
         (

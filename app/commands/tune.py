@@ -56,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _choose_group(args: argparse.Namespace) -> int:
     from app.backends.process import ProcessBackend
-    from app.comparison.config_edit import write_default_group
     from app.comparison.recommend import recommend
     from app.comparison.run import Plan, compare
     from app.comparison.table import columns, comparison_rows, reasons
+    from app.comparison.tuning import write_default_group
     from app.pipelines import PIPELINES
     from app.pipelines.task import comparison_of, load_tasks
 
@@ -108,10 +108,9 @@ def _tune(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from app.backends.process import ProcessBackend
-    from app.comparison.config_edit import write_group
     from app.comparison.search import Search, most_ticks
     from app.comparison.table import columns
-    from app.comparison.tuning import explain
+    from app.comparison.tuning import explain, write_group
     from app.pipelines import PIPELINES
     from app.pipelines.task import comparison_of, load_tasks
     from app.resources import available_cores

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.comparison.result import Comparison, GroupResult
 from app.contracts.status import Candidate
-from app.evidence.choice import GAIN, best_of, clearly_faster
+from app.evidence.proof import GAIN, best_of, clearly_faster
 from app.repository.config import ModelConfig
 
 

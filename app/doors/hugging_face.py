@@ -26,14 +26,10 @@ from app.api.services import ServicesDep
 from app.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
 from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
 from app.doors.door import Door, json_object, picture_in_base64, refused, task_route
-from app.pipelines.segment.request import (
-    SegmentRequest,
-    SegmentResult,
-    read_options,
-)
+from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.pipelines.sentiment.router import classify
-from app.pipelines.sentiment.settings import SentimentSettings
+from app.pipelines.sentiment.texts import SentimentSettings
 from app.settings import Settings
 
 AGENTS = (b"hf_hub/", b"@huggingface/")

@@ -26,11 +26,7 @@ from app.api.uploads import FORM, media_type, read_form
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from app.doors.door import NOT_FETCHED, Door, json_object, picture_in_base64, refused, task_route
 from app.pipelines.segment.options import MEDIA_TYPES, read_colour
-from app.pipelines.segment.request import (
-    SegmentRequest,
-    SegmentResult,
-    read_options,
-)
+from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.router import read_accept, result_headers
 from app.pipelines.segment.settings import SegmentSettings
 from app.settings import Settings

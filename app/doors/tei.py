@@ -20,8 +20,7 @@ from app.api.services import Services, ServicesDep
 from app.contracts.errors import InvalidParameter, ModelNotFound, ModelNotReady, TextEmpty
 from app.doors.door import Door, add_health, refused, task_route
 from app.pipelines.sentiment.router import classify
-from app.pipelines.sentiment.settings import SentimentSettings
-from app.pipelines.sentiment.texts import WholeTexts
+from app.pipelines.sentiment.texts import SentimentSettings, WholeTexts
 from app.settings import Settings
 
 _SHAPE = 'inputs must be a text, or a batch of texts as [["a"],["b"]]'

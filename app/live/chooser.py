@@ -18,7 +18,7 @@ from app.contracts.ports import Clock
 from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
 from app.engine.pool.group import CRASH_LOOP
 from app.engine.registry.model import ServedModel, first_choice
-from app.evidence.choice import EXACT_DIFFERENCE, best_of, in_one_line
+from app.evidence.proof import EXACT_DIFFERENCE, best_of, in_one_line
 from app.live.race import MAX_TOGETHER, Race
 from app.live.shadow_predictor import Refusals, Served, ShadowPredictors
 from app.repository.layout import ModelFiles

@@ -10,8 +10,15 @@ from dataclasses import dataclass, replace
 from app.contracts.status import Candidate
 from app.contracts.tensors import Tensors, largest_difference, shape_key
 from app.engine.registry.model import ServedModel
-from app.evidence.choice import clearly_faster, undecided
-from app.evidence.proof import HIDDEN_EFFECT, MIN_PAIRS, Verdict, judge, ratio_interval
+from app.evidence.proof import (
+    HIDDEN_EFFECT,
+    MIN_PAIRS,
+    Verdict,
+    clearly_faster,
+    judge,
+    ratio_interval,
+    undecided,
+)
 from app.evidence.sampling import Runner, Runs, Timed, evidence, interleave
 from app.live.shadow_predictor import ShadowPredictor, ShadowPredictors, run_together
 from app.repository.selftest import Quality

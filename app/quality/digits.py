@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
-from app.quality.files import read_bytes
-from app.quality.ports import Bench, Findings, Source, Table
+from app.quality.ports import Bench, Findings, Source, Table, read_bytes
 
 TRAIN_SHARE = 8_000
 """Of the 10,000 pictures of the t10k file: these train the committed model, the rest test it."""

@@ -19,8 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.errors import http_fault
 from app.api.problems import reply
-from app.scale.local_server import LocalServer, seconds_to_end
-from app.scale.merged_metrics import merged
+from app.scale.local_server import LocalServer, merged, seconds_to_end
 from app.scale.relay import Relay
 from app.settings import Settings
 

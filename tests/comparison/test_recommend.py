@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.comparison.config_edit import write_default_group
 from app.comparison.recommend import recommend
 from app.comparison.result import Comparison, GroupResult, group_results
+from app.comparison.tuning import write_default_group
 from app.contracts.errors import ConfigError
 from app.contracts.status import Candidate
-from app.evidence.choice import best_of, clearly_faster
+from app.evidence.proof import best_of, clearly_faster
 from app.evidence.sampling import Runs
 from app.repository.config import Budget, InstanceGroup, ModelConfig
 from app.repository.layout import ModelRepository

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from app.comparison.config_edit import write_group
 from app.comparison.load import ROUTE, open_candidate, request_buckets
 from app.comparison.search import Search
 from app.comparison.tuning import (
@@ -15,6 +14,7 @@ from app.comparison.tuning import (
     choose,
     explain,
     thread_candidates,
+    write_group,
 )
 from app.contracts.errors import ConfigError
 from app.observability.metrics import SECONDS, Metrics

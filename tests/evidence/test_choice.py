@@ -3,7 +3,7 @@
 import pytest
 
 from app.contracts.status import Candidate
-from app.evidence.choice import best_of, clearly_faster, undecided
+from app.evidence.proof import best_of, clearly_faster, undecided
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from app.contracts.tensors import TensorSpec
-from app.export.program import save_program
+from app.export.exporter import save_program
 from app.export.weights.bert import read_bert_directory
 from app.networks import build
 from app.networks.saved import load_parameters

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.scale.merged_metrics import merged
+from app.scale.local_server import merged
 
 
 def exposition(*, served: int, model: str | None = None) -> str:

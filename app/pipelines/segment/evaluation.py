@@ -19,9 +19,8 @@ from app.contracts.tensors import Tensors
 from app.pipelines.segment import matte
 from app.pipelines.segment.parameters import MaskAgreement, mask_output, read_parameters
 from app.quality import masks
-from app.quality.files import folder, read_bytes
 from app.quality.masks import BASELINES
-from app.quality.ports import Bench, Findings, Source, Table
+from app.quality.ports import Bench, Findings, Source, Table, folder, read_bytes
 
 SIDE = 320
 """Masks are compared at this size, whatever the network's own."""

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 
 from app.codecs.picture import Pixels
-from app.pipelines.segment.parameters import Floats
+from app.pipelines.segment.masks import Floats
 
 Area = tuple[slice, slice]
 

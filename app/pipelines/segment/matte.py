@@ -15,8 +15,8 @@ from PIL import Image
 from app.codecs.picture import Pixels
 from app.codecs.picture import bands as bands
 from app.pipelines.segment.backdrop import flat, stacked
-from app.pipelines.segment.parameters import Floats as Floats
-from app.pipelines.segment.parameters import normalise as normalise
+from app.pipelines.segment.masks import Floats as Floats
+from app.pipelines.segment.masks import normalise as normalise
 
 WHITE = (255, 255, 255, 255)
 BOX_LEVEL = 16

@@ -8,15 +8,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors, TensorSpec
+from app.pipelines.segment.masks import normalise
 from app.repository.config import parse_parameters
 
-Floats = NDArray[np.float32]
 Triple = tuple[float, float, float]
 Positive = Annotated[float, Field(gt=0)]
 FOREGROUND = 0.5
@@ -92,12 +91,3 @@ class MaskAgreement:
         )
         union = int((ours | theirs).sum())
         return float((ours & theirs).sum() / union) if union else 1.0
-
-
-def normalise(mask: Floats) -> Floats:
-    """Stretch a mask to 0…1, as normPRED() of
-    https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py does. A flat mask stays."""
-    low, high = float(mask.min()), float(mask.max())
-    if high - low < 1e-6:
-        return np.clip(mask, 0.0, 1.0)
-    return (mask - np.float32(low)) / np.float32(high - low)

@@ -20,9 +20,8 @@ from app.pipelines.sentiment.pipeline import (
     tokenise,
 )
 from app.pipelines.sentiment.texts import TextLimits, check_texts
-from app.quality.files import read_jsonl
 from app.quality.labels import BINS, Floats, Quality, measure, text_key
-from app.quality.ports import Bench, Findings, Source, Table
+from app.quality.ports import Bench, Findings, Source, Table, read_jsonl
 
 SPLITS = ("usual", "virus")
 BENCHMARK = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。"

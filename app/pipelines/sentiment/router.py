@@ -16,9 +16,8 @@ from app.api.services import Services, ServicesDep
 from app.contracts.errors import InvalidParameter
 from app.dataplane import Answer
 from app.pipelines.sentiment.pipeline import TextScores
-from app.pipelines.sentiment.settings import MAX_TOP_K, SentimentSettings
 from app.pipelines.sentiment.tensors import text_limits
-from app.pipelines.sentiment.texts import check_texts
+from app.pipelines.sentiment.texts import MAX_TOP_K, SentimentSettings, check_texts
 from app.settings import Settings
 
 

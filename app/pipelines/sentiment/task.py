@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from app.pipelines.sentiment.pipeline import label_agreement, open_pipeline
 from app.pipelines.sentiment.router import build_router
-from app.pipelines.sentiment.settings import SentimentSettings
 from app.pipelines.sentiment.tensors import tensors
+from app.pipelines.sentiment.texts import SentimentSettings
 from app.pipelines.task import Task, offline
 
 TASK = Task(

@@ -12,8 +12,7 @@ from app.contracts.errors import InvalidParameter
 from app.contracts.task_tensors import STRINGS, TaskTensors, strings_of
 from app.contracts.tensors import Array, Tensors, TensorSpec
 from app.pipelines.sentiment.pipeline import TextScores
-from app.pipelines.sentiment.settings import MAX_TOP_K, SentimentSettings
-from app.pipelines.sentiment.texts import TextLimits, check_texts
+from app.pipelines.sentiment.texts import MAX_TOP_K, SentimentSettings, TextLimits, check_texts
 from app.settings import Settings
 
 INPUTS = (TensorSpec("text", STRINGS, (-1,)),)

@@ -10,7 +10,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydantic import BaseModel, Field
+
 from app.contracts.errors import InvalidParameter, TextEmpty, TextTooLong, TooManyInputs
+from app.settings import KIB, Bytes
 
 # White space, control characters, and what Unicode calls default-ignorable (zero-width spaces and
 # joiners, BOM, bidi marks, fillers, variation selectors, tags), plus the blank braille pattern.
@@ -85,4 +88,22 @@ def cut(position: int, count: int, *, limit: int) -> TextTooLong:
         f"text {position} of {count} has more than {limit} tokens, which is all the model reads, "
         "and truncation is not allowed",
         limit=limit,
+    )
+
+
+MAX_TOP_K = 1_000
+"""Largest `top_k` of every format; a model with fewer labels answers with all it has."""
+
+
+class SentimentSettings(BaseModel):
+    """Read as PADDLEPOOL_ and the field's name in capitals, with the server's own."""
+
+    sentiment_max_bytes: Bytes = Field(
+        256 * KIB, description="Largest request body of /sentiment, in bytes."
+    )
+    text_max_characters: int = Field(
+        2_000, ge=1, le=1_000_000, description="Most characters of one text, before tokenising."
+    )
+    text_max_inputs: int = Field(
+        32, ge=1, le=1_024, description="Most texts in one request to /sentiment."
     )

@@ -1,0 +1,17 @@
+"""Masks as arrays, without a picture library: read in every process."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+def normalise(mask: Floats) -> Floats:
+    """Stretch a mask to 0…1, as normPRED() of
+    https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py does. A flat mask stays."""
+    low, high = float(mask.min()), float(mask.max())
+    if high - low < 1e-6:
+        return np.clip(mask, 0.0, 1.0)
+    return (mask - np.float32(low)) / np.float32(high - low)
