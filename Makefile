@@ -63,7 +63,8 @@ fuzz: $(INSTALLED)  ## a minute of coverage-guided fuzzing for each target; FUZZ
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
 
 faults: $(INSTALLED)  ## plant the faults of tests/faults and check that tests find them; FAULTS="api deploy"
-	$(BIN)/python -m tests.faults.run $(FAULTS)
+	printf '%s\n' $(or $(FAULTS),$(basename $(notdir $(wildcard tests/faults/*.toml)))) \
+		| xargs -P 2 -n 1 $(BIN)/python -m tests.faults.run
 
 load: $(INSTALLED) .venv-load/.installed  ## a minute of load and a report; LOAD="--plan spike --host http://..."
 	$(BIN)/python loadtest/run.py $(LOAD)

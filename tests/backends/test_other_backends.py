@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from app.backends import onnxruntime, openvino
-from app.backends.handler import onnx_bytes
 from app.backends.process import ProcessBackend
 from app.contracts.errors import BackendError, ConfigError
 from app.contracts.ports import Predictor, PredictorFactory
@@ -104,11 +103,6 @@ def test_a_foreign_program_needs_no_network(tiny: ModelFiles, backend: str) -> N
             assert largest_difference(found, expected) < 1e-5
 
 
-def test_a_foreign_program_has_no_dynamic_graph(tiny: ModelFiles) -> None:
-    with pytest.raises(BackendError, match="names no network"), opened(tiny, "paddle_dygraph"):
-        pass
-
-
 @pytest.mark.parametrize(
     "backend", ["paddle_dygraph", "paddle_jit", "onnxruntime", "openvino", "paddle_inference"]
 )
@@ -127,20 +121,6 @@ def test_a_missing_package_names_the_extra(backend: Any, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(BackendError, match=f"needs the package {name} .extra onnx."):
         backend.open_predictor({"options": {}, "threads": 1})
-
-
-def test_what_cannot_be_converted_is_refused(tmp_path: Path) -> None:
-    for name in ("p.json", "p.pdiparams"):
-        (tmp_path / name).write_bytes(b"{}")
-    with pytest.raises(BackendError, match="cannot be converted to ONNX"):
-        onnx_bytes(
-            {
-                "directory": str(tmp_path),
-                "program": "p.json",
-                "params": "p.pdiparams",
-                "format": "paddle",
-            }
-        )
 
 
 @pytest.mark.parametrize(
@@ -178,19 +158,6 @@ def test_bfloat16_is_another_computation_or_refused(tiny: ModelFiles) -> None:
     with opened(tiny, "paddle_inference", bfloat16=True) as predictor:
         drift = largest_difference(predictor.run(inputs, timeout=PATIENCE), expected)
     assert 1e-5 < drift < 2e-2
-
-
-@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
-def test_forbidden_instructions_are_named(
-    tiny: ModelFiles, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Paddle asks the processor alone, and the first run would fail without a reason."""
-    monkeypatch.setenv(name, "avx2")
-    with (
-        pytest.raises(BackendError, match=f"{name}=avx2 forbids"),
-        opened(tiny, "paddle_inference", bfloat16=True),
-    ):
-        pass
 
 
 class Opened:

@@ -81,55 +81,43 @@ def test_memory_stays_flat_over_variable_shapes(predictor: ProcessPredictor) -> 
     assert run_all(12) - settled < 8 << 20
 
 
-def test_after_many_shapes_the_predictor_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With capacity 0 oneDNN drops nothing by itself; shapes seen before count once."""
+def faked(monkeypatch: pytest.MonkeyPatch, **options: object) -> tuple[MagicMock, Any]:
+    """Paddle's extension as a fake, and the handler of a predictor that is opened with it."""
     core = MagicMock()
-    predictor = core.create_predictor.return_value
-    predictor.get_input_names.return_value, predictor.get_output_names.return_value = ["x"], ["y"]
+    core.create_predictor.side_effect = lambda config: MagicMock(
+        get_input_names=lambda: ["x"],
+        get_output_names=lambda: ["y"],
+        run=config.ran,
+    )
+    core.AnalysisConfig.side_effect = lambda *_: MagicMock()
     monkeypatch.setattr(paddle_inference, "_load_core", lambda: core)
     opening = {
         "directory": "m", "program": "p", "params": "q", "threads": 1,
-        "inputs": [{"name": "x"}], "outputs": [{"name": "y"}], "options": {"cache_capacity": 0},
+        "inputs": [{"name": "x"}], "outputs": [{"name": "y"}], "options": options,
     }  # fmt: skip
     _, handle = paddle_inference.open_predictor(opening)
+    return core, lambda *shape: handle({}, {"x": np.zeros(shape)}, ())
+
+
+def test_after_many_shapes_the_predictor_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With capacity 0 oneDNN drops nothing by itself; shapes seen before count once."""
+    core, run = faked(monkeypatch, cache_capacity=0)
     for length in [*range(1, SHAPES + 1), *range(1, SHAPES + 1)]:
-        handle({}, {"x": np.zeros((1, length))}, ())
+        run(1, length)
     assert core.create_predictor.call_count == 1
-    handle({}, {"x": np.zeros((2, 1))}, ())
+    run(2, 1)
     assert core.create_predictor.call_count == 2
 
 
-def test_small_inputs_run_without_onednn(
-    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_inputs_run_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer rows than `onednn_rows` go to a second predictor, whose oneDNN is off."""
-    core = MagicMock()
-    configs = [MagicMock(), MagicMock()]
-    predictors = [MagicMock(), MagicMock()]
-    for each in predictors:
-        each.get_input_names.return_value = ["x"]
-        each.get_output_names.return_value = ["y"]
-        each.get_output_handle.return_value.copy_to_cpu.return_value = np.zeros(1)
-    core.AnalysisConfig.side_effect = configs
-    core.create_predictor.side_effect = predictors
-    monkeypatch.setattr(paddle_inference, "_load_core", lambda: core)
-    opening = {
-        "directory": str(files.directory),
-        "program": "inference.json",
-        "params": None,
-        "threads": 1,
-        "inputs": [{"name": "x"}],
-        "outputs": [{"name": "y"}],
-        "options": {"onednn_rows": 2},
-    }
-    _, handle = paddle_inference.open_predictor(opening)
-    handle({}, {"x": np.zeros((1, 4))}, ())
-    handle({}, {"x": np.zeros((2, 4))}, ())
-    handle({}, {"x": np.zeros((3, 4))}, ())
-    batches, single = predictors
-    assert (single.run.call_count, batches.run.call_count) == (1, 2)
-    configs[0].enable_mkldnn.assert_called_once_with()
-    configs[1].disable_mkldnn.assert_called_once_with()
+    core, run = faked(monkeypatch, onednn_rows=2)
+    for rows in (1, 2, 3):
+        run(rows, 4)
+    batches, single = (call.args[0] for call in core.create_predictor.call_args_list)
+    assert (single.ran.call_count, batches.ran.call_count) == (1, 2)
+    batches.enable_mkldnn.assert_called_once_with()
+    single.disable_mkldnn.assert_called_once_with()
 
 
 def test_shapes_that_share_weights_give_the_same_answers(files: ModelFiles) -> None:

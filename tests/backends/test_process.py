@@ -270,16 +270,6 @@ def test_a_predictor_that_turns_hostile_costs_its_request(
         assert observer.restarts == ["corrupt"]
 
 
-def test_what_a_model_gives_in_its_tests_is_not_held_against_its_process() -> None:
-    predictor = ProcessBackend(HOSTILE)(spec(batched=True))
-    try:
-        nothing = row(2000.0 + list(hostile.WRONG).index("another output"))
-        assert predictor.run(nothing, timeout=PATIENCE) == {}
-        assert predictor.failure() is None
-    finally:
-        predictor.close()
-
-
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP], ids=str)
 def test_a_signal_under_load_costs_one_request(
     registry: ModelRegistry,

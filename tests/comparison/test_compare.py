@@ -2,7 +2,6 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,20 +97,6 @@ def test_a_group_that_is_refused_is_told_and_the_others_run(files: ModelFiles) -
     assert found.as_json()["refused"] == [{"group": "spare", "reason": "no such device"}]
     with pytest.raises(BackendError, match="default group main cannot run: no such device"):
         compare(plan, open_predictor=refusing("main"), comparison_of=lambda info: None)
-
-
-def test_unequal_threads_are_said_to_be_so(files: ModelFiles) -> None:
-    """A comparison of thread budgets must not pass for one of engines."""
-    found = compare(
-        Plan(files=files, requests=2, concurrent=False),
-        open_predictor=FakeFactory(),
-        comparison_of=lambda info: None,
-    )
-    assert found.budgets().startswith("Thread budgets are equal: 1 of ")
-    first, second = found.groups
-    unequal = replace(found, groups=(first, replace(second, threads=2)))
-    assert f"1: {first.group}; 2: {second.group}" in unequal.budgets()
-    assert "UNEQUAL" in unequal.budgets()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from app.comparison.tuning import (
     Outcome,
     bucket_candidates,
     choose,
-    explain,
     thread_candidates,
     write_group,
 )
@@ -83,26 +82,6 @@ def test_the_choice(outcomes: list[Outcome], chosen: Candidate | None) -> None:
     """Most requests within a p95 of 1 s; less than a tenth apart, the simpler one."""
     best = choose(outcomes, p95_seconds=1.0)
     assert (best.candidate if best else None) == chosen
-
-
-def test_the_reasons_name_each_rival() -> None:
-    """More threads, fewer predictors and batching, each with what it would give."""
-    outcomes = [
-        outcome(ALONE, 2, 0.5),
-        outcome(PAIR, 4, 0.5),
-        outcome(WIDE, 3.6, 0.5),
-        outcome(Candidate(2, 1, 2), 4.1, 0.9),
-    ]
-    lines = explain(outcomes[1], outcomes, p95_seconds=1.0)
-    assert lines == [
-        "2 predictors × 1 thread, no batching: 4.00 requests per second, p95 0.500 s",
-        "more threads in a predictor (1 predictor × 2 threads, no batching): -10% requests per "
-        "second, p95 0.500 s; threads of one predictor wait for each other, predictors do not",
-        "fewer predictors (1 predictor × 1 thread, no batching): -50% requests per second, "
-        "p95 0.500 s; cores are left idle",
-        "batching (2 predictors × 1 thread, batches up to 2): +2% requests per second, "
-        "p95 0.900 s; which counts as equal, and it is not as simple",
-    ]
 
 
 def test_requests_are_read_bucket_by_bucket() -> None:

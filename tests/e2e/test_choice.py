@@ -131,6 +131,7 @@ def test_choosing_swapping_and_starting_with_it(
         assert logged(server, "it was chosen with another environment")
 
 
+@pytest.mark.nightly
 def test_the_end_in_the_middle_of_choosing(repository: Path) -> None:
     """Prompt, clean, and nothing is left running; what is not decided is not kept."""
     with start(repository, "1") as server:

@@ -225,19 +225,6 @@ def test_the_socket_answers_while_models_load(tiny_model_repository: Path, tmp_p
         }
 
 
-def test_a_bad_model_leaves_the_server_up_and_not_ready(tmp_path: Path) -> None:
-    version = tmp_path / "models" / "broken" / "1"
-    version.mkdir(parents=True)
-    (version / "manifest.json").write_text("{}")
-    with running(tmp_path / "models", tmp_path) as server, server.client() as client:
-        server.wait_loaded()
-        assert client.get("/v2/health/live").status_code == 200
-        assert client.get("/v2/health/ready").status_code == 503
-        [model] = client.get("/info").json()["models"]
-        assert (model["name"], model["version"], model["state"]) == ("broken", 1, "UNAVAILABLE")
-        assert "broken/1" in model["reason"]
-
-
 def refusal(directory: Path, **settings: str) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PADDLEPOOL_")}
     environment |= {f"PADDLEPOOL_{name.upper()}": value for name, value in settings.items()}

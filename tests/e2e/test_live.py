@@ -89,15 +89,6 @@ def test_the_first_request_to_a_cold_group_starts_it_and_holds_nobody_up(live: S
         assert (warm.status_code, warm.headers["x-predictor"]) == (200, "twin")
 
 
-def test_a_pinned_group_that_the_machine_refuses_is_503(live: Server) -> None:
-    with live.client() as client:
-        for _ in range(2):
-            response = infer(client, predictor="gpu")
-            assert response.status_code == 503, response.text
-            assert "gpu" in response.text or "cannot start" in response.text
-        assert "no CUDA" in predictors(client)["gpu"]["reason"]
-
-
 def test_every_group_is_proven_or_says_why_not(live: Server) -> None:
     with live.client() as client:
         wait_until(

@@ -30,18 +30,6 @@ def client(full_server: Server) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_every_model_of_the_repository_is_ready(client: httpx.Client) -> None:
-    assert client.get("/v2/health/ready").status_code == 200
-    info = client.get("/info").json()
-    assert info["default_models"] == {"segment": "u2netp", "sentiment": "emotion"}
-    models = {model["name"]: model for model in info["models"]}
-    assert set(models) >= {"u2netp", "emotion", "mnist"}
-    assert models["emotion"]["labels"] == [
-        "angry", "happy", "neutral", "surprise", "sad", "fear"
-    ]  # fmt: skip
-    assert all("preview" in model["weights"] for model in models.values())
-
-
 def test_info_tells_what_confines_the_processes_that_serve(
     full_server: Server, client: httpx.Client
 ) -> None:

@@ -300,18 +300,6 @@ def test_a_body_that_never_comes_after_its_refusal_gets_no_second_reply(
     assert seconds < HUNG
 
 
-def test_trailers_are_no_headers(strict_server: Server) -> None:
-    head = b"POST /slow?seconds=0 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + HOST + b"\r\n"
-    body = b"3\r\nabc\r\n0\r\nX-Request-ID: trailer\r\n"
-    with strict_server.connect() as connection:
-        connection.sendall(head + body + b"\r\n")
-        reply = read_reply(connection)
-        assert status_of(reply) == 200
-        assert b"trailer" not in reply
-        connection.sendall(head + body + b"A: b\r\n" * 20_000 + b"\r\n")
-        assert status_of(read_all(connection)) in (200, 431)
-
-
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
 def test_an_upgrade_is_ignored(strict_server: Server, protocol: bytes) -> None:
     upgrade = b"Connection: Upgrade\r\nUpgrade: " + protocol + b"\r\n"

@@ -142,19 +142,3 @@ def test_a_collector_gets_every_request(
             assert root.start_time_unix_nano <= span.start_time_unix_nano
             assert span.end_time_unix_nano <= root.end_time_unix_nano
             assert attributes(span)["paddlepool.instance_group"] == "onednn"
-
-
-def test_without_the_setting_nothing_of_it_is_there(
-    repository: Path, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-    monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
-    with running(repository, tmp_path) as server:
-        server.wait_loaded()
-        with server.client() as client:
-            response = ask(client, "好", **CONTEXT)
-        assert response.status_code == 200
-        assert "x-trace-id" not in response.headers
-        assert server.stop() == 0
-    assert collector.requests == []

@@ -4,32 +4,26 @@
 
 Every fault is applied to a copy of the working tree, so the checkout stays as it is. A fault is
 found when its tests fail with it and pass without it. Exit code 1 when any fault was not found.
+`make faults` runs two areas at a time.
 """
 
 import argparse
 import contextlib
 import os
-import queue
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import tomllib
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 ROOT = Path(__file__).parents[2]
-TOGETHER = 2
 HUNG_SECONDS = 900
 LEFT_OUT = (".git", ".venv*", ".mypy_cache", ".ruff_cache", ".pytest_cache", "runs", "*.egg-info")
 FOUND, NOT_FOUND, NO_FIT = "found", "NOT FOUND", "does not apply"
-STOPPED = threading.Event()
-RUNNING: set[subprocess.Popen[str]] = set()
 
 
 @dataclass(frozen=True)
@@ -47,47 +41,19 @@ def main() -> int:
     parser.add_argument("areas", nargs="*", choices=(*areas, []), metavar="AREA")
     chosen = parser.parse_args().areas or areas
     counts: Counter[str] = Counter()
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="faults_") as directory:
-        copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
         if (ROOT.parent / "shared").exists():  # data that some tests read beside the project
             (Path(directory) / "shared").symlink_to(ROOT.parent / "shared")
-        for number in range(TOGETHER):
-            copies.put(copy_tree(Path(directory) / str(number)))
-
-        def attempt(fault: Fault) -> tuple[str, str]:
-            copy = copies.get()
-            try:
-                return plant(fault, copy)
-            finally:
-                copies.put(copy)
-
-        with ThreadPoolExecutor(TOGETHER) as pool:
-            try:
-                for area in chosen:
-                    faults = read(area)
-                    results = pool.map(attempt, faults)
-                    for fault, (verdict, why) in zip(faults, results, strict=True):
-                        counts[verdict] += 1
-                        print(f"{verdict:14} {area}: {fault.what} {why}".rstrip(), flush=True)
-            except BaseException:  # a signal too: the copies are removed when no test uses them
-                pool.shutdown(wait=False, cancel_futures=True)
-                STOPPED.set()
-                for tests in tuple(RUNNING):
-                    end(tests)
-                raise
+        copy = copy_tree(Path(directory) / "copy")
+        for area in chosen:
+            text = (Path(__file__).parent / f"{area}.toml").read_text("utf-8")
+            for fault in (Fault(**table) for table in tomllib.loads(text)["fault"]):
+                verdict, why = plant(fault, copy)
+                counts[verdict] += 1
+                print(f"{verdict:14} {area}: {fault.what} {why}".rstrip(), flush=True)
     print(f"{counts.total()} faults:", ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
     return 0 if counts[FOUND] == counts.total() else 1
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)
-    sys.exit(128 + number)
-
-
-def read(area: str) -> list[Fault]:
-    text = (Path(__file__).parent / f"{area}.toml").read_text("utf-8")
-    return [Fault(**table) for table in tomllib.loads(text)["fault"]]
 
 
 def copy_tree(target: Path) -> Path:
@@ -132,29 +98,19 @@ def run_tests(tests: list[str], copy: Path, cache: str = "--cache-clear") -> tup
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # its servers end with it
+        start_new_session=True,
     )
-    RUNNING.add(running)
     try:
-        if STOPPED.is_set():
-            end(running)
         output, errors = running.communicate(timeout=HUNG_SECONDS)
     except subprocess.TimeoutExpired:
-        end(running)
-        running.communicate()
         return 1, f"nothing ended within {HUNG_SECONDS} s"
-    finally:
-        RUNNING.discard(running)
+    finally:  # also after a signal: with the tests end the servers that they started
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
     lines = output.splitlines() or errors.splitlines() or [""]
     return running.returncode, next(
         (x for x in lines if x.startswith(("FAILED ", "ERROR "))), lines[-1]
     )
-
-
-def end(tests: subprocess.Popen[str]) -> None:
-    """Kill the tests and every process they started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(tests.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -208,15 +208,6 @@ def test_exact_admits_full_precision_only(bench: Bench) -> None:
     assert bench.candidate("wide") == "differs by 0.001 from first, and exact admits 0.0001"
 
 
-def test_exact_does_not_ask_for_digits_that_the_golden_output_has_not(bench: Bench) -> None:
-    """Exported ones are rounded to 1/4096: every float32 differs from them by more than 0.0001."""
-    rounded = AUTO.replace("seconds = 1.0 }", "seconds = 1.0, off = 0.00012 }\ntolerance = 0.001")
-    same = group("same", "tolerance = 0.001", seconds=0.5, off=0.00012)
-    bench.load(same + group("other", "tolerance = 0.001", seconds=0.2, off=0.00024), first=rounded)
-    assert bench.choose("exact").group == "same"
-    assert "differs by 0.00012 from first" in bench.candidate("other")
-
-
 def test_groups_that_cannot_run_here_say_why(bench: Bench) -> None:
     bench.load(
         group("bf16", seconds=0.1, refuse="this processor has no fast bfloat16")
@@ -281,16 +272,6 @@ def test_a_process_that_dies_once_decides_nothing(
     choice = bench.served().choice
     assert (choice.by, choice.group) == ("measured", chosen)
     assert bench.kept == [choice]
-
-
-def test_what_was_measured_proves_an_effect(bench: Bench) -> None:
-    """The prover need not open the same predictors again; counts go on as well."""
-    bench.load(FAST)
-    bench.ask()
-    bench.choose()
-    [fast] = [each for each in bench.served().groups() if each.name == "fast"]
-    assert fast.effect.effective is True
-    assert bench.served().statistics().success.count == 1
 
 
 def interrupting(bench: Bench) -> Callable[[Any], Any]:

@@ -1,7 +1,6 @@
 """A share of the answered requests runs again on other groups; the rest costs nothing."""
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.live.shadow import Shadow, warn_of_unknown_groups
 from app.repository.config import InstanceGroup, ModelConfig
-from tests.engine.fakes import PATIENCE, FakeFactory, doubled, open_registry, row, write_double
+from tests.engine.fakes import FakeFactory, doubled, open_registry, row, write_double
 from tests.live.fakes import Live, dying, nudged
 from tests.model_files import write_version
 
@@ -107,19 +106,6 @@ def test_one_sample_waits_and_the_rest_is_dropped(live: Live, build: Build) -> N
     assert shadow.waiting()
 
 
-def test_without_names_the_started_groups_are_shadowed(live: Live, build: Build) -> None:
-    """None is opened that nobody asked for."""
-    shadow = build(groups=())
-    offer(shadow, live.served)
-    shadow.replay_one()
-    assert live.observer.outcomes == ["dropped"]
-    assert not live.beside.specs
-    live.served.submit(row(1), deadline=time.monotonic() + PATIENCE, group="spare").result(PATIENCE)
-    offer(shadow, live.served)
-    shadow.replay_one()
-    assert live.observer.outcomes == ["dropped", "replayed"]
-
-
 def test_a_refused_group_is_not_tried_again(live: Live, build: Build) -> None:
     live.beside.refuse = BackendError("no GPU")
     shadow = build()
@@ -160,16 +146,6 @@ def test_a_crash_ends_one_replay(live: Live, build: Build) -> None:
     offer(shadow, live.served)
     shadow.replay_one()
     assert live.observer.outcomes == ["failed", "replayed"]
-
-
-def test_a_predictor_is_kept_from_replay_to_replay(live: Live, build: Build) -> None:
-    shadow = build()
-    for _ in range(3):
-        offer(shadow, live.served)
-        shadow.replay_one()
-    assert len(live.beside.opened) == 1
-    shadow.close()
-    assert live.beside.opened[0].closed.is_set()
 
 
 def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, build: Build) -> None:

@@ -5,17 +5,14 @@ from pathlib import Path
 
 import pytest
 from claim_tables import (
-    Backends,
     ClaimRow,
     ClaimTable,
     beaten,
-    measure_u2netp,
 )
 from claims_page import page, plot_claims
 
 from app.comparison.run import Plan, compare
-from app.contracts.tensors import Tensors
-from app.repository.layout import ModelFiles, ModelRepository
+from app.repository.layout import ModelRepository
 from tests.engine.fakes import FakeFactory, write_double
 
 
@@ -45,39 +42,6 @@ def test_a_published_ratio_is_beaten_by_any_row_that_measures_it_again() -> None
         ("dynamic", 1.0, 1.0), ("padded", 2.4, 3.8), ("buckets", 5.0, 3.8), ("slow", 1.1, 1.2)
     )
     assert beaten(found) == {"buckets": True, "slow": False}
-
-
-def with_int8(root: Path, *, backend: str) -> ModelFiles:
-    """A version whose configuration names a group of its int8 program."""
-    config = write_double(root) / "config.toml"
-    group = f'[[instance_group]]\nname = "i8"\nbackend = "{backend}"\nprogram = "int8"\n'
-    group += "budget = { agreement = 0.9 }\n"
-    config.write_text(config.read_text("utf-8") + group + 'start = "on_demand"\n', "utf-8")
-    return ModelRepository(root).read("double", 1)
-
-
-def backends_of(factory: FakeFactory) -> Backends:
-    """With a task by whose measure all answers mean the same."""
-
-    def same(_found: Tensors, _expected: Tensors) -> float:
-        return 1.0
-
-    return Backends(served=factory, tuned=FakeFactory(), agreement_of=lambda _info: same)
-
-
-def test_each_published_row_is_measured(tmp_path: Path) -> None:
-    files = with_int8(tmp_path, backend="openvino")
-    backends = backends_of(FakeFactory())
-    found = measure_u2netp(files, backends, requests=3, cores=2, tick=lambda: None)
-    assert [row.published_seconds for row in found.rows if row.published_seconds] == [
-        2.1827,
-        1.9110,
-        1.8756,
-        0.5750,
-    ]
-    assert found.rows[-1].label.startswith("all cores: Paddlepool")
-    [lower] = [row for row in found.rows if row.label == "int8 program, OpenVINO"]
-    assert lower.published_seconds is None
 
 
 @pytest.mark.slow
