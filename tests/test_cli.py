@@ -23,25 +23,15 @@ ROOT = Path(__file__).parents[1]
         ("tqdm", "tqdm: pip install tqdm"),
     ],
 )
-@pytest.mark.parametrize("command", ["segment", "sentiment"])
 def test_a_missing_part_of_the_client_is_named(
-    missing: str,
-    hint: str,
-    command: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    missing: str, hint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for module in [name for name in sys.modules if name.startswith("paddlepool_client")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, missing, None)
-    assert main([command, "x"]) == 1
-    assert capsys.readouterr().err == f"paddlepool {command}: needs {hint}\n"
-    monkeypatch.undo()
-    for module in [name for name in sys.modules if name.startswith("paddlepool_client")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "httpx", None)
-    with pytest.raises(ModuleNotFoundError, match="httpx"):
-        main([command, "x"])
+    for command in ("segment", "sentiment"):
+        assert main([command, "x"]) == 1
+        assert capsys.readouterr().err == f"paddlepool {command}: needs {hint}\n"
 
 
 def command_of(monkeypatch: pytest.MonkeyPatch, run: Callable[[argparse.Namespace], int]) -> None:

@@ -1,11 +1,12 @@
 """A request of several jobs: queued together, answered together, and failed together."""
 
+from __future__ import annotations
+
 import asyncio
 import gc
 import weakref
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -76,33 +77,39 @@ class OneJobEach:
         self.released += 1
 
 
-@dataclass(frozen=True)
-class Bench:
-    dataplane: DataPlane
-    registry: ModelRegistry
-    pipeline: OneJobEach
-    factory: FakeFactory
+@pytest.fixture
+def pipeline() -> OneJobEach:
+    return OneJobEach()
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    pipeline, factory = OneJobEach(), FakeFactory()
+def factory() -> FakeFactory:
+    return FakeFactory()
+
+
+@pytest.fixture
+def registry(tmp_path: Path, factory: FakeFactory, pipeline: OneJobEach) -> Iterator[ModelRegistry]:
     options = DOUBLE.format(batch=4, delay=0, queue=6, count=1)
     write_config(tmp_path / "double", 'pipeline = "several"\n' + options)
     write_version(tmp_path / "double" / "1")
     registry = open_registry(tmp_path, factory, build_pipeline=lambda info: pipeline)
     registry.load_all()
-    observer = Metrics(build={})
-    dataplane = DataPlane(registry, observer=observer, default_models={"several": "double"})
-    yield Bench(dataplane, registry, pipeline, factory)
+    yield registry
     registry.close()
+
+
+@pytest.fixture
+def dataplane(registry: ModelRegistry) -> DataPlane:
+    return DataPlane(registry, observer=Metrics(build={}), default_models={"several": "double"})
 
 
 async def ask(dataplane: DataPlane, *numbers: float) -> Answer:
     return await dataplane.run("several", numbers, timeout=PATIENCE)
 
 
-def test_the_answers_stand_in_the_order_of_the_jobs(bench: Bench) -> None:
+def test_the_answers_stand_in_the_order_of_the_jobs(
+    dataplane: DataPlane, factory: FakeFactory
+) -> None:
     """Six jobs fill one batch of four and one of two: an idle predictor is not handed the first
     alone."""
     sizes = []
@@ -111,13 +118,15 @@ def test_the_answers_stand_in_the_order_of_the_jobs(bench: Bench) -> None:
         sizes.append(len(inputs["x"]))
         return doubled(inputs)
 
-    bench.factory.behaviour = count
-    answer = asyncio.run(ask(bench.dataplane, 1, 2, 3, 4, 5, 6))
+    factory.behaviour = count
+    answer = asyncio.run(ask(dataplane, 1, 2, 3, 4, 5, 6))
     assert answer.value == [2, 4, 6, 8, 10, 12]
     assert sizes == [4, 2]
 
 
-def test_a_payload_is_read_when_a_place_is_held(bench: Bench) -> None:
+def test_a_payload_is_read_when_a_place_is_held(
+    dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory
+) -> None:
     """Where there is none it is never asked for; what it raises reaches the caller, and its place
     goes to the next."""
     calls = []
@@ -132,29 +141,29 @@ def test_a_payload_is_read_when_a_place_is_held(bench: Bench) -> None:
     async def scenario() -> None:
         for _ in range(20):
             with pytest.raises(InvalidParameter, match="not JSON"):
-                await bench.dataplane.run("several", refuse, timeout=PATIENCE)
-        answer = await bench.dataplane.run("several", read, timeout=PATIENCE)
+                await dataplane.run("several", refuse, timeout=PATIENCE)
+        answer = await dataplane.run("several", read, timeout=PATIENCE)
         assert (answer.value, len(calls)) == ([6.0], 1)
-        bench.pipeline.slow = []
-        held = [asyncio.create_task(ask(bench.dataplane, 1)) for _ in range(20)]
+        pipeline.slow = []
+        held = [asyncio.create_task(ask(dataplane, 1)) for _ in range(20)]
         await asyncio.sleep(0)  # each holds a place now, or was refused one
-        assert 0 < len(bench.pipeline.slow) < len(held)
+        assert 0 < len(pipeline.slow) < len(held)
         with pytest.raises(Overloaded):
-            await bench.dataplane.run("several", read, timeout=PATIENCE)
+            await dataplane.run("several", read, timeout=PATIENCE)
         assert len(calls) == 1
-        for event in bench.pipeline.slow:
+        for event in pipeline.slow:
             event.set()
         await asyncio.gather(*held, return_exceptions=True)
 
     asyncio.run(scenario())
 
 
-def test_who_may_start_no_group_uses_those_that_run(bench: Bench) -> None:
+def test_who_may_start_no_group_uses_those_that_run(dataplane: DataPlane) -> None:
     """By both front doors; the default group and one that somebody else has started are running."""
 
     async def choose(group: str, *, may_start: bool) -> None:
         CALLER.set(Caller(name="somebody", may_start=may_start))
-        await bench.dataplane.run("several", [1.0], group=group, timeout=PATIENCE)
+        await dataplane.run("several", [1.0], group=group, timeout=PATIENCE)
 
     async def choose_raw(group: str) -> None:
         CALLER.set(Caller(name="somebody", may_start=False))
@@ -162,7 +171,7 @@ def test_who_may_start_no_group_uses_those_that_run(bench: Bench) -> None:
         async def read(served: ServedModel) -> TensorRequest:
             return asked_for(row(3), group=group)
 
-        await bench.dataplane.infer("double", read)
+        await dataplane.infer("double", read)
 
     asyncio.run(choose("main", may_start=False))
     for refused in (choose("spare", may_start=False), choose_raw("spare")):
@@ -175,7 +184,9 @@ def test_who_may_start_no_group_uses_those_that_run(bench: Bench) -> None:
     asyncio.run(choose_raw("spare"))
 
 
-def test_one_job_that_fails_fails_the_request_at_once(bench: Bench) -> None:
+def test_one_job_that_fails_fails_the_request_at_once(
+    dataplane: DataPlane, factory: FakeFactory, registry: ModelRegistry, pipeline: OneJobEach
+) -> None:
     """While another batch of the same request still runs; what is queued is taken back."""
     gate = Gate()
 
@@ -184,68 +195,74 @@ def test_one_job_that_fails_fails_the_request_at_once(bench: Bench) -> None:
             raise BackendError("unlucky")
         return gate(inputs)
 
-    bench.factory.behaviour = behave
+    factory.behaviour = behave
     # The batch of four fails whole, and again for its guilty job: that one comes first, so that
     # the gate then holds a job of a request that has its answer already.
     with pytest.raises(BackendError, match="unlucky"):
-        asyncio.run(ask(bench.dataplane, 13, 1, 2, 3, 4, 5))
+        asyncio.run(ask(dataplane, 13, 1, 2, 3, 4, 5))
     gate.wait_entered()
-    [group] = [each for each in bench.registry.served()[0].groups() if each.name == "main"]
+    [group] = [each for each in registry.served()[0].groups() if each.name == "main"]
     assert group.queue_depth == 0
-    assert bench.pipeline.released == 1
+    assert pipeline.released == 1
     gate.open()
 
 
-def test_a_request_that_is_given_up_leaves_the_queue(bench: Bench) -> None:
+def test_a_request_that_is_given_up_leaves_the_queue(
+    dataplane: DataPlane, factory: FakeFactory, registry: ModelRegistry, pipeline: OneJobEach
+) -> None:
     """Cancelling the task takes what has not started out of the queue."""
-    bench.factory.behaviour = gate = Gate()
+    factory.behaviour = gate = Gate()
 
     async def give_up() -> None:
-        task = asyncio.create_task(ask(bench.dataplane, 1, 2, 3, 4, 5, 6))
+        task = asyncio.create_task(ask(dataplane, 1, 2, 3, 4, 5, 6))
         await asyncio.to_thread(gate.wait_entered)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(give_up())
-    [group] = [each for each in bench.registry.served()[0].groups() if each.name == "main"]
+    [group] = [each for each in registry.served()[0].groups() if each.name == "main"]
     assert group.queue_depth == 0
-    assert bench.pipeline.released == 1
+    assert pipeline.released == 1
     gate.open()
 
 
-def test_a_request_without_room_is_refused_before_its_work(bench: Bench) -> None:
+def test_a_request_without_room_is_refused_before_its_work(
+    dataplane: DataPlane, pipeline: OneJobEach, registry: ModelRegistry
+) -> None:
     """Six places in the queue: the seventh picture is not even opened, and the six are answered."""
-    bench.pipeline.slow = []
+    pipeline.slow = []
 
     async def seven() -> list[Answer]:
-        waiting = [asyncio.create_task(ask(bench.dataplane, number)) for number in range(6)]
+        waiting = [asyncio.create_task(ask(dataplane, number)) for number in range(6)]
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
-            await ask(bench.dataplane, 7)
-        assert bench.pipeline.slow is not None
-        assert len(bench.pipeline.slow) == 6
-        for proceed in bench.pipeline.slow:
+            await ask(dataplane, 7)
+        assert pipeline.slow is not None
+        assert len(pipeline.slow) == 6
+        for proceed in pipeline.slow:
             proceed.set()
         return await asyncio.gather(*waiting)
 
     assert [answer.value for answer in asyncio.run(seven())] == [[2 * n] for n in range(6)]
-    assert bench.registry.served()[0].statistics().failure.count == 1
+    assert registry.served()[0].statistics().failure.count == 1
 
 
-def test_who_leaves_while_its_work_is_done_gives_its_place_back(bench: Bench) -> None:
+def test_who_leaves_while_its_work_is_done_gives_its_place_back(
+    dataplane: DataPlane, pipeline: OneJobEach
+) -> None:
     """And so does one whose picture turns out to be none."""
-    bench.pipeline.slow = []
+    pipeline.slow = []
 
     async def leave() -> Answer:
         for _ in range(3):
-            waiting = [asyncio.create_task(ask(bench.dataplane, number)) for number in range(6)]
+            waiting = [asyncio.create_task(ask(dataplane, number)) for number in range(6)]
             await asyncio.sleep(0)
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-        bench.pipeline.slow = None
-        return await ask(bench.dataplane, 1, 2, 3, 4, 5, 6)
+        pipeline.slow = None
+        return await ask(dataplane, 1, 2, 3, 4, 5, 6)
 
     assert asyncio.run(leave()).value == [2, 4, 6, 8, 10, 12]
 
@@ -272,21 +289,21 @@ class Reading:
         return asked_for(inputs)
 
 
-def test_a_large_body_without_room_is_refused_before_it_is_read(bench: Bench) -> None:
+def test_a_large_body_without_room_is_refused_before_it_is_read(
+    dataplane: DataPlane, pipeline: OneJobEach, registry: ModelRegistry
+) -> None:
     """Both front doors share the six places: three pictures, three bodies, and no seventh."""
     read = Reading()
     waiting: list[Any] = []
-    bench.pipeline.slow = read.slow = waiting
+    pipeline.slow = read.slow = waiting
 
     async def seven() -> list[Any]:
-        asked: list[Coroutine[Any, Any, Any]] = [
-            ask(bench.dataplane, number) for number in range(3)
-        ]
-        asked += [bench.dataplane.infer("double", read, place_timeout=PATIENCE) for _ in range(3)]
+        asked: list[Coroutine[Any, Any, Any]] = [ask(dataplane, number) for number in range(3)]
+        asked += [dataplane.infer("double", read, place_timeout=PATIENCE) for _ in range(3)]
         tasks = [asyncio.create_task(each) for each in asked]
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
-            await bench.dataplane.infer("double", read, place_timeout=PATIENCE)
+            await dataplane.infer("double", read, place_timeout=PATIENCE)
         assert len(waiting) == 6
         for proceed in waiting:
             proceed.set()
@@ -297,7 +314,9 @@ def test_a_large_body_without_room_is_refused_before_it_is_read(bench: Bench) ->
     assert [answer.value["y"].item() for _, answer in answers[3:]] == [6, 6, 6]
 
 
-def test_a_small_body_is_read_before_it_has_a_place(bench: Bench) -> None:
+def test_a_small_body_is_read_before_it_has_a_place(
+    dataplane: DataPlane, registry: ModelRegistry
+) -> None:
     """Reading it costs less than asking for a place twice; its group may be another one."""
 
     async def read(served: ServedModel) -> TensorRequest:
@@ -305,14 +324,16 @@ def test_a_small_body_is_read_before_it_has_a_place(bench: Bench) -> None:
         return asked_for(row(3), group="spare")
 
     with ExitStack() as places:
-        served = places.enter_context(bench.registry.lease("double"))
+        served = places.enter_context(registry.lease("double"))
         for _ in range(6):
             places.enter_context(served.reserving(deadline=float("inf")))
-        _, answer = asyncio.run(bench.dataplane.infer("double", read))
+        _, answer = asyncio.run(dataplane.infer("double", read))
     assert answer.group == "spare"
 
 
-def test_a_body_that_cannot_be_read_gives_everything_back(bench: Bench) -> None:
+def test_a_body_that_cannot_be_read_gives_everything_back(
+    dataplane: DataPlane, registry: ModelRegistry
+) -> None:
     """The place in the queue and the hold on the model version."""
 
     async def unfit(served: ServedModel) -> TensorRequest:
@@ -320,18 +341,18 @@ def test_a_body_that_cannot_be_read_gives_everything_back(bench: Bench) -> None:
 
     for _ in range(7):
         with pytest.raises(InvalidTensor):
-            asyncio.run(bench.dataplane.infer("double", unfit, place_timeout=PATIENCE))
-    assert asyncio.run(ask(bench.dataplane, 1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
-    assert bench.registry.served()[0].drain(0)
+            asyncio.run(dataplane.infer("double", unfit, place_timeout=PATIENCE))
+    assert asyncio.run(ask(dataplane, 1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
+    assert registry.served()[0].drain(0)
 
 
-def test_a_deadline_counts_from_the_call_and_not_from_when_the_body_is_read(bench: Bench) -> None:
+def test_a_deadline_counts_from_the_call_and_not_from_when_the_body_is_read(
+    registry: ModelRegistry,
+) -> None:
     """Reading is a part of what the client waits for."""
     now = [100.0]
     observer = Metrics(build={})
-    dataplane = DataPlane(
-        bench.registry, observer=observer, default_models={}, clock=lambda: now[0]
-    )
+    dataplane = DataPlane(registry, observer=observer, default_models={}, clock=lambda: now[0])
 
     async def read(served: ServedModel) -> TensorRequest:
         now[0] += 7
@@ -342,15 +363,17 @@ def test_a_deadline_counts_from_the_call_and_not_from_when_the_body_is_read(benc
 
 
 @pytest.mark.parametrize("ending", ["left", "deadline", "failed"])
-def test_a_request_that_ends_in_finish_is_released_once(bench: Bench, ending: str) -> None:
+def test_a_request_that_ends_in_finish_is_released_once(
+    dataplane: DataPlane, pipeline: OneJobEach, registry: ModelRegistry, ending: str
+) -> None:
     """Whether its client leaves, its time is over or finish() raises."""
 
     async def end() -> BaseException:
-        bench.pipeline.finishing = asyncio.Event()
-        bench.pipeline.failure = BackendError("unlucky") if ending == "failed" else None
+        pipeline.finishing = asyncio.Event()
+        pipeline.failure = BackendError("unlucky") if ending == "failed" else None
         timeout = 0.05 if ending == "deadline" else PATIENCE
-        task = asyncio.create_task(bench.dataplane.run("several", [1.0], timeout=timeout))
-        await bench.pipeline.finishing.wait()
+        task = asyncio.create_task(dataplane.run("several", [1.0], timeout=timeout))
+        await pipeline.finishing.wait()
         if ending == "left":
             task.cancel()
         [found] = await asyncio.gather(task, return_exceptions=True)
@@ -363,43 +386,34 @@ def test_a_request_that_ends_in_finish_is_released_once(bench: Bench, ending: st
         "failed": BackendError,
     }
     assert isinstance(asyncio.run(end()), expected[ending])
-    assert bench.pipeline.released == 1
-    assert bench.registry.served()[0].drain(0)
+    assert pipeline.released == 1
+    assert registry.served()[0].drain(0)
 
 
 class Payload(list[float]):
     """A list that can be watched."""
 
 
-def refuse(inputs: Tensors) -> Tensors:
-    raise BackendError("unlucky")
-
-
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 @pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
-def test_nothing_of_a_request_waits_for_the_garbage_collector(bench: Bench, ending: str) -> None:
+def test_nothing_of_a_request_waits_for_the_garbage_collector(
+    dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory, ending: str
+) -> None:
     """Pictures and tensors go with their request: the collector comes by when small things have
     piled up, and large ones would by then fill the memory."""
 
+    def refuse(inputs: Tensors) -> Tensors:
+        raise BackendError("unlucky")
+
     if ending == "failed":
-        bench.factory.behaviour = refuse
+        factory.behaviour = refuse
     if ending == "left":
-        bench.pipeline.slow = []
+        pipeline.slow = []
     watched: list[weakref.ref[Payload]] = []
 
     async def one() -> None:
         payload = Payload([1.0, 2.0] if ending != "refused" else [1.0] * 7)
         watched.append(weakref.ref(payload))
-        asked = asyncio.create_task(bench.dataplane.run("several", payload, timeout=PATIENCE))
+        asked = asyncio.create_task(dataplane.run("several", payload, timeout=PATIENCE))
         del payload
         if ending == "left":
             await asyncio.sleep(0)
@@ -407,29 +421,41 @@ def test_nothing_of_a_request_waits_for_the_garbage_collector(bench: Bench, endi
         [found] = await asyncio.gather(asked, return_exceptions=True)
         assert isinstance(found, Answer) == (ending == "answered")
 
-    with without_garbage_collection():
+    async def several() -> None:
         for _ in range(3):
-            asyncio.run(one())
-        if bench.pipeline.slow:
-            bench.pipeline.slow.clear()
+            await one()
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(several())
+        if pipeline.slow:
+            pipeline.slow.clear()
         wait_until(lambda: [payload() for payload in watched] == [None] * 3)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
-def test_nothing_of_raw_tensors_waits_for_the_garbage_collector(bench: Bench, ending: str) -> None:
+def test_nothing_of_raw_tensors_waits_for_the_garbage_collector(
+    dataplane: DataPlane, factory: FakeFactory, registry: ModelRegistry, ending: str
+) -> None:
     """The other front door: a body may have 64 MB of them."""
+
+    def refuse(inputs: Tensors) -> Tensors:
+        raise BackendError("unlucky")
 
     gate = Gate()
     if ending == "failed":
-        bench.factory.behaviour = refuse
+        factory.behaviour = refuse
     if ending == "left":
-        bench.factory.behaviour = gate
+        factory.behaviour = gate
     read = Reading()
 
     async def one() -> None:
         version = 9 if ending == "refused" else None
         asked = asyncio.create_task(
-            bench.dataplane.infer("double", read, version=version, place_timeout=PATIENCE)
+            dataplane.infer("double", read, version=version, place_timeout=PATIENCE)
         )
         if ending == "left":
             await asyncio.sleep(0)
@@ -437,9 +463,14 @@ def test_nothing_of_raw_tensors_waits_for_the_garbage_collector(bench: Bench, en
         [found] = await asyncio.gather(asked, return_exceptions=True)
         assert isinstance(found, BaseException) == (ending != "answered")
 
-    with without_garbage_collection():
+    async def several() -> None:
         for _ in range(3):
-            asyncio.run(one())
+            await one()
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(several())
         gate.open()
         assert len(read.watched) == (0 if ending == "refused" else 3)
 
@@ -448,4 +479,6 @@ def test_nothing_of_raw_tensors_waits_for_the_garbage_collector(bench: Bench, en
             return all(inputs() is None for inputs in read.watched)
 
         wait_until(gone)
-    assert bench.registry.served()[0].drain(0)
+    finally:
+        gc.enable()
+    assert registry.served()[0].drain(0)

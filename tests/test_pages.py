@@ -1,7 +1,5 @@
 """Documents stay short, and their links lead somewhere."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
@@ -29,7 +27,6 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
-    """To a file or folder of this repository, and to a heading that is there."""
     text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text("utf-8"), flags=re.M | re.S)
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", text):

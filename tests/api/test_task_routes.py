@@ -1,7 +1,5 @@
 """The route class of task endpoints: it reads requests as FastAPI does, and refuses them alike."""
 
-from __future__ import annotations
-
 import pytest
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
@@ -78,7 +76,6 @@ def test_a_request_is_read_as_fastapi_reads_it(
 
 
 def test_a_deadline_beyond_the_limit_is_refused() -> None:
-    """Before the endpoint is called."""
     reply = client(TaskRoute).post("/ask?timeout_ms=20001", content=GOOD)
     assert reply.status_code == 422
     assert "allowed are 1 to 20000" in reply.json()["detail"]
@@ -86,7 +83,6 @@ def test_a_deadline_beyond_the_limit_is_refused() -> None:
 
 @pytest.mark.parametrize("content_type", [None, "application/x-www-form-urlencoded"])
 def test_json_is_taken_also_where_no_type_is_said(content_type: str | None) -> None:
-    """As `curl -d` sends it."""
     headers = {} if content_type is None else {"Content-Type": content_type}
     assert client(TaskRoute).post("/ask", content=GOOD.encode(), headers=headers).text[0] == "'"
 
@@ -103,7 +99,6 @@ def test_json_is_taken_also_where_no_type_is_said(content_type: str | None) -> N
 def test_a_model_may_be_named_with_its_version(
     given: str | None, expected: tuple[str | None, int | None]
 ) -> None:
-    """Without one the registry chooses."""
     assert split_model(given) == expected
 
 

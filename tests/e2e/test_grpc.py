@@ -56,7 +56,6 @@ def strings(name: str, *items: bytes) -> Any:
 
 
 def test_what_a_client_asks_first(client: Any, protocol_server: Server) -> None:
-    """Health, metadata, configuration, statistics: what HTTP says of the same."""
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("tiny", "1")
@@ -84,7 +83,6 @@ def test_what_a_client_asks_first(client: Any, protocol_server: Server) -> None:
 
 
 def test_infer(client: Any, protocol_server: Server) -> None:
-    """Requested outputs in order, the id, a version, a deadline, a priority; HTTP's numbers."""
     outputs = [triton.InferRequestedOutput(name) for name in ("mean", "scores")]
     result = client.infer(
         "tiny",
@@ -111,7 +109,6 @@ def test_infer(client: Any, protocol_server: Server) -> None:
 
 
 def test_whole_tasks(client: Any, protocol_server: Server) -> None:
-    """The bytes and labels that the tasks' own endpoints give."""
     picture = encoded(photo(), "PNG")
     result = client.infer("segment", [strings("image", picture)], parameters={"output": "mask"})
     with protocol_server.client() as http:
@@ -177,7 +174,6 @@ def test_asynchronous_requests_and_streams(client: Any) -> None:
     ids=["deadline", "gzip", "memory", "no-key", "nobody"],
 )
 def test_errors_reach_the_caller(client: Any, ask: Any, status: str, words: str) -> None:
-    """As the client's own exception, with the code and the server's words."""
     with pytest.raises(triton.InferenceServerException, match=words) as caught:
         ask(client)
     assert caught.value.status() == f"StatusCode.{status}"
@@ -185,8 +181,6 @@ def test_errors_reach_the_caller(client: Any, ask: Any, status: str, words: str)
 
 
 def test_model_control(client: Any) -> None:
-    """Index, unload and load."""
-
     def states() -> set[str]:
         index = client.get_model_repository_index(headers=KEY).models
         return {each.state for each in index if each.name == "tiny"}
@@ -238,7 +232,6 @@ def test_a_draining_server_says_so_and_serves_on(
 def test_a_drained_server_ends_with_open_channels(
     tiny_model_repository: Path, tmp_path: Path
 ) -> None:
-    """Within its time, and no call is taken any more."""
     with running(tiny_model_repository, tmp_path, settings={"grpc_port": 0}) as server:
         server.wait_loaded()
         with triton.InferenceServerClient(address(server)) as client:

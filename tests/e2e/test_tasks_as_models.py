@@ -38,7 +38,6 @@ def picture(width: int = 64, height: int = 48) -> bytes:
 
 
 def test_a_picture_is_cut_out(client: Any, protocol_server: Server) -> None:
-    """The same bytes as the task's own endpoint gives, and what it says in its headers."""
     result = client.infer("segment", [strings("image", picture())])
     with protocol_server.client() as http:
         response = http.post("/segment", content=picture(), headers={"Content-Type": "image/png"})
@@ -53,7 +52,6 @@ def test_a_picture_is_cut_out(client: Any, protocol_server: Server) -> None:
 
 
 def test_the_tasks_parameters(client: Any) -> None:
-    """Those of the endpoint's query, as strings, numbers or flags; a second picture is an input."""
     outputs = [triton.InferRequestedOutput("image")]
     options = {"output": "mask", "crop": False, "threshold": 0.5, "model": "u2netp"}
     result = client.infer(
@@ -71,7 +69,6 @@ def test_the_tasks_parameters(client: Any) -> None:
 
 @pytest.mark.parametrize("binary", [True, False], ids=["raw", "json"])
 def test_texts_are_classified(client: Any, protocol_server: Server, binary: bool) -> None:
-    """As the task's own endpoint answers, in order."""
     texts = [text.encode() for text in TEXTS]
     names = ("labels", "labels_zh", "scores", "tokens", "truncated")
     result = client.infer(
@@ -94,7 +91,6 @@ def test_texts_are_classified(client: Any, protocol_server: Server, binary: bool
 
 
 def test_what_a_client_asks_first(client: Any) -> None:
-    """Metadata, configuration, readiness, statistics and the index know both tasks."""
     for name, inputs in (("segment", ["image", "bg_image"]), ("sentiment", ["text"])):
         assert client.is_model_ready(name)
         assert client.is_model_ready(name, "1")
@@ -125,7 +121,6 @@ REFUSED: dict[str, tuple[str, list[Any], dict[str, Any], str, str]] = {
 def test_refusals_are_the_tasks_own(
     client: Any, model: str, inputs: list[Any], options: dict[str, Any], status: str, words: str
 ) -> None:
-    """With the status and the words of its endpoint, in the protocol's form."""
     with pytest.raises(triton.InferenceServerException, match=words) as caught:
         client.infer(model, inputs, **options)
     assert caught.value.status() == status

@@ -56,8 +56,6 @@ def test_configuration_and_statistics(client: Any) -> None:
 def test_infer(
     client: Any, golden: dict[str, np.ndarray], binary_in: bool, binary_out: bool
 ) -> None:
-    """Requested outputs, in the order and form that were asked for; the id comes back. Request and
-    reply may be in gzip."""
     outputs = [triton.InferRequestedOutput(n, binary_data=binary_out) for n in ("mean", "scores")]
     gzip = "gzip" if binary_out else None
     result = client.infer(

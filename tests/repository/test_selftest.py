@@ -1,7 +1,5 @@
 """The golden test of a version: what may be in it, and what it finds."""
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 import zipfile

@@ -92,7 +92,6 @@ def test_a_body_may_have_exactly_its_cap(path: str, announced: bool) -> None:
 
 
 def test_caps_are_settings() -> None:
-    """Each task declares its own; a form is counted like any other body."""
     settings = make_settings(segment_max_bytes=1_000, sentiment_max_bytes=10)
     client = product(settings)
     assert_problem(client.post("/segment", content=b"x" * 1_001), 413, "file_too_large")
@@ -134,7 +133,6 @@ def test_the_cap_of_a_body_in_gzip_is_for_what_it_unpacks_to() -> None:
     ids=["empty", "other", "cut off", "longer", "two"],
 )
 def test_a_body_that_is_not_one_gzip_stream_is_415(body: bytes) -> None:
-    """And the detail says what is wrong."""
     client = Client(make_app(reading_router()))
     response = client.post("/other", content=body, headers={"Content-Encoding": "gzip"})
     assert "gzip" in assert_problem(response, 415, "unsupported_encoding")["detail"]
@@ -222,7 +220,6 @@ def test_health_and_metrics_are_open_unless_set() -> None:
 
 
 def test_wrong_admin_keys_have_a_quota_of_their_own() -> None:
-    """Then the right one is refused, too, and every other request is answered."""
     client = Client(make_app(settings=KEYED))
     path, wrong = "/v2/repository/index", {"X-Api-Key": "first"}
     assert {client.post(path).status_code for _ in range(12)} == {401}  # they guess nothing

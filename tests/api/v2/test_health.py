@@ -47,21 +47,10 @@ def test_info_tells_what_is_served_and_from_where() -> None:
     assert served["weights"] == {"origin": "random", "preview": True, "licence": "Apache-2.0"}
     assert (served["labels"], served["labels_zh"]) == (["sad", "happy"], ["悲伤", "快乐"])
     [group] = served["predictors"]
-    assert group == {
-        "name": "one",
-        "backend": "fake",
-        "program": None,
-        "threads": 1,
-        "count": 2,
-        "live": 2,
-        "started": True,
-        "default": True,
-        "ready": True,
-        "effective": None,
-        "proof": "not measured yet",
-        "reason": "not measured yet",
-        "queue_limit": 32,
-    }
+    assert (group["name"], group["backend"], group["threads"]) == ("one", "fake", 1)
+    assert (group["count"], group["live"], group["queue_limit"]) == (2, 2, 32)
+    assert (group["started"], group["default"], group["ready"]) == (True, True, True)
+    assert (group["effective"], group["proof"]) == (None, "not measured yet")
     assert (broken["state"], broken["reason"]) == ("UNAVAILABLE", "m2/3: broken")
     assert info["thread_budget"] == {"cores": 4.0, "threads": 2, "warning": None}
     assert info["confinement"] == {"codecs": ["no_new_privileges", "landlock"], "predictors": []}
