@@ -40,6 +40,7 @@ from app.repository.config import ModelConfig
 from app.repository.default_models import find_default_models, read_configs
 from app.repository.layout import ModelRepository
 from app.resources import memory_limit
+from app.server.loop_lag import watch_loop
 from app.settings import Settings
 from app.sources.refresh import refresh
 from app.workers import Workers
@@ -175,10 +176,12 @@ async def _lifespan(
     if services.settings.grpc_port is not None:
         await _open_grpc(services, app.state.gates)
     stopping = threading.Event()
+    watching = asyncio.create_task(watch_loop(services.metrics.loop_woke))
     threading.Thread(target=load, args=(stopping,), name="load", daemon=True).start()
     yield
     await services.lifecycle.close_doors()
     stopping.set()
+    watching.cancel()
     if background is not None:
         await asyncio.to_thread(background.close)
     await asyncio.to_thread(registry.close)

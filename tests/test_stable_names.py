@@ -83,6 +83,7 @@ paddlepool_build_info cpu_flags onednn paddle version
 paddlepool_codec_processes
 paddlepool_codec_restarts_total reason
 paddlepool_default_group_info chosen_by model predictor version
+paddlepool_event_loop_lag_seconds
 paddlepool_inflight_requests model predictor
 paddlepool_memory_limit_bytes
 paddlepool_model_ready model version

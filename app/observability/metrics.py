@@ -32,6 +32,7 @@ SECONDS = geometric(0.001, 10.0, 32)  # factor 1.33: a quantile read from it is 
 COARSE_SECONDS = SECONDS[::2]  # factor 1.78, for the family with the most series of one model
 DRIFT = (0.0, *geometric(1e-8, 10.0, 27))  # three steps a decade; the first is "the same bits"
 AGREEMENT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
+LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
@@ -88,6 +89,12 @@ class Metrics:
             "paddlepool_shadow_requests_total",
             "Sampled requests by what became of their replay.",
             ("model", "outcome"),
+        )
+        self._lag = self._histogram(
+            "paddlepool_event_loop_lag_seconds",
+            "How late the event loop wakes, looked at ten times a second.",
+            (),
+            LAG,
         )
         self._padding = self._counter(
             "paddlepool_padding_tokens_total",
@@ -165,6 +172,10 @@ class Metrics:
         self._infer.labels(self._model(model), str(version), group, str(rows)).observe(seconds)
         self._rows.labels(self._model(model), group).observe(rows)
         self.history.ran(Series(self._model(model), version, group), seconds)
+
+    def loop_woke(self, late: float) -> None:
+        """The event loop was `late` seconds behind its timer."""
+        self._lag.observe(late)
 
     def restarted(self, *, model: str, group: str, reason: Restart) -> None:
         self._restarts.labels(self._model(model), group, reason).inc()

@@ -341,6 +341,19 @@ def load() -> list[Json]:
             text="The HTTP process alone, without predictors and decoders.",
         ),
         lines(
+            "Event loop lag, p99",
+            [
+                (
+                    "histogram_quantile(0.99, sum by (namespace, instance, le) (rate("
+                    f"paddlepool_event_loop_lag_seconds_bucket{{{SERVER}}}[$__rate_interval])))",
+                    "{{instance}}",
+                )
+            ],
+            width=8,
+            unit="s",
+            text="How late the server's event loop wakes. Every step of a request waits that long.",
+        ),
+        lines(
             "Restarts",
             [
                 (

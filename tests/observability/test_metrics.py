@@ -145,6 +145,7 @@ def test_counters_of_alerts_exist_before_their_first_event(metrics: Metrics) -> 
         "paddlepool_requests_rejected_total",
         "paddlepool_shadow_requests_total",
         "paddlepool_codec_restarts_total",
+        "paddlepool_event_loop_lag_seconds_bucket",
         "process_cpu_seconds_total",
     }
 
