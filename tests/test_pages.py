@@ -67,3 +67,14 @@ def test_commands_of_a_chinese_page_are_those_of_the_english_one(page: Path) -> 
         return [re.sub(r" *# .*$", "", block, flags=re.M) for block in blocks]
 
     assert commands(page) == commands(page.with_name(page.name.replace(".zh", "")))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_code_that_a_page_names_is_there(page: Path) -> None:
+    """Paths in backticks; the changelog and decisions may name what is gone."""
+    if page.name == "CHANGELOG.md" or page.parent.name == "decisions":
+        return
+    named = re.findall(
+        r"`((?:app|deploy|loadtest|tests|training)/[\w./-]+)`", page.read_text("utf-8")
+    )
+    assert [path for path in named if not (ROOT / path).exists()] == []
