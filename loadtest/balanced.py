@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 from harness import HOST, ROOT, STOP_SECONDS, free_port, is_ready
@@ -82,9 +83,15 @@ def replicas(count: int, environment: Mapping[str, str]) -> Iterator[list[Replic
 
 @contextlib.contextmanager
 def balancer(
-    executable: Path, ports: list[int], directory: Path, *, requests: int = UNLIMITED
+    executable: Path,
+    ports: list[int],
+    directory: Path,
+    *,
+    requests: int = UNLIMITED,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[int]:
-    """HAProxy before these ports; its own port."""
+    """HAProxy before these ports; its own port. `directory` gets its log, haproxy.log. With
+    PADDLEPOOL_TLS_CERTIFICATE in the environment it listens for TLS on the next port."""
     port = free_port()
     file = directory / "haproxy.cfg"
     configuration = local_configuration(
@@ -92,10 +99,14 @@ def balancer(
     )
     file.write_text(configuration, "utf-8")
     service = yaml.safe_load(COMPOSE.read_text("utf-8"))["services"]["balancer"]
-    environment = os.environ | service["environment"]
-    with subprocess.Popen(
-        [executable, "-W", "-f", file], env=environment, stderr=subprocess.DEVNULL
-    ) as process:
+    own = {"GLIBC_TUNABLES": service["environment"]["GLIBC_TUNABLES"]}
+    command = [executable, "-W", "-f", file]
+    with (
+        (directory / "haproxy.log").open("w") as log,
+        subprocess.Popen(
+            command, env=os.environ | own | dict(environment), stdout=log, stderr=log
+        ) as process,
+    ):
         try:
             until = time.perf_counter() + 20
             while not is_ready(port):
@@ -115,11 +126,14 @@ def local_configuration(
     servers = "\n".join(f"    server replica{n} {HOST}:{at}" for n, at in enumerate(ports, 1))
     changes = (
         (r"bind :8080", f"bind {HOST}:{port}"),
+        (r"bind :8443", f"bind {HOST}:{port + 1}"),
         (r"bind :8404", f"bind {HOST}:{status_port}"),
         (r"(?m)^    server-template .*$", servers),
-        (r"(?ms)^resolvers docker\n.*?\n\n", ""),
-        (r"/usr/local/etc/haproxy/503.http", str(CONFIGURATION.with_name("503.http"))),
-        (r"/usr/local/etc/haproxy/429.json", str(CONFIGURATION.with_name("429.json"))),
+        (r"(?ms)^# /etc/resolv.conf.*?\n\n", ""),
+        *(
+            (f"/usr/local/etc/haproxy/{name}", str(CONFIGURATION.with_name(name)))
+            for name in ("429.json", "503.http", "504.http")
+        ),
         (r"(?<=http_req_rate\(0\) gt )\d+", str(requests)),
         (r"(?<=conn_rate\(0\) gt )\d+", str(UNLIMITED)),
         (r"(?<=conn_cur\(0\) gt )\d+", str(UNLIMITED)),

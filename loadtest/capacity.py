@@ -146,7 +146,7 @@ def proxy_rows(asked: Mapping[str, bytes], seconds: float, haproxy: Path) -> dic
     with (
         tempfile.TemporaryDirectory() as directory,
         running_server(environment=SETTINGS[FLOAT32]) as server,
-        balancer(haproxy, [server.port], Path(directory)) as port,
+        balancer(haproxy, [server.port], Path(directory), environment=PATIENT) as port,
     ):
         through = replace(server, port=port)
         return {

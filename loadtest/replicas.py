@@ -147,7 +147,9 @@ def behind_proxy(haproxy: Path, count: int) -> Iterator[tuple[int, Event, list[R
     with (
         tempfile.TemporaryDirectory() as directory,
         replicas(count, ENVIRONMENT) as running,
-        balancer(haproxy, [each.port for each in running], Path(directory)) as port,
+        balancer(
+            haproxy, [each.port for each in running], Path(directory), environment=ENVIRONMENT
+        ) as port,
     ):
 
         def event(number: int) -> str:

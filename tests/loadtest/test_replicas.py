@@ -1,14 +1,21 @@
 """The balancer's configuration, and replicas behind it that die."""
 
+import contextlib
 import http.client
 import json
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from balanced import CONFIGURATION, balancer, local_configuration
@@ -17,6 +24,7 @@ from under_ray import PYTHON as RAY
 
 from app.settings import Settings
 
+PATIENCE = 20.0
 HAPROXY = shutil.which("haproxy")
 needs_haproxy = pytest.mark.skipif(
     HAPROXY is None, reason="SKIPPED BALANCER TESTS: haproxy is absent (apt-get install haproxy)"
@@ -60,42 +68,155 @@ def test_haproxy_accepts_it(tmp_path: Path) -> None:
 
 
 class Everything(BaseHTTPRequestHandler):
-    """A replica that has every path."""
+    """A replica that has every path, and never answers where the path says so."""
 
     def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if "hang" in self.path:
+            time.sleep(2 * PATIENCE)
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
+    do_POST = do_GET  # noqa: N815  # the name that the library calls
+
     def log_message(self, *_: object) -> None: ...
+
+
+class Replica(ThreadingHTTPServer):
+    daemon_threads = True
+
+
+@dataclass(frozen=True)
+class Front:
+    """The balancer before one replica."""
+
+    port: int
+    directory: Path
+    replica: Replica
+
+    def ask(self, path: str, body: bytes = b"", **headers: str) -> http.client.HTTPResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        made = http.client.HTTPConnection(HOST, self.port, timeout=PATIENCE)
+        with contextlib.closing(made) as connection:
+            connection.request("POST" if body else "GET", path, body or None, named)
+            with connection.getresponse() as reply:
+                reply.read()
+                return reply
+
+    def logged(self, request_id: str) -> dict[str, Any]:
+        """The line of this request, which is written after its reply."""
+        give_up = time.monotonic() + PATIENCE
+        while time.monotonic() < give_up:
+            for line in (self.directory / "haproxy.log").read_text("utf-8").splitlines():
+                if f'"request_id":"{request_id}"' in line:
+                    found: dict[str, Any] = json.loads(line)
+                    return found
+            time.sleep(0.05)
+        raise AssertionError(f"no line of {request_id}")
+
+
+@contextlib.contextmanager
+def started(directory: Path, **options: Any) -> Iterator[Front]:
+    with Replica((HOST, 0), Everything) as replica:
+        threading.Thread(target=replica.serve_forever, daemon=True).start()
+        ports = [replica.server_port]
+        with balancer(Path(str(HAPROXY)), ports, directory, **options) as port:
+            yield Front(port, directory, replica)
+        replica.shutdown()
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    """With a certificate for 127.0.0.1 that it signed itself."""
+    directory = tmp_path_factory.mktemp("haproxy")
+    key, certificate = directory / "key", directory / "certificate"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=here"
+    options = ("-addext", f"subjectAltName=IP:{HOST}", "-keyout", key, "-out", certificate)
+    subprocess.run([*command.split(), *options], check=True, capture_output=True)
+    both = directory / "tls.pem"
+    both.write_text(certificate.read_text() + key.read_text())
+    with started(directory, environment={"PADDLEPOOL_TLS_CERTIFICATE": str(both)}) as running:
+        yield running
 
 
 @needs_haproxy
 @pytest.mark.slow
-def test_what_belongs_to_one_replica_is_not_found_however_it_is_spelt(tmp_path: Path) -> None:
-    with ThreadingHTTPServer((HOST, 0), Everything) as replica:
-        threading.Thread(target=replica.serve_forever, daemon=True).start()
-        with balancer(Path(str(HAPROXY)), [replica.server_port], tmp_path) as port:
-            got = {path: status_of(port, path) for path in (*OF_ONE, "/sentiment")}
-        replica.shutdown()
+def test_what_belongs_to_one_replica_is_not_found_however_it_is_spelt(front: Front) -> None:
+    got = {path: front.ask(path).status for path in (*OF_ONE, "/sentiment")}
     assert got == dict.fromkeys(OF_ONE, 404) | {"/sentiment": 200}
 
 
 @needs_haproxy
 @pytest.mark.slow
+def test_a_replica_that_hangs_keeps_a_request_until_its_deadline(front: Front) -> None:
+    """And two seconds more, wherever the request says it; it is not asked for again."""
+    cases = {
+        "query": ("/hang?timeout_ms=200", b"picture"),
+        "text": ("/hang", b'{"text": "a", "parameters": {"timeout_ms": 200}}'),
+        "tensor": ("/v2/models/hang/infer", b'{"inputs": [], "parameters": {"timeout": 200000}}'),
+    }
+
+    def ask(name: str) -> tuple[int, float]:
+        began = time.monotonic()
+        return front.ask(*cases[name], X_Request_ID=name).status, time.monotonic() - began
+
+    with ThreadPoolExecutor() as pool:
+        answers = dict(zip(cases, pool.map(ask, cases), strict=True))
+    assert {name: status for name, (status, _) in answers.items()} == dict.fromkeys(cases, 504)
+    assert all(2 < seconds < 4 for _, seconds in answers.values()), answers
+    assert {front.logged(name)["retries"] for name in cases} == {"0"}
+
+
+@needs_haproxy
+@pytest.mark.slow
+def test_each_reply_has_an_id_and_a_line_in_the_log(front: Front) -> None:
+    """The client's id where the server would take it; else a new one, also on a refusal."""
+    assert front.ask('/a"b?secret', X_Request_ID="mine-1").headers["X-Request-ID"] == "mine-1"
+    line = front.logged("mine-1")
+    assert (line["path"], line["status"], line["replica"]) == ('/a"b', 200, "replica1")
+    assert {"queue_ms", "connect_ms", "reply_ms", "total_ms", "retries"} <= set(line)
+    new = front.ask("/metrics", X_Request_ID="no good").headers["X-Request-ID"]
+    assert front.logged(new)["status"] == 404
+
+
+@needs_haproxy
+@pytest.mark.slow
+def test_it_speaks_tls_with_the_certificate_it_was_given(front: Front) -> None:
+    context = ssl.create_default_context(cafile=front.directory / "certificate")
+    made = http.client.HTTPSConnection(HOST, front.port + 1, timeout=PATIENCE, context=context)
+    with contextlib.closing(made) as connection:
+        connection.request("GET", "/sentiment")
+        with connection.getresponse() as reply:
+            assert reply.status == 200
+
+
+@needs_haproxy
+@pytest.mark.slow
+def test_without_a_replica_its_own_503_has_an_id(tmp_path: Path) -> None:
+    with started(tmp_path) as front:
+        front.replica.shutdown()
+        front.replica.server_close()
+        reply = front.ask("/sentiment", X_Request_ID="mine-2")
+        assert (reply.status, reply.headers["X-Request-ID"]) == (503, "mine-2")
+        assert front.logged("mine-2")["status"] == 503
+
+
+@needs_haproxy
+@pytest.mark.slow
 def test_an_address_that_asks_too_often_gets_429(tmp_path: Path) -> None:
-    with ThreadingHTTPServer((HOST, 0), Everything) as replica:
-        threading.Thread(target=replica.serve_forever, daemon=True).start()
-        ports = [replica.server_port]
-        with balancer(Path(str(HAPROXY)), ports, tmp_path, requests=9) as port:
-            got = [status_of(port, "/sentiment") for _ in range(12)]
-        replica.shutdown()
+    with started(tmp_path, requests=9) as front:
+        got = [front.ask("/sentiment").status for _ in range(12)]
     assert (got[0], got[-1]) == (200, 429)
 
 
 def test_what_the_balancer_says_by_itself_is_in_the_servers_words() -> None:
-    """Its 429 and 503 have the codes of docs/errors.md."""
-    for name, code in (("429.json", "quota_exceeded"), ("503.http", "overloaded")):
+    """Its 429, 503 and 504 have the codes of docs/errors.md."""
+    for name, code in (
+        ("429.json", "quota_exceeded"),
+        ("503.http", "overloaded"),
+        ("504.http", "deadline_exceeded"),
+    ):
         file = CONFIGURATION.with_name(name).read_text("utf-8")
         problem = json.loads(file[file.index("{") :])
         assert (problem["status"], problem["code"]) == (int(name[:3]), code)
@@ -105,15 +226,6 @@ OF_ONE = (
     *("/metrics", "/%6Detrics", "/metrics?a=b"),
     *("/v2/repository/index", "/v2/%72epository/index", "/%762/repository/index"),
 )
-
-
-def status_of(port: int, path: str) -> int:
-    connection = http.client.HTTPConnection(HOST, port, timeout=10)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status
-    finally:
-        connection.close()
 
 
 @pytest.mark.nightly
