@@ -194,17 +194,22 @@ class RouteTable:
             return self.default_max_body
         return route.max_body
 
+    def check_method(self, route: RouteFacts, path: str, method: str) -> None:
+        """Raises Refused, 405, unless the route that was found has the method."""
+        if method not in route.methods:
+            allowed = {each for found in self._all(path) for each in found.methods}
+            allowed |= {"HEAD"} if "GET" in allowed else set()
+            detail = f"The method {method} is not allowed here."
+            raise Refused(http_fault(405, detail, {"Allow": ", ".join(sorted(allowed))}))
+
     async def answer(
         self, route: RouteFacts | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Call the route that was found. Raises HTTPException: 404; and Refused: 405."""
-        path, method = scope["path"], scope["method"]
+        path = scope["path"]
         if route is None:
             raise HTTPException(404)
-        if method not in route.methods:
-            allowed = {each for found in self._all(path) for each in found.methods}
-            detail = f"The method {method} is not allowed here."
-            raise Refused(http_fault(405, detail, {"Allow": ", ".join(sorted(allowed))}))
+        self.check_method(route, path, scope["method"])
         found = route.pattern.match(path)
         scope["path_params"] = found.groupdict() if found else {}
         await route.answer(scope, receive, send)

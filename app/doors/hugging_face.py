@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -28,7 +28,7 @@ from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
 from app.doors.door import Door, json_object, picture_in_base64, refused, task_route
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
-from app.pipelines.sentiment.router import classify
+from app.pipelines.sentiment.router import Text, Texts, classify
 from app.pipelines.sentiment.texts import SentimentSettings
 from app.settings import Settings
 
@@ -58,7 +58,7 @@ class TextsRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    inputs: str | Annotated[list[str], Field(fail_fast=True)]
+    inputs: Text | Texts
     parameters: TextParameters | None = None
 
 
@@ -270,12 +270,13 @@ JSON_OF_PICTURE = {
         "parameters": {"type": "object", "properties": PICTURE_PARAMETERS},
     },
 }
+_TEXT = {"type": "string", "minLength": 1}
 JSON_OF_EITHER = {
     "type": "object",
     "required": ["inputs"],
     "properties": {
         "inputs": {
-            "oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+            "oneOf": [_TEXT, {"type": "array", "items": _TEXT}],
             "description": "A text, a list of texts, or a picture, base64.",
         },
         "parameters": {"type": "object"},

@@ -24,15 +24,16 @@ from app.pipelines.sentiment.texts import SentimentSettings, WholeTexts
 from app.settings import Settings
 
 _SHAPE = 'inputs must be a text, or a batch of texts as [["a"],["b"]]'
+_TEXT = {"type": "string", "minLength": 1}
 _INPUTS: dict[str, Any] = {
     "oneOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 1},
+        _TEXT,
+        {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 1},
         {
             "type": "array",
             "items": {
                 "type": "array",
-                "items": {"type": "string"},
+                "items": _TEXT,
                 "minItems": 1,
                 "maxItems": 1,
             },

@@ -130,6 +130,29 @@ def test_generators_of_clients_can_read_it() -> None:
         )
 
 
+def test_inference_and_texts_are_typed() -> None:
+    """A generated client has a class for a tensor, and knows that a text is not empty."""
+    schema = client_of(*DOORS).get("/openapi.json").json()
+    models = schema["components"]["schemas"]
+    for path in ("/v2/models/{model}/infer", "/v2/models/{model}/versions/{version}/infer"):
+        operation = schema["paths"][path]["post"]
+        body = operation["requestBody"]["content"]["application/json"]["schema"]
+        assert body == {"$ref": "#/components/schemas/InferRequest"}
+        reply = operation["responses"]["200"]["content"]
+        assert reply["application/json"]["schema"] == {"$ref": "#/components/schemas/InferReply"}
+        assert "application/octet-stream" in reply
+    tensor = models["InferInput"]
+    assert (tensor["required"], tensor["properties"]["shape"]["items"]) == (
+        ["name", "datatype", "shape"],
+        {"type": "integer"},
+    )
+    assert "FP32" in tensor["properties"]["datatype"]["enum"]
+    for model in ("SentimentRequest", "TextsRequest", "PredictRequest"):
+        inputs = models[model]["properties"]["inputs"]
+        text = {"type": "string", "minLength": 1}
+        assert text in (inputs.get("anyOf") or inputs["oneOf"])
+
+
 def test_what_needs_another_parameter_has_no_default_to_send(schema: dict[str, Any]) -> None:
     """A page would send it without that other, and be refused."""
     of_segment = schema["paths"]["/segment"]["post"]["parameters"]

@@ -19,7 +19,7 @@ from app.contracts.errors import (
     TextTooLong,
     Unauthorized,
 )
-from tests.api.fakes import Client, assert_problem, make_app
+from tests.api.fakes import Client, assert_problem, make_app, make_settings
 
 APP = Path(__file__).parents[2] / "app"
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
@@ -127,7 +127,14 @@ def test_errors_under_v2_have_the_shape_of_its_protocol() -> None:
 def test_405_names_every_method_of_the_path(client: Client) -> None:
     response = client.send("OPTIONS", "/v2/systemsharedmemory/status")
     assert response.status_code == 405
-    assert response.headers["allow"] == "GET, POST"
+    assert response.headers["allow"] == "GET, HEAD, POST"
+
+
+def test_trace_needs_no_key_to_be_refused() -> None:
+    keyed = Client(make_app(settings=make_settings(api_keys=("k",))))
+    assert keyed.send("TRACE", "/info").status_code == 405
+    assert keyed.send("TRACE", "/nothing").status_code == 401
+    assert keyed.send("DELETE", "/info").status_code == 401
 
 
 HOSTILE = {

@@ -118,6 +118,8 @@ class RequestLayer:
             if (refusal := self._sites.refusal(scope)) is not None:
                 state["route"] = None  # the client did not mean a path of ours
                 raise refusal
+            if scope["method"] == "TRACE" and state["route"] is not None:
+                self._routes.check_method(state["route"], path, "TRACE")  # no key would help
             address = client[0] if client else ""
             CALLER.set(self._gates.keys.caller(path, exchange.headers, address))
             with self._quota(exchange, path):

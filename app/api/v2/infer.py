@@ -19,6 +19,7 @@ from app.api.v2.bodies import (
     written_size,
 )
 from app.api.v2.metadata import add_by_version
+from app.api.v2.schema import RAW, InferReply, request_body
 from app.api.v2.tensors import BINARY_HEADER
 from app.contracts.errors import FileTooLarge, InvalidTensor
 from app.settings import Settings
@@ -27,13 +28,7 @@ from app.settings import Settings
 def router(settings: Settings) -> APIRouter:
     routes = APIRouter(tags=["v2"])
     refusals = documented(400, 404, 500, 503, 504, protocol=True)
-    body = {
-        "required": True,
-        "content": {
-            "application/json": {"schema": {"type": "object"}},
-            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-        },
-    }
+    reply = {"model": InferReply, "content": {"application/octet-stream": RAW}}
     add_by_version(
         routes,
         "/infer",
@@ -43,8 +38,8 @@ def router(settings: Settings) -> APIRouter:
         methods=["POST"],
         max_body_size=settings.infer_max_bytes,
         response_class=Response,
-        responses=refusals,
-        openapi_extra={"requestBody": body},
+        responses={200: reply, **refusals},
+        openapi_extra={"requestBody": request_body()},
     )
     return routes
 

@@ -121,6 +121,8 @@ def parameters_of(entry: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     given = entry.get("parameters")
     what = f"{where}.parameters" if where else "parameters"
     found = as_object({} if given is None else given, what)
+    if not isinstance(found.get("content_type"), str | None):
+        raise InvalidTensor(f"{what}: content_type must be a string")
     return {name: value for name, value in found.items() if value is not None}
 
 

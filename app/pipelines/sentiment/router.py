@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Body, Response
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from app.api.routes import TaskRoute
 from app.api.routing import ROUTING, Routing, RoutingDep, answer_headers
@@ -48,12 +48,17 @@ class SentimentParameters(_Strict):
     timeout_ms: int | None = Field(default=None, ge=1)
 
 
+Text = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
+"""The task itself refuses an empty text, with an error of its own."""
+Texts = Annotated[list[Text], Field(fail_fast=True)]
+"""A list of 100,000 numbers must not cost 100,000 error messages."""
+
+
 class SentimentRequest(_Strict):
     """Either `text`, or `inputs` as Hugging Face's text-classification takes them."""
 
-    text: str | None = None
-    # fail_fast: a list of 100,000 numbers must not cost 100,000 error messages.
-    inputs: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    text: Text | None = None
+    inputs: Text | Texts | None = None
     parameters: SentimentParameters = SentimentParameters()
 
 

@@ -106,6 +106,7 @@ REFUSED: dict[str, tuple[Any, bytes]] = {
     ),
     "id is a number": (document() | {"id": 7}, b""),
     "id too long": (document() | {"id": "x" * 257}, b""),
+    "content_type a number": (document() | {"parameters": {"content_type": 1}}, b""),
     "parameters not an object": (document() | {"parameters": []}, b""),
     "unknown output": (document() | {"outputs": [{"name": "scores"}]}, b""),
     "output twice": (document() | {"outputs": [{"name": "logits"}] * 2}, b""),
