@@ -89,7 +89,7 @@ def routes_of_both(settings: Settings) -> APIRouter:
         operation="huggingFace",
         summary="As Hugging Face: text classification or image segmentation",
         reply={
-            "model": list[list[HubLabel]] | list[Segment],
+            "model": list[Segment] | list[list[HubLabel]],
             "description": "What `/hf/sentiment` answers to JSON with texts, and what `/hf/segment`"
             " answers to a picture, which may be base64 in JSON. Requests to `/` of a client whose"
             " User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",

@@ -127,7 +127,7 @@ def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
 def _request_body() -> dict[str, Any]:
     properties = {
         "image": {"type": "string", "description": "The picture, base64; an address is refused."},
-        "targetSize": {"type": "null", "description": "Refused, unless null."},
+        "targetSize": {"description": "Refused, unless null."},
         "visualize": {"type": ["boolean", "null"], "description": "False leaves `image` null."},
     }
     schema = {"type": "object", "required": ["image"], "properties": properties}

@@ -1,6 +1,7 @@
 """The API's own documentation: local, complete, and true to the routes."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -112,22 +113,17 @@ def test_no_parameter_is_offered_twice(schema: dict[str, Any]) -> None:
 def test_generators_of_clients_can_read_it() -> None:
     """They skip a body with a range of types, and make one name of words that differ in case."""
 
-    def enums(node: Any) -> list[list[str]]:
-        if not isinstance(node, dict | list):
-            return []
-        inner = [
-            each
-            for child in (node.values() if isinstance(node, dict) else node)
-            for each in enums(child)
-        ]
-        return [node["enum"], *inner] if isinstance(node, dict) and "enum" in node else inner
+    def enums(node: Any) -> Iterator[list[str]]:
+        if isinstance(node, dict):
+            yield from [node["enum"]] if "enum" in node else ()
+            node = list(node.values())
+        if isinstance(node, list):
+            yield from (each for child in node for each in enums(child))
 
     schema = client_of(*DOORS).get("/openapi.json").json()
     assert all(len({str(word).lower() for word in each}) == len(each) for each in enums(schema))
     for _, path, operation in operations(schema):
-        assert not [k for k in operation.get("requestBody", {}).get("content", ()) if "*" in k], (
-            path
-        )
+        assert "*" not in "".join(operation.get("requestBody", {}).get("content", {})), path
 
 
 def test_inference_and_texts_are_typed() -> None:
