@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,8 @@ def test_a_picture_and_a_sentence_are_answered_at_first_sight(
         expect(page.locator("#save")).to_have_attribute("download", "astronaut-cutout.png")
         expect(page.locator("#server-state")).to_have_text("All models ready")
         assert page.is_hidden("#key-form")
+        page.set_viewport_size({"width": 1440, "height": 900})
+        expect(page.locator("#save")).to_be_in_viewport(ratio=1)
         assert "infer" in page.inner_text("#segment-timing")
         assert "emotion@" in page.inner_text("#sentiment-timing")
         local = [url for url, _ in loaded if url.startswith((served.url, "blob:"))]
@@ -278,6 +281,23 @@ def test_several_files_stand_in_a_strip(page: Page) -> None:
     page.click("#strip li:nth-child(3) button")
     expect(page.locator("#result-name")).to_have_text("three-cutout.png")
     assert page.is_hidden("#segment-refusal")
+    page.set_input_files("#file", [file_of("one.png")] * 12)
+    expect(page.locator("#strip .done")).to_have_count(14)
+    page.click("#strip li:nth-child(15) button")
+    page.click("#strip li:nth-child(1) button")
+    page.keyboard.press("Shift+Tab")
+    page.evaluate("document.querySelector('#strip').scrollLeft = 9999")
+    page.set_input_files("#file", file_of("last.png"))
+    expect(page.locator("#strip [aria-pressed=true]")).to_be_in_viewport()
+    expect(page.locator("#strip .done")).to_have_count(15)
+    with page.expect_download() as caught:
+        page.click("text=Download all")
+    with zipfile.ZipFile(caught.value.path()) as archive:
+        assert archive.testzip() is None
+        names = archive.namelist()
+        assert names[:3] == ["one-cutout.png", "three-cutout.png", "one-cutout-2.png"]
+        assert len(names) == 15
+        assert archive.read("last-cutout.png") == result_of(page)
     page.click("text=Clear")
     assert page.is_hidden("#strip")
     assert page.is_hidden("#segment-result")
@@ -315,16 +335,22 @@ def test_the_line_and_the_zoom_move(page: Page) -> None:
 
 
 def test_emotions_follow_the_typing(page: Page, complaints: list[str]) -> None:
-    """Bars in one order and the best one marked; an answer to an older text never shows; several
+    """Bars from the best down, the best one marked; an answer to an older text never shows; several
     lines are several texts; a text that was cut is said to be."""
     page.fill("#text", "")
     expect(page.locator("#scores li")).to_have_count(0)
     page.type("#text", "外婆走了，我哭了很久。")
     best = page.locator("#scores .best")
     expect(best).to_contain_text("sad 悲伤")
-    labels = page.eval_on_selector_all("#scores li", "all => all.map(each => each.dataset.label)")
-    assert labels == sorted(labels)
-    assert len(labels) == 6
+    shares = [float(text.rstrip("%")) for text in page.locator("#scores li b").all_inner_texts()]
+    assert shares == sorted(shares, reverse=True)
+    assert len(shares) == 6
+    expect(page.locator("#not-chinese")).to_be_hidden()
+    page.fill("#text", "好\nI love it")
+    expect(page.locator("#not-chinese")).to_contain_text("knows Chinese only")
+    expect(page.locator("#counts")).to_contain_text(
+        "10 characters, each line up to 2,000 · 2 of 32"
+    )
     page.click("#sentences .chip:nth-child(3)")
     expect(best).to_contain_text("angry 愤怒")
     page.click("text=Six lines")
@@ -397,6 +423,29 @@ def test_a_group_that_cannot_start_says_why(page: Page) -> None:
     expect(refusal).to_contain_text("no CUDA")
     expect(page.locator("#sentiment-groups")).to_contain_text("no CUDA")
     expect(page.locator("#sentiment-predictor option[value=gpu]")).to_contain_text("cannot start")
+
+
+def test_a_server_that_is_gone_can_be_tried_again(page: Page) -> None:
+    """In a sentence of the page's language, for pictures, samples, texts and models."""
+    sent = "/segment", "/sentiment", "/samples/cat.jpg", "/v2/models/mnist/versions/1/infer"
+    for path in sent:
+        page.route(at(path), lambda route: route.abort("connectionrefused"))
+    page.click("label:has(> input[value='mask'])")
+    page.click("#samples button:nth-child(4)")
+    page.fill("#text", "好")
+    send = page.locator("#model-cards .tensor-form button.main")
+    send.click()
+    boxes = [f"#{name}-refusal" for name in ("segment", "intake", "sentiment")]
+    boxes.append("#model-cards .refusal")
+    for box in boxes:
+        expect(page.locator(box)).to_contain_text("Nothing on this page is lost")
+    page.click("#language")
+    expect(page.locator(f"{boxes[0]} button")).to_have_text("再试一次")
+    page.unroute_all()
+    for box in (boxes[0], *boxes[2:], boxes[1]):
+        page.click(f"{box} button")
+        expect(page.locator(box)).to_be_hidden()
+    expect(page.locator("#save")).to_have_attribute("download", "cat-mask.png")
 
 
 def test_starting_is_waited_for_and_shown(

@@ -8,7 +8,7 @@ import { startPage } from "/console/shell.js";
 import { showCards } from "./cards.js";
 import { showCharts, startCharts } from "./charts.js";
 import { exportAs } from "./exports.js";
-import { data, EVERY_SECONDS, modelsOf, onData, shownModel, startFeed } from "./feed.js";
+import { data, EVERY_SECONDS, modelsOf, onData, refresh, shownModel, startFeed } from "./feed.js";
 import { scheme } from "./figures.js";
 import { holdsOwnFile, showInputs, startInputs, takesInput } from "./inputs.js";
 import { askFor, forgetAnswers, runAll, showAnswers, startedMeanwhile, stop } from "./runs.js";
@@ -97,7 +97,7 @@ function showFeed(answer, refusal) {
   const dot = $("live").querySelector(".dot");
   dot.className = `dot ${refusal ? "bad" : answer ? "good" : ""}`;
   $("live-text").textContent = refusal ? t("live.off") : answer ? t("live.on", { seconds: EVERY_SECONDS }) : t("live.asking");
-  if (refusal) showRefusal($("feed-refusal"), refusal);
+  if (refusal) showRefusal($("feed-refusal"), refusal, { again: refresh });
   else hideRefusal($("feed-refusal"));
 }
 

@@ -40,11 +40,11 @@ export function showAnswers() {
   }
 }
 
-function rendered(group, { busy, error, picture, scores, by, stages }) {
+function rendered(group, { busy, error, again, picture, scores, by, stages }) {
   if (busy) return [element("p", { className: "soft busy" }, t(busy))];
   if (error) {
     const box = element("div", { className: "refusal", role: "alert" });
-    showRefusal(box, error);
+    showRefusal(box, error, { again });
     return [box];
   }
   const result = picture
@@ -112,13 +112,13 @@ export async function runAll(model, rounds) {
           answers += 1;
         } catch (error) {
           if (!(error instanceof Refusal)) throw error;
-          tell(group, { error });
+          tell(group, { error, again: () => runAgain(model, group) });
           if (["quota_exceeded", "unauthorized", "unreachable"].includes(error.code)) throw error;
         }
       }
     }
   } catch (error) {
-    if (error instanceof Refusal) showRefusal($("run-refusal"), error);
+    if (error instanceof Refusal) showRefusal($("run-refusal"), error, { again: () => runAll(model, rounds) });
     else if (error.name !== "AbortError") throw error;
   } finally {
     if (running === mine) {
@@ -152,7 +152,7 @@ export async function askFor(model, group, longest) {
     if (!(error instanceof Refusal)) throw error;
     if (error.code === STILL_STARTING) return;
     starting.delete(group);
-    tell(group, { error });
+    tell(group, { error, again: () => askFor(model, group, longest) });
   }
 }
 
@@ -174,7 +174,7 @@ async function runAgain(model, group) {
     await runOne(model, group);
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
-    tell(group, { error });
+    tell(group, { error, again: () => runAgain(model, group) });
   }
 }
 

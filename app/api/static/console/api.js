@@ -1,6 +1,7 @@
 // Requests to this server, with the API key where it wants one. Every way to fail is a Refusal.
 
 import { remember, remembered } from "./dom.js";
+import { language, t } from "./i18n.js";
 
 const KEPT = "paddlepool-key";
 export const keyEvents = new EventTarget(); // "wanted" after a 401, "changed" after setKey()
@@ -44,7 +45,7 @@ export async function ask(address, options = {}) {
     response = await fetch(address, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refusal({ code: "unreachable", detail: error.message });
+    throw new Refusal({ code: "unreachable", detail: t("detail.unreachable"), language: language() });
   }
   if (response.ok) return response;
   if (response.status === 401) keyEvents.dispatchEvent(new Event("wanted"));

@@ -24,8 +24,10 @@ function facts({ limit, received, detail = "" }) {
     .map(([name, value]) => element("div", {}, element("dt", {}, t(`refusal.${name}`)), element("dd", {}, figure(value))));
 }
 
-function render(box, { problem, more, of }) {
+function render(box, { problem, more, of, again }) {
   const rows = facts(problem);
+  const button = again ? element("button", { type: "button" }, t("again")) : null;
+  button?.addEventListener("click", again);
   box.replaceChildren(
     element("strong", {}, titleOf(problem)),
     ...(of ? [element("span", { className: "small" }, of)] : []),
@@ -33,15 +35,16 @@ function render(box, { problem, more, of }) {
     ...(more ? [element("p", {}, more)] : []),
     ...(rows.length ? [element("dl", {}, ...rows)] : []),
     ...(problem.type ? [element("a", { href: problem.type, target: "_blank" }, t("refusal.about"))] : []),
+    ...(button ? [button] : []),
   );
   box.hidden = false;
 }
 
 // `box` is an element of class refusal with role=alert. `more` is a further sentence, `of` the name
-// of the file that was refused.
-export function showRefusal(box, error, { more = "", of = "" } = {}) {
+// of the file that was refused, `again()` what a press on "Try again" does.
+export function showRefusal(box, error, { more = "", of = "", again = null } = {}) {
   if (!(error instanceof Refusal)) throw error;
-  shown.set(box, { problem: error.problem, more, of });
+  shown.set(box, { problem: error.problem, more, of, again });
   render(box, shown.get(box));
 }
 

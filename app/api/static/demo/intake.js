@@ -42,7 +42,7 @@ async function takeSample(name, accept) {
     const blob = await (await ask(address)).blob();
     accept([new File([blob], address.split("/").pop(), { type: blob.type })], { sample: address });
   } catch (error) {
-    showRefusal($("intake-refusal"), error);
+    showRefusal($("intake-refusal"), error, { again: () => takeSample(name, accept) });
   }
 }
 

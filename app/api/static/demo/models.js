@@ -91,7 +91,7 @@ function form(model, metadata) {
       outputs.replaceChildren();
       timing.replaceChildren();
       const told = error instanceof SyntaxError ? new Refusal({ code: "invalid_json", detail: error.message }) : error;
-      showRefusal(refusal, told);
+      showRefusal(refusal, told, { again: () => made.requestSubmit() });
     } finally {
       send.disabled = false;
     }
@@ -103,19 +103,18 @@ function form(model, metadata) {
 // Too large a form for a page, or no tensors that a form can name.
 const fits = ({ inputs }) => inputs.every(({ datatype, shape }) => datatype !== "BF16" && valuesOf(datatype, openShape(shape)) !== null);
 
-async function fillCard(model, box) {
+async function fillCard(model, card) {
+  const box = card.lastElementChild;
   try {
-    const metadata = await askJson(addressOf(model));
+    const metadata = (card.metadata = await askJson(addressOf(model)));
     const section = SECTIONS[model.task];
     const note = section ? element("p", {}, element("a", { href: `#${section}`, "data-t": `model.${model.task}` }, t(`model.${model.task}`))) : fits(metadata) ? null : element("p", { className: "soft", "data-t": "model.large" }, t("model.large"));
     box.replaceChildren(tensorsTable(metadata), note ?? form(model, metadata));
-    return metadata;
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
     const refusal = element("div", { className: "refusal", role: "alert" });
     box.replaceChildren(refusal);
-    showRefusal(refusal, error);
-    return null;
+    showRefusal(refusal, error, { again: () => fillCard(model, card) });
   }
 }
 
@@ -124,7 +123,7 @@ function makeCard(model) {
   const box = element("div", { className: "model-body" });
   if (model.reason) box.append(element("p", { lang: "en" }, model.reason));
   const card = element("article", { className: "card" }, element("div", { className: "said" }, element("h3", {}, nameOf(model)), state), box);
-  if (model.state === "READY") fillCard(model, box).then((metadata) => (card.metadata = metadata));
+  if (model.state === "READY") fillCard(model, card);
   return card;
 }
 

@@ -14,6 +14,7 @@ import { Item, segmentQueue } from "./segment.js";
 import { startStrip } from "./strip.js";
 import { showTiming } from "./timing.js";
 import { showPictures, startViewer } from "./viewer.js";
+import { zipped } from "./zip.js";
 
 let items = [];
 let current = null;
@@ -29,19 +30,27 @@ function showWaiting() {
 }
 
 function showRefused(again) {
-  if (current?.state !== "refused") {
-    hideRefusal($("segment-refusal"));
-    return;
-  }
-  showRefusal($("segment-refusal"), current.error, { more: current.error.reason, of: current.name });
-  const button = element("button", { type: "button" }, t("again"));
-  button.addEventListener("click", again);
-  $("segment-refusal").append(button);
+  if (current?.state !== "refused") hideRefusal($("segment-refusal"));
+  else showRefusal($("segment-refusal"), current.error, { more: current.error.reason, of: current.name, again });
+}
+
+// One archive; files of one name get numbers.
+async function saveAll(done) {
+  const taken = new Set();
+  const files = done.map(({ save, blob }) => {
+    let name = save;
+    for (let number = 2; taken.has(name); number++) name = save.replace(/(\.\w+)$/, `-${number}$1`);
+    taken.add(name);
+    return [name, blob];
+  });
+  const address = URL.createObjectURL(await zipped(files));
+  element("a", { href: address, download: "cutouts.zip" }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
 function showResult(showCode) {
   const done = current?.state === "done";
-  $("segment-result").hidden = !done;
+  $("segment-result").hidden = $("segment-file").hidden = !done;
   if (!done) return;
   const { response, blob, composed, save, after, request } = current;
   $("result-name").textContent = save;
@@ -84,7 +93,7 @@ export function startPictures() {
     items = [];
     pick(null);
   };
-  const strip = startStrip(pick, clear);
+  const strip = startStrip(pick, clear, saveAll);
 
   function take(files, { sample } = {}) {
     if (sample || items.every((item) => item.sample)) clear(); // a sample is not part of one's own

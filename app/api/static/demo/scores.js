@@ -13,12 +13,11 @@ export function nameOf({ label, label_zh: chinese }) {
 
 const hue = (label) => (knows(`emotion.${label}`) ? label : "other");
 
-// Always in one order, so that bars do not jump while somebody types.
-const ordered = (scores) => [...scores].sort((one, other) => (one.label < other.label ? -1 : 1));
+const sorted = (scores) => [...scores].sort((one, other) => other.score - one.score);
 
 function bars(scores) {
   const [best] = scores;
-  return ordered(scores).map((each) => {
+  return sorted(scores).map((each) => {
     const fill = element("i", { className: `fill ${hue(each.label)}` });
     fill.style.width = `${100 * each.score}%`;
     const parts = [element("span", {}, nameOf(each)), element("span", { className: "track", "aria-hidden": "true" }, fill), element("b", {}, share(each.score))];
@@ -28,7 +27,7 @@ function bars(scores) {
 
 function row(text, scores, open) {
   const stack = element("span", { className: "stack", "aria-hidden": "true" });
-  for (const each of ordered(scores)) {
+  for (const each of sorted(scores)) {
     const piece = element("i", { className: hue(each.label) });
     piece.style.flexGrow = String(each.score);
     stack.append(piece);

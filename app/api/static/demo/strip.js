@@ -29,12 +29,14 @@ function makeRow(item, pick) {
   return element("li", {}, button);
 }
 
-// `pick(item)` and `clear()` are called when somebody does. Returns {render(items, current), which
+// `pick(item)`, `clear()` and `saveAll(items)` are called when somebody does. Returns {render(items, current), which
 // takes what is in the strip, and update(item), which says anew how one of them is}.
-export function startStrip(pick, clear) {
+export function startStrip(pick, clear, saveAll) {
   const remove = element("button", { type: "button", className: "quiet", "data-t": "strip.clear" });
   remove.addEventListener("click", clear);
-  const end = element("li", { className: "end" }, remove);
+  const save = element("button", { type: "button", "data-t": "strip.save" });
+  save.addEventListener("click", () => saveAll(last[0].filter(({ state }) => state === "done")));
+  const end = element("li", { className: "end" }, save, remove);
   $("strip").append(end);
   let last = [[], null];
 
@@ -53,8 +55,16 @@ export function startStrip(pick, clear) {
       }
       describe(item, current);
     }
+    countDone();
+    if (rows.has(current)) rows.get(current).scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  const countDone = () => (save.disabled = !last[0].some(({ state }) => state === "done"));
+  function update(item) {
+    if (rows.has(item)) describe(item, last[1]);
+    countDone();
   }
 
   onLanguage(() => render(...last));
-  return { render, update: (item) => rows.has(item) && describe(item, last[1]) };
+  return { render, update };
 }

@@ -26,9 +26,9 @@ function count() {
   const limits = server().info?.limits;
   if (!limits) return;
   const texts = lines();
-  const longest = Math.max(0, ...texts.map((text) => [...text].length));
-  const values = { characters: longest, limit: limits.text_max_characters, lines: texts.length, most: limits.text_max_inputs };
-  const over = longest > values.limit || texts.length > values.most;
+  const lengths = texts.map((text) => [...text].length);
+  const values = { characters: lengths.reduce((sum, each) => sum + each, 0), limit: limits.text_max_characters, lines: texts.length, most: limits.text_max_inputs };
+  const over = Math.max(0, ...lengths) > values.limit || texts.length > values.most;
   $("counts").classList.toggle("bad", over);
   $("counts").textContent = t("counts", Object.fromEntries(Object.entries(values).map(([name, value]) => [name, numberText(value)])));
 }
@@ -40,6 +40,7 @@ function showWaiting() {
 
 function show() {
   count();
+  $("not-chinese").hidden = !shown?.texts.some((text) => !/\p{Script=Han}/u.test(text));
   showWaiting();
   $("sentiment-result").hidden = !shown;
   $("cut").hidden = true;
@@ -94,7 +95,7 @@ async function askNow(showCode) {
     if (!(error instanceof Refusal)) throw error;
     shown = null;
     show();
-    showRefusal($("sentiment-refusal"), error, { more: error.reason });
+    showRefusal($("sentiment-refusal"), error, { more: error.reason, again: () => askNow(showCode) });
   }
 }
 
