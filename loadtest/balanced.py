@@ -100,7 +100,7 @@ def balancer(
     file.write_text(configuration, "utf-8")
     service = yaml.safe_load(COMPOSE.read_text("utf-8"))["services"]["balancer"]
     own = {"GLIBC_TUNABLES": service["environment"]["GLIBC_TUNABLES"]}
-    command = [executable, "-W", "-f", file]
+    command = [str(executable), "-W", "-f", str(file)]
     with (
         (directory / "haproxy.log").open("w") as log,
         subprocess.Popen(

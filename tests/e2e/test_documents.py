@@ -33,6 +33,7 @@ NOT_RUN = {
     "source .venv/bin/activate": "the tests have an environment",
     "paddlepool serve --model-repository": "serves until it is stopped; the tests do it themselves",
     "docker compose": "needs Docker",
+    "PADDLEPOOL_PUBLISHED_PORT= docker compose": "needs Docker",
     "helm install": "needs a cluster",
     "make chaos": "needs HAProxy and minutes",
     "python deploy/check_dashboard.py": "needs Prometheus; tests/deploy runs it",
