@@ -3,8 +3,8 @@
     .venv/bin/python -m tests.fuzz.run [--seconds 60] [--keep] [TARGET ...]
 
 What reaches new code is written to runs/fuzz, what breaks a target to tests/fuzz/corpus; the
-ordinary tests run both. `--keep` copies what reaches code that no committed file does. Exit code 1
-when a target broke.
+ordinary tests run both. `--keep` lets libFuzzer copy what reaches code that no committed file does.
+Exit code 1 when a target broke.
 """
 
 import argparse
@@ -14,6 +14,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from tests.fuzz.corpus import FOUND, KEPT
 
 TOGETHER = 2
 MOST_BYTES = 4096
@@ -28,82 +30,66 @@ NAMES = ("http", "multipart", "tensors", "repository_files", "picture_header", "
 
 
 def main() -> int:
+    if sys.argv[2:3] == ["--here"]:
+        fuzz(sys.argv[1], sys.argv[3:])
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("targets", nargs="*", choices=(*NAMES, []), metavar="TARGET")
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
     parser.add_argument("--keep", action="store_true", help="add to the committed corpus")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    names = given.targets or NAMES
-    if given.here:
-        fuzz(names[0], given.seconds)
+    options = {
+        "max_total_time": given.seconds,
+        "timeout": HUNG_SECONDS,
+        "report_slow_units": HUNG_SECONDS,
+        "rss_limit_mb": MEMORY_MB,
+        "dict": Path(__file__).parent / "words.dict",
+    }
 
     def run(name: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tests.fuzz.run", name, "--here"]
-        return subprocess.run(
-            [*command, "--seconds", str(given.seconds)], capture_output=True, text=True
-        )
+        found, kept = FOUND / name, KEPT / name
+        done = here(name, *(f"-{key}={value}" for key, value in options.items()), found, kept)
+        return here(name, "-merge=1", kept, found) if given.keep and not done.returncode else done
 
     broken = False
     with ThreadPoolExecutor(TOGETHER) as pool:
+        names = given.targets or NAMES
         for name, done in zip(names, pool.map(run, names), strict=True):
             broken |= done.returncode != 0
             said = done.stderr.splitlines()
             print(f"{name}: {said[-1] if said else 'said nothing'}", flush=True)
             if done.returncode:
                 print("\n".join(said[-40:]), flush=True)
-    if given.keep:
-        keep(names)
     return 1 if broken else 0
 
 
-def fuzz(name: str, seconds: int) -> None:
+def here(name: str, *options: object) -> subprocess.CompletedProcess[str]:
+    """libFuzzer with these options in a process of its own."""
+    command = [sys.executable, "-m", "tests.fuzz.run", name, "--here", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def fuzz(name: str, options: list[str]) -> None:
     """Ends the process: with 0 when the time is up, otherwise when the target broke."""
     import atheris
 
     with atheris.instrument_imports(include=INSTRUMENTED):
         from tests.fuzz.targets import TARGETS
-    from tests.fuzz.corpus import FOUND, KEPT
 
     target, seeds = TARGETS[name]
     for directory in (found := FOUND / name, kept := KEPT / name):
         directory.mkdir(parents=True, exist_ok=True)
     for data in seeds():
         (found / hashlib.sha1(data).hexdigest()).write_bytes(data)  # libFuzzer's names
-    options = {
-        "max_total_time": seconds,
-        "max_len": MOST_BYTES,
-        "timeout": HUNG_SECONDS,
-        "report_slow_units": HUNG_SECONDS,
-        "rss_limit_mb": MEMORY_MB,
-        "dict": Path(__file__).parent / "words.dict",
-        "artifact_prefix": f"{kept}/",
-    }
 
     def run(data: bytes) -> None:
         began = time.process_time()
         target(data)
         assert time.process_time() - began < INPUT_SECONDS, "it took too long"
 
-    atheris.Setup(
-        [
-            sys.argv[0],
-            *(f"-{key}={value}" for key, value in options.items()),
-            str(found),
-            str(kept),
-        ],
-        run,
-    )
+    myself = f"{sys.executable} -m tests.fuzz.run {name} --here"  # libFuzzer starts it to merge
+    prefix = f"-artifact_prefix={kept}/"
+    atheris.Setup([myself, f"-max_len={MOST_BYTES}", prefix, *options], run)
     atheris.Fuzz()
-
-
-def keep(names: tuple[str, ...]) -> None:
-    from tests.fuzz import corpus
-    from tests.fuzz.targets import TARGETS
-
-    for name in names:
-        added = corpus.keep(name, TARGETS[name][0], most_bytes=MOST_BYTES)
-        print(f"{name}: {added} added, {len(list((corpus.KEPT / name).iterdir()))} committed")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 from harness import ROOT, Reply
-from soak import cause, growth, verdict
-from soak_traffic import Asked, Lost, Tally, same_answer
-from soak_watch import API, CODEC, PREDICTOR, Kill, Sample, Watched, longest_lived
+from soak import cause
+from soak_traffic import Asked, Lost, same_answer
+from soak_watch import CODEC, PREDICTOR, Kill, Watched
 
 PICTURE, TEXT = Asked("picture", b"", picture=True), Asked("text", b"")
 
@@ -49,24 +49,6 @@ def test_a_loss_is_explained_by_a_kill_of_what_it_was_in(
     assert cause(request_lost, Watched(stalls=[(5.0, 11.0)])) == "the machine stood still"
 
 
-def test_growth_is_from_the_first_settled_minute_to_the_highest() -> None:
-    """What came before counts for nothing; one high sample is no minute."""
-    sizes = [0, 500, 900, 100, 100, 100, 160, 160, 160, 900, 130, 130]
-    samples = [Sample(20.0 * at, API, 1, size, 0) for at, size in enumerate(sizes)]
-    assert growth(samples, settled=60.0) == 60
-    assert growth(samples[:5], settled=60.0) is None
-
-
-def test_a_process_id_that_comes_again_is_another_life() -> None:
-    """The system gives a number again; each life is judged by itself."""
-    times = [0.0, 5.0, 10.0, 6000.0, 6005.0]
-    samples = [Sample(at, PREDICTOR, 7, 100, 0) for at in times]
-    assert [[each.at for each in life] for life in longest_lived(samples, PREDICTOR)] == [
-        times[:3],
-        times[3:],
-    ]
-
-
 def test_an_answer_may_differ_in_last_digits_and_in_nothing_else() -> None:
     """Of JSON; a picture's bytes must be the same, a refusal's code as well."""
 
@@ -81,20 +63,6 @@ def test_an_answer_may_differ_in_last_digits_and_in_nothing_else() -> None:
     refused = reply(b'{"code": "text_empty", "request_id": "1"}', status=422)
     assert same_answer(reply(b'{"code": "text_empty"}', status=422), refused)
     assert not same_answer(reply(b'{"code": "text_too_long"}', status=422), refused)
-
-
-def test_the_verdict_names_what_was_missed() -> None:
-    """A wrong answer, a loss without a cause, and more than one refusal in a hundred."""
-    tally = Tally(sent={"good": 10}, wrong=["x"], lost=[lost(TEXT, 504)], refused=[lost(TEXT, 503)])
-    missed = [line for kept, line in verdict(tally, Watched(), began=0.0) if not kept]
-    assert missed == [
-        "1 wrong answers",
-        "x",
-        "1 refused to be asked again (10.0%)",
-        "1 requests lost without a cause",
-        "text: 504  after 2.0 s, from 10.0 s on",
-        "killed: 0 predictors, 0 codecs",
-    ]
 
 
 @pytest.mark.nightly

@@ -114,42 +114,6 @@ def test_a_bad_tracestate_costs_only_itself(memory: Memory, state: str) -> None:
     assert not root.parent.trace_state
 
 
-def test_stages_are_spans_at_their_times(memory: Memory) -> None:
-    """What comes before the queue ends there, what comes after the run ends with the request."""
-    stages = {"decode": 0.1, "preprocess": 0.2, "queue": 1.0, "infer": 2.0, "encode": 0.5}
-    request = memory.request()
-    memory.clock.now = 110.0
-    observer = memory.tracing.observing(Metrics(build={}))
-    observer.stages_done(stages, [result(enqueued=101.0, queue=1.0, infer=2.0)])
-    request.end("POST /echo", {}, error="", failed=False)
-    spans = memory.spans()
-    root = spans.pop("POST /echo")
-    queued = spans["queue"].start_time
-    assert queued is not None
-    found = {
-        name: (round((span.start_time - queued) / 1e9, 6), round((span.end_time - queued) / 1e9, 6))
-        for name, span in spans.items()
-        if span.start_time is not None and span.end_time is not None
-    }
-    assert found == {
-        "decode": (-0.3, -0.2),
-        "preprocess": (-0.2, 0.0),
-        "queue": (0.0, 1.0),
-        "infer": (1.0, 3.0),
-        "encode": (8.5, 9.0),
-    }
-    assert all(span.parent == root.context for span in spans.values())
-    where = {
-        "paddlepool.model.name": "m",
-        "paddlepool.model.version": 3,
-        "paddlepool.instance_group": "native",
-    }
-    assert dict(spans["decode"].attributes or {}) == where
-    ran = {"paddlepool.instance": 1, "paddlepool.batch.rows": 4}
-    assert dict(spans["infer"].attributes or {}) == where | ran
-    assert dict(root.attributes or {}).items() >= where.items()
-
-
 def test_a_request_that_is_not_sampled_has_no_stages() -> None:
     memory = Memory(sampler=ALWAYS_OFF)
     request = memory.request(("traceparent", GIVEN))

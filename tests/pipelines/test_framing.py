@@ -3,24 +3,11 @@
 import numpy as np
 import pytest
 
-from app.pipelines.segment.backdrop import (
-    blurred,
-    drop_shadow,
-    fitted,
-    flat,
-    over,
-    stacked,
-)
-from app.pipelines.segment.framing import (
-    Area,
-    place_of,
-    resized_alpha,
-    resized_colours,
-)
+from app.pipelines.segment.backdrop import blurred, drop_shadow, fitted, flat, over, stacked
+from app.pipelines.segment.framing import Area, place_of, resized_alpha, resized_colours
 
 SUBJECT = Area(10, 20, 40, 20)  # 20 wide, 40 high, in a picture of 100 x 100
 CANVAS = Area(0, 0, 100, 100)
-WHITE = (255, 255, 255, 255)
 
 
 def px(*values: int) -> list[tuple[float, str]]:
@@ -64,17 +51,6 @@ def test_what_is_transparent_colours_nothing() -> None:
     assert resized_colours(pixels, alpha * 0, 1, 1).tolist() == [[[0, 0, 0]]]
     grown = resized_colours(pixels, alpha, 4, 4)[resized_alpha(alpha, 4, 4) > 0]
     assert (grown == (255, 0, 0)).all()
-
-
-@pytest.mark.parametrize("fit", ["cover", "contain"])
-@pytest.mark.parametrize("size", [(1, 1), (1, 999), (999, 1), (7, 3), (640, 481)])
-def test_any_background_fits_any_canvas(fit: str, size: tuple[int, int]) -> None:
-    for channels in (3, 4):
-        picture = np.full((*size, channels), 200, np.uint8)
-        for height, width in ((1, 1), (5, 300), (300, 5), (64, 64)):
-            result = fitted(picture, height=height, width=width, fit=fit, colour=WHITE)
-            assert result.shape == (height, width, 3)
-            assert (result >= 200).all()
 
 
 def test_a_transparent_background_lies_over_the_colour() -> None:
@@ -132,16 +108,6 @@ def test_a_shadow_falls_right_and_down_and_fades() -> None:
     assert abs(shadow.sum() / alpha.sum() - 0.5) < 0.01
     assert shadow.max() == 128
     assert not shadow[:70].any()
-
-
-@pytest.mark.parametrize("place", [Area(0, 0, 1, 1), Area(99, 99, 1, 1), Area(0, 0, 100, 1)])
-def test_a_shadow_of_the_least_subject(place: Area) -> None:
-    """One pixel and a line throw one too; it ends where the canvas does."""
-    alpha = np.zeros((100, 100), np.uint8)
-    alpha[place.slices] = 255
-    shadow = drop_shadow(alpha, place, opacity=1.0, width=100)(slice(0, 100))
-    assert shadow.shape == (100, 100)
-    assert shadow.any()
 
 
 def test_over_is_the_painters_rule() -> None:

@@ -66,12 +66,3 @@ def test_only_beside_transparency_of_its_own_a_picture_keeps_its_colours() -> No
     colours = foreground_colours(np.concatenate((picture, own), axis=2), alpha)
     beside = (slice(128, 172), slice(58, 112))
     assert np.array_equal(picture[beside], colours[beside])
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (1, 900), (900, 1), (3, 5)])
-def test_thin_pictures_have_colours(shape: tuple[int, int]) -> None:
-    """The smallest level is a pixel wide."""
-    picture = np.full((*shape, 3), 77, np.uint8)
-    colours = foreground_colours(picture, np.full(shape, 100, np.uint8))
-    assert colours.shape == picture.shape
-    assert np.abs(colours.astype(int) - 77).max() <= 1

@@ -8,7 +8,7 @@ from app.codecs.picture import Pixels
 from app.pipelines.segment import matting
 from app.pipelines.segment.guided import guided_alpha
 from app.pipelines.segment.matte import Floats
-from app.pipelines.segment.matting import Laplacian, matted_alpha, solved
+from app.pipelines.segment.matting import Laplacian, matted_alpha
 
 FRONT, BACK = np.array([0.9, 0.3, 0.2]), np.array([0.1, 0.4, 0.8])
 
@@ -38,18 +38,6 @@ def disc(side: int, *, fur: float) -> Floats:
 
 def off(alpha: Pixels, truth: Floats) -> float:
     return float(np.abs(alpha / 255.0 - truth).mean())
-
-
-def test_an_alpha_that_colours_explain_is_found_between_what_is_held_fixed() -> None:
-    """Two colours mixed by a ramp: what starts at a half comes out as the ramp."""
-    row = np.clip((np.arange(60) - 15) / 30, 0, 1).astype(np.float32)
-    ramp: Floats = np.tile(row, (40, 1))
-    band = ((ramp > 0) & (ramp < 1)).astype(np.uint8)
-    start = np.where(band > 0, np.float32(0.5), ramp)
-    laplacian = Laplacian(mixed(ramp))
-    assert np.abs(laplacian @ ramp).max() < 1e-3
-    alpha = solved(laplacian, start, band, start, prior=0.0)
-    assert np.abs(alpha - ramp).mean() < 0.1 * np.abs(start - ramp).mean()
 
 
 def test_hair_is_nearer_to_the_truth_than_guided() -> None:
@@ -98,14 +86,6 @@ def test_whatever_the_picture_and_mask_only_the_band_differs_from_guided(
     level = cv2.resize(mask, shape[::-1], interpolation=cv2.INTER_LINEAR)
     band = cv2.dilate(matting.unsure(level), np.ones((5, 5), np.uint8))
     assert np.array_equal(alpha[band == 0], guided[band == 0])
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0])
-@pytest.mark.parametrize("shape", [(1, 1), (1, 900), (700, 500)])
-def test_a_flat_mask_stays_flat(shape: tuple[int, int], value: float) -> None:
-    pixels = np.random.default_rng(1).integers(0, 255, (*shape, 3), dtype=np.uint8)
-    alpha = matted_alpha(pixels, np.full((320, 320), value, np.float32))
-    assert np.array_equal(np.full(shape, round(255 * value)), alpha)
 
 
 @pytest.mark.parametrize("shape", [(2000, 3000), (100, 16_000)])

@@ -5,14 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.contracts.status import Effect, GroupStatus, ModelStatus
-from tests.api.fakes import (
-    GROUP,
-    Client,
-    FakeModel,
-    FakeRegistry,
-    make_app,
-    make_settings,
-)
+from tests.api.fakes import GROUP, Client, FakeModel, FakeRegistry, make_app, make_settings
 
 BROKEN = ModelStatus(name="m2", version=3, state="UNAVAILABLE", reason="m2/3: broken")
 
