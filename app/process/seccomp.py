@@ -26,6 +26,7 @@ _REFUSED = {
     "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424), "pidfd_getfd": (438, 438),
     "setpriority": (141, 140), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
     "sched_setattr": (314, 274),
+    "ioprio_set": (251, 30), "open_by_handle_at": (304, 265),
     "unshare": (272, 97), "setns": (308, 268),  # all capabilities, in a namespace of its own
     # Memory, queues and keys of other processes have names of their own, which Landlock ignores.
     "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190),
@@ -40,25 +41,31 @@ _REFUSED = {
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
     "removexattrat": (466, 466),
 }  # fmt: skip
-_REFUSED_TO_CODECS = {"memfd_create": (319, 279), "sched_setaffinity": (203, 122)}
+_REFUSED_TO_CODECS = {
+    "memfd_create": (319, 279), "memfd_secret": (447, 447), "sched_setaffinity": (203, 122),
+}  # fmt: skip
 _CLONE3 = 435
 """Its arguments lie in memory, where a filter cannot look: it is said to be missing, and libraries
 call clone()."""
 _KILL, _TGKILL, _PRLIMIT, _CLONE = (62, 129), (234, 131), (302, 261), (56, 220)
-_FCNTL, _IOCTL = (72, 25), (16, 29)
+_FCNTL, _IOCTL, _SET_AFFINITY, _CLOSE_RANGE = (72, 25), (16, 29), (203, 122), (436, 436)
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
 """Column above, the kernel's name for it, number of seccomp()."""
 
-_CLONE_THREAD = 0x10000
-_SET_OWNER = (8, 15)
-"""F_SETOWN and F_SETOWN_EX of fcntl(): the kernel sends signals to the process they name."""
+_THREAD = 0x10000 | 0x400
+"""CLONE_THREAD and CLONE_FILES: /proc/PID/fd shows the files of every thread."""
+_OWN_FILES = 2
+"""CLOSE_RANGE_UNSHARE, which gives a thread a table of files of its own."""
+_REFUSED_TO_FILES = (8, 15, 1024)
+"""Of fcntl(): F_SETOWN and F_SETOWN_EX name a process that the kernel sends signals to, F_SETLEASE
+holds up whoever opens the file for writing."""
 _IOCTLS = (0x6600, 0x7600, 0x5800, 0x9400, 0xF500, 0x8900)
 """Requests to file systems ("f", "v", "X", Btrfs and F2FS: flags, versions, encryption) and to
 sockets (the process that gets their signals). A descriptor to read is enough for most."""
 _TYPE_OF_IOCTL = 0xFF00
 _X32 = 0x40000000
 
-_LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+_LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _REFUSE, _ARGUMENTS = 0x00050000, 16
 
 Instruction = tuple[int, int, int, int]
@@ -106,11 +113,13 @@ def _program(column: int, architecture: int, *, codec: bool, devices: bool) -> l
         *_by_argument(_KILL[column], 0, (itself,), _ALLOW, _EPERM),
         *_by_argument(_TGKILL[column], 0, (itself,), _ALLOW, _EPERM),
         *_by_argument(_PRLIMIT[column], 0, (0, itself), _ALLOW, _EPERM),
-        *_by_argument(_FCNTL[column], 1, _SET_OWNER, _EPERM, _ALLOW),
+        *_by_argument(_SET_AFFINITY[column], 0, (0, itself), _ALLOW, _EPERM),
+        *_by_argument(_FCNTL[column], 1, _REFUSED_TO_FILES, _EPERM, _ALLOW),
+        *_by_argument(_CLOSE_RANGE[column], 2, (_OWN_FILES,), _EPERM, _ALLOW, mask=_OWN_FILES),
         *_by_argument(
             _IOCTL[column], 1, _IOCTLS, _EPERM, _ALLOW if devices else _EPERM, mask=_TYPE_OF_IOCTL
         ),
-        *_by_argument(_CLONE[column], 0, (_CLONE_THREAD,), _ALLOW, _EPERM, test=_ANY_BIT),
+        *_by_argument(_CLONE[column], 0, (_THREAD,), _ALLOW, _EPERM, mask=_THREAD),
         _ALLOW,
     ]
 
@@ -122,14 +131,13 @@ def _by_argument(
     found: Instruction,
     otherwise: Instruction,
     *,
-    test: int = _EQUAL,
     mask: int = 0xFFFFFFFF,
 ) -> list[Instruction]:
     """For one system call: `found` where the masked argument is among `values`, else `otherwise`.
 
     Loads the argument's lower half, which is all that the kernel looks at in those checked here.
     """
-    tests = [(test, len(values) - place, 0, value) for place, value in enumerate(values)]
+    tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
     load = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_AND, 0, 0, mask)]
     block = [*load, *tests, otherwise, found]
     return [(_EQUAL, 0, len(block), number), *block]

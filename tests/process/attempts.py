@@ -35,9 +35,15 @@ NUMBERS = {
     "keyctl": (250, 219),
     "add_key": (248, 217),
     "inotify_init1": (294, 26),
+    "ioprio_set": (251, 30),
+    "open_by_handle_at": (304, 265),
+    "clone": (56, 220),
+    "close_range": (436, 436),
 }
 """On x86_64 and on aarch64."""
 PTRACE_ATTACH, CLONE_NEWUSER, F_SETOWN_EX, FIOSETOWN = 16, 0x10000000, 15, 0x8901
+CLONE_THREAD, CLOSE_RANGE_UNSHARE, F_SETLEASE = 0x10000, 2, 1024
+IOPRIO_WHO_PROCESS, IOPRIO_IDLE = 1, 3 << 13
 FS_IOC_SETFLAGS = 0x40086602
 KEYCTL_GET_KEYRING_ID, SESSION_KEYRING = 0, -3
 ROOT = Path(__file__).parents[2]
@@ -152,6 +158,18 @@ def probes(folder: Path) -> Probes:
         "make the parent idle": lambda: os.sched_setscheduler(
             parent, os.SCHED_IDLE, os.sched_param(0)
         ),
+        "pin the parent": lambda: os.sched_setaffinity(parent, os.sched_getaffinity(parent)),
+        "make the parent's disk idle": lambda: _call(
+            "ioprio_set", IOPRIO_WHO_PROCESS, parent, IOPRIO_IDLE
+        ),
+        "hold up writers": lambda: _by_descriptor(
+            lambda d: fcntl.fcntl(d, F_SETLEASE, fcntl.F_UNLCK)
+        ),
+        "files by handle": lambda: _call("open_by_handle_at", -1, None, 0),
+        "files that /proc does not show": lambda: _in_thread(
+            lambda: _call("close_range", 1 << 20, 1 << 20, CLOSE_RANGE_UNSHARE)
+        ),
+        "a thread with files of its own": lambda: _call("clone", CLONE_THREAD, 0, 0, 0, 0),
         "memory with a name": lambda: _call("shmget", 0, 4096, 0o1600),
         "a semaphore": lambda: _call("semget", 0, 1, 0o1600),
         "a queue of messages": lambda: _call("msgget", 0, 0o1600),
