@@ -24,11 +24,13 @@ REFUSED = ".refused.json"
 
 @dataclass(slots=True)
 class Changes:
-    """`MODEL/VERSION`, or `MODEL/FILE` for a model's own files; refused ones with the reason."""
+    """`MODEL/VERSION`, or `MODEL/FILE` for a model's own files; refused and damaged ones with the
+    reason. A damaged version is one that was whole here and is taken again."""
 
     taken: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
 
 
 def sync(source: Source, root: Path) -> Changes:
@@ -36,10 +38,10 @@ def sync(source: Source, root: Path) -> Changes:
 
     Only versions that the model's version policy could serve are copied. A version appears when
     every byte of it is as its manifest says; one that is not is refused, and tried again when the
-    source's listing of it changes. A file that cannot be read is refused alone. A model that the
-    source no longer has stays: what is served is never emptied from afar. Raises DownloadError when
-    the source cannot be listed, and ConfigError when `root` cannot be written; versions that were
-    complete by then stay.
+    source's listing of it changes. A version that is here is verified and, if damaged, copied
+    again. A file that cannot be read is refused alone. A model that the source no longer has stays:
+    what is served is never emptied from afar. Raises DownloadError when the source cannot be
+    listed, and ConfigError when `root` cannot be written; versions that were complete by then stay.
     """
     models = source.models()
     changes = Changes()
@@ -98,6 +100,9 @@ def _sync_model(
         except DownloadError as error:  # what is here stays
             changes.refused[label] = error.message
             published = True
+        except ManifestError as error:
+            changes.damaged[label] = error.message
+            published = False
         if published:
             complete += 1
         elif refused.get(label) == looks:
@@ -150,11 +155,15 @@ def _replace(source: Source, path: Path, found: RemoteFile, changes: Changes) ->
 
 
 def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) -> bool:
-    """Whether the version is there with this very manifest; one with another is replaced."""
+    """Whether the version is there with this very manifest; one with another is replaced.
+
+    Raises ManifestError where its files are not as that manifest says, and DownloadError.
+    """
     manifest = _read(local / MANIFEST)
-    if manifest is None:
+    if manifest is None or source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES) != manifest:
         return False
-    return source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES) == manifest
+    verify_files(local, read_manifest(local), gently=True)
+    return True
 
 
 def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteFile]) -> None:
@@ -244,6 +253,7 @@ def _read_refused(root: Path) -> dict[str, str]:
 
 def lines_of(changes: Changes) -> Iterator[str]:
     """What happened, a line each, for a terminal and a log."""
+    yield from (f"damaged {label}: {reason}" for label, reason in changes.damaged.items())
     yield from (f"taken {label}" for label in changes.taken)
     yield from (f"removed {label}" for label in changes.removed)
     yield from (f"refused {label}: {reason}" for label, reason in changes.refused.items())

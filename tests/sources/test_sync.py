@@ -159,6 +159,25 @@ def test_another_content_under_the_same_number_replaces_it_when_complete(
     assert (local / "double" / "1" / "inference.pdiparams").read_bytes() == b"\4" * 64
 
 
+@pytest.mark.parametrize("fault", ["altered", "shorter", "absent", "unlisted"])
+def test_a_damaged_copy_is_fetched_again(origin: Path, local: Path, fault: str) -> None:
+    """Its manifest is whole, so that only the files show it."""
+    synced(origin, local)
+    params = local / "double" / "1" / "inference.pdiparams"
+    if fault == "altered":
+        params.write_bytes(b"\1" + params.read_bytes()[1:])
+    elif fault == "shorter":
+        params.write_bytes(params.read_bytes()[1:])
+    elif fault == "absent":
+        params.unlink()
+    else:
+        (params.parent / "more").write_bytes(b"")
+    changes = synced(origin, local)
+    assert (changes.taken, list(changes.damaged)) == (["double/1"], ["double/1"])
+    assert served(local) == {"double": (1,)}
+    assert synced(origin, local) == Changes()
+
+
 def test_an_unfit_configuration_leaves_the_old_one(origin: Path, local: Path) -> None:
     synced(origin, local)
     write_config(origin / "double", "default_group = 3")
