@@ -77,8 +77,8 @@ def test_alerts_fire_on_their_trouble_and_stay_silent_beside_it(tmp_path: Path) 
 
 
 def test_every_alert_is_documented_and_has_been_seen_firing() -> None:
-    """docs/deployment.md names each alert, and no other; so do the cases and the runbooks."""
-    page = (ROOT / "docs" / "deployment.md").read_text("utf-8")
+    """docs/monitoring.md names each alert, and no other; so do the cases and the runbooks."""
+    page = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `Paddlepool")]
     named = [cell.strip("`") for row in rows for cell in row.split("|")[1].strip().split(", ")]
     assert named == list(ALERTS)
