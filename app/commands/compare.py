@@ -36,7 +36,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"runs of each instance group (default {REQUESTS}; with --claims as published)",
     )
     parser.add_argument(
-        "--groups", default="", metavar="A,B,…", help="default: every instance group"
+        "--groups",
+        default="",
+        metavar="A,B,…",
+        help="only these (default: all); A is the yardstick where the default group is not named",
     )
     parser.add_argument(
         "--alone", action="store_true", help="leave out the runs that keep every core busy"
@@ -92,6 +95,8 @@ def _compare(args: argparse.Namespace) -> int:
     print(f"{found.model}@{found.version} on {found.machine}")
     print(f"{found.groups[0].requests} requests a group over: {', '.join(found.samples)}\n")
     print(columns(comparison_rows(found)))
+    if found.default_group != files.config.default_group:
+        print(f"\nHere {found.default_group} stands in for the default group.")
     print()
     for line in reasons(found):
         print(line)

@@ -65,7 +65,7 @@ def _choose_group(args: argparse.Namespace) -> int:
 
     repository = open_repository(args.repository)
     files = read_version(repository, args.model, None)
-    names = () if args.groups == "all" else tuple(args.groups.split(","))
+    names = () if args.groups == "all" else (files.config.default_group, *args.groups.split(","))
     found = compare(
         Plan(files=files, groups=names, requests=REQUESTS),
         open_predictor=ProcessBackend(nice=0),

@@ -100,6 +100,8 @@ def _rate(each: GroupResult, together: bool) -> float:
 
 
 def _praise(best: GroupResult, default: GroupResult, found: Comparison, together: bool) -> str:
+    if len(found.groups) == 1:
+        return "no other group ran"
     if best is default:
         return f"no other group with the same answers is {GAIN - 1:.0%} faster"
     what = "requests a second on all cores" if together else "speed of one request"

@@ -54,7 +54,8 @@ class Comparison:
 
     `refused` and `not_busy` (measured alone, but not on all cores) have a reason by group.
     `weights_sha256` is that of the version's params file, or of its program where it has none: a
-    version number can be used again for other weights.
+    version number can be used again for other weights. `default_group` is what the others are
+    compared with: the first that was named where the default group was not.
     """
 
     model: str
@@ -143,10 +144,10 @@ def _proof(
     config: ModelConfig, group: InstanceGroup, runs: Mapping[str, Runs]
 ) -> tuple[str | None, bool | None, str]:
     base = config.base_of(group.name)
-    if base is None:
+    if base is None or base not in runs:
+        base = config.default_group
+    if base == group.name:
         return None, None, "it is what the others are compared with"
-    if base not in runs:
-        return base, None, f"its base {base} did not run"
     verdict = judge(evidence(runs[group.name], runs[base], base=base))
     return base, verdict.effective, verdict.reason
 

@@ -29,7 +29,8 @@ from app.resources import available_cores, available_memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to compare: `groups` empty means all; the default group and bases are always in."""
+    """What to compare: `groups` empty means all. The others are compared with the default group, or
+    with the first that is named where that one is not."""
 
     files: ModelFiles
     groups: tuple[str, ...] = ()
@@ -43,6 +44,8 @@ def compare(
 ) -> Comparison:
     """Raises ConfigError for unknown groups or inputs, BackendError when the default is refused."""
     files, config = plan.files, plan.files.config
+    if plan.groups and config.default_group not in plan.groups:
+        config = config.model_copy(update={"default_group": plan.groups[0]})
     chosen = choose_groups(config, plan.groups)
     task = comparison_of(files.info())
     selftest = golden_test(files, task)
@@ -55,7 +58,8 @@ def compare(
     try:
         if config.default_group in opened.refused:
             reason = opened.refused[config.default_group]
-            raise BackendError(f"the default group {config.default_group} cannot run: {reason}")
+            kind = "default" if config is files.config else "first"
+            raise BackendError(f"the {kind} group {config.default_group} cannot run: {reason}")
         alone = {name: several[0] for name, several in opened.predictors.items()}
         with tqdm(
             total=len(alone) * plan.requests, desc="alone", unit="run", leave=False, disable=None
@@ -110,16 +114,14 @@ def compare(
 
 
 def choose_groups(config: ModelConfig, names: Sequence[str]) -> list[InstanceGroup]:
-    """The named groups with the default group and their bases; raises ConfigError."""
+    """The named groups, or all; raises ConfigError."""
     known = [group.name for group in config.instance_group]
     for name in names:
         if name not in known:
             raise ConfigError(
                 f"there is no instance group {name!r}, there are {', '.join(known)}", received=name
             )
-    wanted = set(names) | {config.default_group} if names else set(known)
-    wanted |= {base for name in tuple(wanted) if (base := config.base_of(name)) is not None}
-    return [group for group in config.instance_group if group.name in wanted]
+    return [group for group in config.instance_group if group.name in (names or known)]
 
 
 def _open_for_all_cores(

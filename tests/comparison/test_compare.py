@@ -10,6 +10,7 @@ import pytest
 
 from app.cli import main
 from app.comparison.measure import measure_concurrent, measure_single
+from app.comparison.recommend import recommend
 from app.comparison.result import group_results
 from app.comparison.run import Plan, compare
 from app.contracts.errors import BackendError
@@ -97,6 +98,17 @@ def test_a_group_that_is_refused_is_told_and_the_others_run(files: ModelFiles) -
     assert found.as_json()["refused"] == [{"group": "spare", "reason": "no such device"}]
     with pytest.raises(BackendError, match="default group main cannot run: no such device"):
         compare(plan, open_predictor=refusing("main"), comparison_of=lambda info: None)
+
+
+@pytest.mark.parametrize("named", [("spare",), ("spare", "main")])
+def test_only_the_named_groups_run(files: ModelFiles, named: tuple[str, ...]) -> None:
+    """Without the default group the first one is what others are compared with."""
+    plan = Plan(files=files, groups=named, requests=2, concurrent=False)
+    found = compare(plan, open_predictor=FakeFactory(), comparison_of=lambda info: None)
+    assert {each.group for each in found.groups} == set(named)
+    assert found.default_group == ("main" if "main" in named else "spare")
+    alone = recommend(found, files.config).reason == "no other group ran"
+    assert alone == (len(named) == 1)
 
 
 @pytest.mark.parametrize(

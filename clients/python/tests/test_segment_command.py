@@ -102,7 +102,7 @@ def test_results_are_not_pictures(
     monkeypatch.chdir(photos(tmp_path, "a.jpg", "sub/b.jpg", "cutouts.png", "folder.jpg/c.jpg"))
     server = Server()
     assert server.segment(".", "-o", "cutouts") == 0
-    results = {"a.jpg.png", "sub/b.jpg.png", "cutouts.png.png", "folder.jpg/c.jpg.png"}
+    results = {"a.jpg.png", "sub/b.jpg.png", "cutouts.png", "folder.jpg/c.jpg.png"}
     assert found(tmp_path / "cutouts") == results
     assert server.segment(tmp_path, "-o", tmp_path / "sub" / ".." / "cutouts") == 0
     assert server.asked == 4

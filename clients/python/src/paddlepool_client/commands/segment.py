@@ -173,7 +173,7 @@ def _results(
     if target is None:
         results = {each: each.with_suffix(f".{options['output']}.{image}") for each in sources}
     elif len(sources) > 1 or target.is_dir() or args.target.endswith("/"):
-        results = {each: target / f"{each.name}.{image}" for each in sources}
+        results = {each: target / _named(each, image) for each in sources}
     else:
         results = {sources[0]: target}
     if len(set(results.values())) < len(sources):
@@ -182,6 +182,11 @@ def _results(
         if result.exists() and result.samefile(source):
             raise CommandError(f"{result} is the picture; the result must be another file")
     return results
+
+
+def _named(picture: Path, image: str) -> str:
+    """The name of its result, from the whole name, so that cat.jpg and cat.png have two."""
+    return picture.name if picture.suffix.lower() == f".{image}" else f"{picture.name}.{image}"
 
 
 def _directory(
@@ -198,12 +203,14 @@ def _directory(
     if not pictures:
         print(f"no pictures ({', '.join(sorted(SUFFIXES))}) in {directory}", file=sys.stderr)
         return 2
-    # The whole old name is kept so that cat.jpg and cat.png do not become one result.
     results = {
-        picture: output
-        / picture.relative_to(directory).with_name(f"{picture.name}.{options['format']}")
+        picture: (output / picture.relative_to(directory)).with_name(
+            _named(picture, options["format"])
+        )
         for picture in pictures
     }
+    if len(set(results.values())) < len(pictures):
+        raise CommandError("the results of two pictures would have one name")
     waiting = {picture: result for picture, result in results.items() if not result.exists()}
     with server_of(args, task=TASK, connect=connect) as url:
         _note(options | {k: v for k, v in routing(args).items() if k != "timeout_ms"}, output)
