@@ -132,11 +132,12 @@ def test_inference_and_texts_are_typed() -> None:
     models = schema["components"]["schemas"]
     for path in ("/v2/models/{model}/infer", "/v2/models/{model}/versions/{version}/infer"):
         operation = schema["paths"][path]["post"]
+        assert "Inference-Header-Content-Length" in [p["name"] for p in operation["parameters"]]
         body = operation["requestBody"]["content"]["application/json"]["schema"]
         assert body == {"$ref": "#/components/schemas/InferRequest"}
         reply = operation["responses"]["200"]["content"]
         assert reply["application/json"]["schema"] == {"$ref": "#/components/schemas/InferReply"}
-        assert "application/octet-stream" in reply
+        assert list(reply) == ["application/json", "application/octet-stream"]
     tensor = models["InferInput"]
     assert (tensor["required"], tensor["properties"]["shape"]["items"]) == (
         ["name", "datatype", "shape"],

@@ -45,12 +45,14 @@ def mask_of(client: httpx.Client, **query: str) -> np.ndarray:
 
 def test_the_hub_client_classifies_a_text(keyed_server: Server) -> None:
     hub = pytest.importorskip("huggingface_hub")
-    client = hub.InferenceClient(model=f"{keyed_server.url}/sentiment", token=KEY)
+    client = hub.InferenceClient(model=keyed_server.url, token=KEY)
     labels = client.text_classification(HAPPY)
     assert labels[0].label == "happy"
     assert len(labels) == 6
     assert sum(label.score for label in labels) == pytest.approx(1, abs=1e-5)
     assert len(client.text_classification(HAPPY, top_k=2)) == 2
+    with pytest.raises(hub.errors.HfHubHTTPError, match="candidate_labels"):
+        client.zero_shot_classification(HAPPY, ["开心", "难过"])
     with pytest.raises(hub.errors.HfHubHTTPError, match="visible"):
         client.text_classification(" ")
     with pytest.raises(hub.errors.HfHubHTTPError, match="API key"):
@@ -63,12 +65,13 @@ def test_the_hub_client_segments_a_picture(keyed_server: Server, client: httpx.C
     hub = pytest.importorskip("huggingface_hub")
     hugging = hub.InferenceClient(model=f"{keyed_server.url}/segment", token=KEY)
     soft, hard = mask_of(client), mask_of(client, threshold="0.5")
-    for given in (PHOTO.read_bytes(), PHOTO, str(PHOTO)):
-        [segment] = hugging.image_segmentation(given)
+    at_address = hub.InferenceClient(model=keyed_server.url, token=KEY)
+    for asked, given in ((hugging, PHOTO), (hugging, str(PHOTO)), (at_address, PHOTO.read_bytes())):
+        [segment] = asked.image_segmentation(given)
         assert segment.label == "foreground"
         assert 0.5 < segment.score <= 1
         assert np.array_equal(np.asarray(segment.mask), soft)
-    [segment] = hugging.image_segmentation(PHOTO, mask_threshold=0.5)
+    [segment] = at_address.image_segmentation(PHOTO, mask_threshold=0.5)
     assert np.array_equal(np.asarray(segment.mask), hard)
     with pytest.raises(hub.errors.HfHubHTTPError, match="in no picture format"):
         hugging.image_segmentation(b"no picture")

@@ -19,7 +19,7 @@ from app.api.v2.bodies import (
     written_size,
 )
 from app.api.v2.metadata import add_by_version
-from app.api.v2.schema import RAW, InferReply, request_body
+from app.api.v2.schema import RAW, InferReply, described_request
 from app.api.v2.tensors import BINARY_HEADER
 from app.contracts.errors import FileTooLarge, InvalidTensor
 from app.settings import Settings
@@ -28,7 +28,9 @@ from app.settings import Settings
 def router(settings: Settings) -> APIRouter:
     routes = APIRouter(tags=["v2"])
     refusals = documented(400, 404, 500, 503, 504, protocol=True)
-    reply = {"model": InferReply, "content": {"application/octet-stream": RAW}}
+    # JSON comes first: some generators of clients read no other.
+    content = {"application/json": {}, "application/octet-stream": RAW}
+    reply = {"model": InferReply, "content": content}
     add_by_version(
         routes,
         "/infer",
@@ -39,7 +41,7 @@ def router(settings: Settings) -> APIRouter:
         max_body_size=settings.infer_max_bytes,
         response_class=Response,
         responses={200: reply, **refusals},
-        openapi_extra={"requestBody": request_body()},
+        openapi_extra=described_request(),
     )
     return routes
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import models_json_schema
 
 from app.api.v2.documents import IGNORED, MAX_CLASSES, MAX_ID_CHARACTERS
-from app.api.v2.tensors import DATATYPES
+from app.api.v2.tensors import BINARY_HEADER, DATATYPES
 
 Datatype = Annotated[str, WithJsonSchema({"type": "string", "enum": list(DATATYPES)})]
 Shape = list[int]
@@ -97,14 +97,19 @@ RAW = {"schema": {"type": "string", "format": "binary"}}
 """A JSON document and the raw tensors that it declares."""
 
 
-def request_body() -> dict[str, Any]:
-    """The body of a request in OpenAPI."""
+def described_request() -> dict[str, Any]:
+    """The header and the body of a request in OpenAPI."""
     schemas, definitions = models_json_schema([(InferRequest, "validation")])
     [reference] = schemas.values()
-    return {
-        "required": True,
-        "content": {
-            "application/json": {"schema": reference | definitions},
-            "application/octet-stream": RAW,
-        },
+    content = {
+        "application/json": {"schema": reference | definitions},
+        "application/octet-stream": RAW,
     }
+    header = {
+        "name": BINARY_HEADER,
+        "in": "header",
+        "required": False,
+        "description": "Bytes of JSON before raw tensors; without it, the body is JSON.",
+        "schema": {"type": "integer", "minimum": 0},
+    }
+    return {"parameters": [header], "requestBody": {"required": True, "content": content}}
