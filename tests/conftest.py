@@ -1,13 +1,14 @@
 """Fixtures that several parts of the tests share."""
 
 import gc
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.ran import ran
 
 ROOT = Path(__file__).parents[1]
 PILLOW_PIXELS = 1024**3 // 4 // 3
@@ -48,12 +49,7 @@ def tiny_model_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository's root are weights that fit the program and give other results.
     """
     repository = tmp_path_factory.mktemp("tiny_model_repository")
-    subprocess.run(
-        [sys.executable, "-m", "tests.tiny_model", str(repository)],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-    )
+    ran([sys.executable, "-m", "tests.tiny_model", str(repository)])
     return repository
 
 

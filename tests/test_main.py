@@ -1,6 +1,5 @@
 """The composition root: what it refuses before anything starts, and what it connects."""
 
-import subprocess
 import sys
 import time
 from functools import partial
@@ -19,6 +18,7 @@ from app.pipelines.task import load_tasks, settings_class
 from app.resources import memory_limit
 from app.settings import Settings
 from tests.api.fakes import Client, FakeRegistry, make_settings
+from tests.ran import ran
 
 
 def write_model(repository: Path, name: str, text: str) -> None:
@@ -38,7 +38,7 @@ def test_grpc_without_its_extra_is_refused_before_anything_starts(
 def test_nothing_of_grpc_is_imported_without_its_port() -> None:
     """The server that most run is as light as before."""
     program = "import sys, app.main; sys.exit(any(n.split('.')[0] == 'grpc' for n in sys.modules))"
-    subprocess.run([sys.executable, "-c", program], check=True)
+    ran([sys.executable, "-c", program])
 
 
 class CountedSettings(settings_class(load_tasks(PIPELINES).values())):  # type: ignore[misc]

@@ -4,7 +4,6 @@ The task is tests/tasks/tagger, over a Paddle program in a predictor process of 
 here is what the product runs.
 """
 
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from app.pipelines import PIPELINES
 from app.pipelines.task import load_tasks, settings_class
 from app.settings import unknown_variables
 from tests.engine.fakes import PATIENCE
+from tests.ran import ran
 
 pytestmark = pytest.mark.paddle
 
@@ -38,12 +38,7 @@ ENVIRONMENT = {
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two models of the new task."""
     root = tmp_path_factory.mktemp("tagger_repository")
-    subprocess.run(
-        [sys.executable, "-m", "tests.tasks.tagger_models", str(root)],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-    )
+    ran([sys.executable, "-m", "tests.tasks.tagger_models", str(root)])
     return root
 
 

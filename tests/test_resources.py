@@ -1,13 +1,13 @@
 """What the machine, or the container, grants."""
 
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from app.resources import available_cores, available_memory, memory_limit
+from tests.ran import ran
 
 
 @pytest.mark.parametrize(
@@ -96,5 +96,5 @@ done.wait()
 def test_threads_share_one_heap(tmp_path: Path, before: str, one: bool) -> None:
     told = tmp_path / "heaps.xml"
     program = HEAPS.format(before=before)
-    subprocess.run([sys.executable, "-c", program, str(told)], check=True, timeout=60)
+    ran([sys.executable, "-c", program, str(told)])
     assert (told.read_text("ascii").count("<heap nr=") == 1) is one

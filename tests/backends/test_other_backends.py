@@ -3,7 +3,6 @@
 import os
 import pickle
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from app.observability.build_info import build_info
 from app.repository.config import InstanceGroup
 from app.repository.layout import ModelFiles, ModelRepository
 from tests.engine.fakes import PATIENCE
+from tests.ran import ran
 
 pytestmark = pytest.mark.paddle
 
@@ -201,14 +201,7 @@ def test_openvino_reports_nothing_and_keeps_no_identity(then: str, tmp_path: Pat
     )
     environment = {**os.environ, "HOME": str(tmp_path)}
     environment.pop("CI", None)  # where it is set, they report nothing anyway
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    done = ran([sys.executable, "-W", "ignore", "-c", code], env=environment)
     assert done.stdout.split() == ["[]"]
     assert not done.stderr
     assert not (tmp_path / "intel").exists()

@@ -5,14 +5,14 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.process import PATIENCE, ROOT, Server, running
+from tests.e2e.process import ROOT, Server, running
+from tests.ran import ran
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle, pytest.mark.slow]
 
@@ -119,17 +119,12 @@ class Desk:
             "python": [sys.executable, "-W", "ignore", "-c", text],
             "javascript": ["node", "--input-type=module", "-e", text],
         }
-        done = subprocess.run(
+        done = ran(
             programs.get(language, ["bash", "-c", FAST_SHELL + text]),
             cwd=self.root,
             env=os.environ
             | {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
         )
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         assert "Assertion failed" not in done.stderr, text
         return done.stdout + done.stderr
 

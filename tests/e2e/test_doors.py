@@ -3,7 +3,6 @@
 import io
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from PIL import Image
 
 from tests.e2e.conftest import KEY
 from tests.e2e.process import ROOT, Server
+from tests.ran import ran
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
@@ -105,10 +105,7 @@ def test_the_removebg_client(keyed_server: Server, client: httpx.Client, tmp_pat
         pytest.skip("SKIPPED THE CLIENT OF REMOVE.BG: `make .venv-doors/.installed` installs it")
     photo = shutil.copy(PHOTO, tmp_path / "photo.jpg")
     command = [PYTHON, "-c", REMOVEBG, f"{keyed_server.url}/v1.0/removebg", KEY, photo, tmp_path]
-    done = subprocess.run(
-        [str(each) for each in command], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    done = ran([str(each) for each in command])
     assert done.stdout.split("\n")[:2] == ["400 invalid_image_url", "403 auth_failed"]
     expected = mask_of(client, output="cutout")
     assert np.array_equal(opened((tmp_path / "64.png").read_bytes()), expected)
@@ -130,7 +127,4 @@ def test_the_lines_of_the_page_run_as_they_stand(keyed_server: Server) -> None:
         command = line.replace("http://localhost:8000", keyed_server.url).replace("KEY", KEY)
         command = re.sub(r"\bcurl\b", f"curl -f -H 'X-Api-Key: {KEY}'", command)
         command = re.sub(r"-o \S+", "-o /dev/null", command)
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, timeout=120
-        )
-        assert done.returncode == 0, (command, done.stderr)
+        ran(["bash", "-o", "pipefail", "-c", command])

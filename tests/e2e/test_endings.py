@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from app.server.system_limits import OWN_DESCRIPTORS
-from tests.e2e.process import ROOT, Server, read_all, running, status_of
+from tests.e2e.process import Server, read_all, running, status_of
+from tests.ran import ran
 
 pytestmark = pytest.mark.e2e
 
@@ -32,14 +33,10 @@ def start(tmp_path: Path, kind: int, limit: int) -> subprocess.CompletedProcess[
     """A server on an empty repository under a limit of the system that ends its start."""
     (tmp_path / "models").mkdir()
     command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--model-repository"]
-    return subprocess.run(
+    return ran(
         [*command, str(tmp_path / "models")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
         preexec_fn=lambda: resource.setrlimit(kind, (limit, limit)),
+        check=False,
     )
 
 
@@ -70,9 +67,7 @@ def test_limits_without_room_for_children_end_the_start(
 
 def test_a_missing_repository_is_answered_by_the_commands_that_make_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--model-repository", "a b"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = ran(command, cwd=tmp_path, check=False)
     assert done.returncode == 3
     [line] = done.stderr.splitlines()
     assert line.endswith(

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ import httpx
 import pytest
 
 from tests.e2e.process import PATIENCE, ROOT, Server, running, wait_until
+from tests.ran import ran
 
 pytestmark = pytest.mark.e2e
 
@@ -230,14 +230,7 @@ def refusal(directory: Path, **settings: str) -> str:
     environment |= {f"PADDLEPOOL_{name.upper()}": value for name, value in settings.items()}
     environment.setdefault("PADDLEPOOL_MODEL_REPOSITORY", str(directory))
     environment.setdefault("PADDLEPOOL_PORT", "0")
-    done = subprocess.run(
-        [sys.executable, "-m", "app.cli", "serve"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = ran([sys.executable, "-m", "app.cli", "serve"], env=environment, check=False)
     assert done.returncode == 3, done.stderr
     [line] = done.stderr.splitlines()
     return line

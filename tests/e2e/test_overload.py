@@ -4,13 +4,13 @@ import contextlib
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.process import read_reply, running, status_of
+from tests.ran import ran
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
@@ -32,7 +32,7 @@ def test_goodput_survives_three_times_the_load(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "loadtest/overload.py", "--seconds", "4", "--rounds", "1"]
     command += ["--repository", str(repository), "--json", str(report)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = ran(command, timeout=300, check=False)
     assert report.exists(), done.stdout + done.stderr
     found = json.loads(report.read_text("utf-8"))
     assert len(found) == 2

@@ -2,14 +2,14 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.codecs.pictures import encoded, photo
-from tests.e2e.process import PATIENCE, ROOT, Server
+from tests.e2e.process import ROOT, Server
+from tests.ran import ran
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 PAGE = (ROOT / "docs" / "protocol.md").read_text("utf-8")
@@ -22,16 +22,12 @@ def blocks(language: str) -> list[str]:
 
 def run(command: list[str], server: Server, *, cwd: Path | None = None) -> str:
     grpc = server.wait_logged(event="listening for gRPC")["address"]
-    done = subprocess.run(
+    done = ran(
         [
             part.replace(ADDRESS, f"127.0.0.1:{server.port}").replace(GRPC_ADDRESS, grpc)
             for part in command
         ],
         cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
         env={"KEY": "admin", "PATH": "/usr/bin:/bin"},
     )
     return done.stdout

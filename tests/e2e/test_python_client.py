@@ -2,7 +2,6 @@
 
 import io
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from PIL import Image
 from paddlepool_client import Client
 from tests.e2e.conftest import KEY
 from tests.e2e.process import ROOT, Server
+from tests.ran import ran
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
@@ -48,12 +48,4 @@ def test_the_examples_of_the_readme_run(keyed_server: Server, example: str, tmp_
     program = example.replace('Client("http://127.0.0.1:8000")', here)
     assert program.count(here) == 1
     (tmp_path / "docs").symlink_to(ROOT / "docs")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    ran([sys.executable, "-W", "error", "-c", program], cwd=tmp_path)

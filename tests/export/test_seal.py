@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from app.repository.config import InstanceGroup
 from app.repository.layout import ModelRepository
 from app.repository.manifest import read_manifest
 from tests.e2e.process import running
+from tests.ran import ran
 
 ROOT = Path(__file__).parents[2]
 MODELS = (
@@ -37,12 +37,7 @@ pytestmark = pytest.mark.paddle
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of unsealed models, with Paddle's own results beside it; read-only."""
     root = tmp_path_factory.mktemp("foreign")
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.export.foreign_models", str(root)],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-    )
+    ran([sys.executable, "-W", "ignore", "-m", "tests.export.foreign_models", str(root)])
     return root
 
 

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import ssl
-import subprocess
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from harness import HOST, ROOT
 from under_ray import PYTHON as RAY
 
 from app.settings import Settings
+from tests.ran import ran
 
 PATIENCE = 20.0
 HAPROXY = shutil.which("haproxy")
@@ -61,9 +61,7 @@ def test_a_draining_replica_is_left_before_it_stops_answering() -> None:
 def test_haproxy_accepts_it(tmp_path: Path) -> None:
     file = tmp_path / "haproxy.cfg"
     file.write_text(local_configuration([1, 2], port=3, status_port=4), "utf-8")
-    done = subprocess.run(
-        [str(HAPROXY), "-c", "-f", file], capture_output=True, text=True, timeout=30
-    )
+    done = ran([str(HAPROXY), "-c", "-f", file], check=False)
     assert (done.returncode, "warning" in done.stderr.lower()) == (0, False), done.stderr
 
 
@@ -133,7 +131,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     key, certificate = directory / "key", directory / "certificate"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=here"
     options = ("-addext", f"subjectAltName=IP:{HOST}", "-keyout", key, "-out", certificate)
-    subprocess.run([*command.split(), *options], check=True, capture_output=True)
+    ran([*command.split(), *options])
     both = directory / "tls.pem"
     both.write_text(certificate.read_text() + key.read_text())
     with started(directory, environment={"PADDLEPOOL_TLS_CERTIFICATE": str(both)}) as running:
@@ -239,10 +237,7 @@ OF_ONE = (
 def test_nothing_is_lost_while_replicas_are_killed(where: str) -> None:
     """Two replicas, a kill every ten seconds, every answer compared with the calm one."""
     options = (where, "--replicas", "2", "--seconds", "15", "--only", "chaos")
-    done = subprocess.run(
-        [sys.executable, ROOT / "loadtest" / "replicas.py", *options],
-        capture_output=True,
-        text=True,
-        timeout=400,
+    done = ran(
+        [sys.executable, ROOT / "loadtest" / "replicas.py", *options], timeout=400, check=False
     )
     assert (done.returncode, "0 wrong" in done.stdout) == (0, True), done.stdout + done.stderr

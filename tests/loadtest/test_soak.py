@@ -1,6 +1,5 @@
 """What soak.py calls a loss with a cause, and growth; and a run of some seconds."""
 
-import subprocess
 import sys
 
 import pytest
@@ -8,6 +7,8 @@ from harness import ROOT, Reply
 from soak import cause
 from soak_traffic import Asked, Lost, same_answer
 from soak_watch import CODEC, PREDICTOR, Kill, Watched
+
+from tests.ran import ran
 
 PICTURE, TEXT = Asked("picture", b"", picture=True), Asked("text", b"")
 
@@ -69,12 +70,7 @@ def test_an_answer_may_differ_in_last_digits_and_in_nothing_else() -> None:
 def test_some_seconds_of_it() -> None:
     """Kills and a reload in 20 s: every answer right but for what was in a killed process."""
     options = ("--minutes", "0.34", "--kill-every", "5", "--reload-every", "8")
-    done = subprocess.run(
-        [sys.executable, ROOT / "loadtest" / "soak.py", *options],
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    done = ran([sys.executable, ROOT / "loadtest" / "soak.py", *options], timeout=400, check=False)
     said = done.stdout + done.stderr
     assert "\n0 wrong answers\n" in said, said
     assert "\n0 requests lost without a cause\n" in said, said

@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import pytest
 
 from app.observability.log import WAITING_LINES, BackgroundHandler, JsonLines
 from tests.engine.fakes import PATIENCE
+from tests.ran import ran
 
 
 class Gated(logging.StreamHandler[io.StringIO]):
@@ -69,9 +69,7 @@ configure("info")
 for number in range(1000):
     logging.info("line %d", number)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = ran([sys.executable, "-c", program])
     events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
     assert events == [f"line {number}" for number in range(1000)]
 

@@ -1,6 +1,5 @@
 """Declarations of tasks: loading them, their settings in one model, their pipelines."""
 
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +14,7 @@ from app.contracts.ports import Pipeline, ServedModelInfo
 from app.pipelines import PIPELINES
 from app.pipelines.task import build_pipeline, load_tasks, settings_class
 from app.workers import Workers
+from tests.ran import ran
 
 TASK = load_tasks(PIPELINES)["segment"]
 TOY = replace(TASK, build=lambda info, workers: cast(Any, f"pipeline of {info.name}"))
@@ -60,7 +60,5 @@ import sys
 import app.pipelines.segment.stages
 print(sorted({"pydantic", "fastapi", "app.settings", "paddle"} & set(sys.modules)))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = ran([sys.executable, "-c", program])
     assert done.stdout.strip() == "[]"

@@ -1,6 +1,5 @@
 """The protocol's descriptors, and messages as bytes."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,13 +9,13 @@ from hypothesis import strategies as st
 
 from app.api.errors import HTTP_CODES, STATUS
 from app.contracts.errors import FileTooLarge, InvalidTensor
-from tests.e2e.process import ROOT
 
 pytest.importorskip("grpc")
 
 from app.rpc.messages import SERVICE, Messages, descriptor_set
 from app.rpc.status import CODES
 from app.rpc.wire import MAX_PARTS, divide, joined, together
+from tests.ran import ran
 
 MESSAGES = Messages()
 HEAD = 1_000
@@ -26,7 +25,7 @@ def test_the_descriptors_are_those_of_the_proto(tmp_path: Path) -> None:
     """The proto's first lines have the command that makes them anew."""
     pytest.importorskip("grpc_tools")
     out = tmp_path / "made.binpb"
-    subprocess.run(
+    ran(
         [
             sys.executable,
             "-m",
@@ -34,9 +33,7 @@ def test_the_descriptors_are_those_of_the_proto(tmp_path: Path) -> None:
             "-Iapp/rpc",
             f"-o{out}",
             "open_inference.proto",
-        ],
-        cwd=ROOT,
-        check=True,
+        ]
     )
     assert out.read_bytes() == descriptor_set()
 

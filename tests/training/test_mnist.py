@@ -4,12 +4,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.ran import ran
 
 pytestmark = [pytest.mark.paddle, pytest.mark.nightly]
 ROOT = Path(__file__).parents[2]
@@ -45,15 +46,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def shell(text: str, project: Path) -> str:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", text],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
+    done = ran(
+        ["bash", "-e", "-o", "pipefail", "-c", text], cwd=project, env=environment, timeout=600
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 

@@ -1,0 +1,20 @@
+"""Programs that run beside a test and end by themselves."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def ran(
+    command: Sequence[object], *, check: bool = True, timeout: float = 120, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """A program that was started in the checkout and has ended, with 0 unless `check` is False."""
+    words, cwd = [str(each) for each in command], options.pop("cwd", ROOT)
+    done = subprocess.run(
+        words, capture_output=True, text=True, cwd=cwd, timeout=timeout, check=False, **options
+    )
+    assert not (check and done.returncode), f"{done.stdout}\n{done.stderr}"
+    return done
