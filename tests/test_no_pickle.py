@@ -70,10 +70,7 @@ def dangers(source: str) -> Iterator[str]:
 
 
 def test_nothing_in_the_package_can_unpickle() -> None:
-    """No pickle module, no paddle.load, no torch.load, no numpy.load that would allow pickles.
-
-    One function calls `paddle.jit.load`, and refuses a file that it would unpickle.
-    """
+    """One function calls `paddle.jit.load`, and refuses a file that it would unpickle."""
     found = {
         f"{path.relative_to(ROOT)}: {each.partition(': ')[2]}"
         for path in SOURCES

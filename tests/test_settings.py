@@ -24,10 +24,7 @@ def refused(**values: object) -> str:
 
 
 def test_every_setting_is_documented_with_its_default_and_sentence() -> None:
-    """docs/configuration.md has one row for each field: variable, default, description.
-
-    First the server's, then those of each task.
-    """
+    """One row in docs/configuration.md for each field, first the server's, then the tasks'."""
     fields = dict(Settings.model_fields)
     for task in TASKS.values():
         assert task.settings is not None

@@ -28,10 +28,7 @@ def model(
 
 
 def brightness_matte(side: int) -> onnx.ModelProto:
-    """A matting network of ISNet's shape: one picture of `side`, and a coarse mask before the mask.
-
-    What is brighter than the middle is foreground, so that its masks can be foretold.
-    """
+    """A matting network of ISNet's shape: what is brighter than the middle is foreground."""
     constants = {
         "sum.weight": np.full((1, 3, 1, 1), 40.0, np.float32),
         "inverse.weight": np.full((1, 3, 1, 1), -40.0, np.float32),

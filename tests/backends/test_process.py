@@ -113,8 +113,7 @@ def test_a_dead_process_is_noticed_when_a_batch_is_sent(predictor: ProcessPredic
 def test_the_end_of_a_run_is_named(
     predictor: ProcessPredictor, value: float, timeout: float, raised: type[Exception], reason: str
 ) -> None:
-    """A native crash, a stop (nothing in it will ever answer) and a hang, which is killed. The
-    predictor knows that it is dead, long before the timeout where it need not wait for it."""
+    """A native crash, a stop (nothing in it will ever answer) and a hang, which is killed."""
     began = time.monotonic()
     with pytest.raises(raised):
         predictor.run(row(value), timeout=timeout)
@@ -124,8 +123,7 @@ def test_the_end_of_a_run_is_named(
 
 
 def test_a_refusal_leaves_the_process_alive(capfd: pytest.CaptureFixture[str]) -> None:
-    """The next run is served by the same process. The framework's text, which may quote what a
-    client sent, is neither in the error nor in the log, which has one line on it."""
+    """The framework's text, which may quote a client, is neither in the error nor in the log."""
     with contextlib.closing(ProcessBackend(BACKENDS)(spec())) as predictor:
         with pytest.raises(RunRefused) as refused:
             predictor.run(row(REFUSE), timeout=PATIENCE)
@@ -154,16 +152,14 @@ def test_a_refusal_leaves_the_process_alive(capfd: pytest.CaptureFixture[str]) -
 def test_what_cannot_be_opened_says_why(
     changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """An unknown backend or option is a ConfigError, a model that does not load a BackendError; a
-    process that dies may have died of something that passes."""
+    """A process that dies may have died of something that passes: no refusal."""
     with pytest.raises(error, match=message):
         ProcessBackend(BACKENDS)(spec(**changes))
 
 
 @pytest.mark.parametrize("suspension", [None, Suspension()], ids=["in a hurry", "gently"])
 def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
-    """In a hurry, only what follows it does: a lost predictor must be replaced soon. Then every
-    thread gives way, because liveness must answer while predictors use every core."""
+    """A lost predictor must be replaced soon; what runs then gives way to liveness."""
     mine = os.getpriority(os.PRIO_PROCESS, 0)
     backends = {"fake": "tests.backends.targets:open_priorities"}
     predictor = ProcessBackend(backends)(spec(), suspension=suspension)
@@ -256,8 +252,7 @@ GUILTY = {
 def test_a_predictor_that_turns_hostile_costs_its_request(
     tmp_path: Path, observer: RecordingObserver, wrong: str
 ) -> None:
-    """Nobody is answered with messages that are none or outputs that the model does not have. The
-    request gets an error of the server's, and the process is replaced."""
+    """The request gets an error of the server's, and the process is replaced."""
     with (
         serving_double(tmp_path, observer, HOSTILE, count=1, width=3) as registry,
         registry.lease("double") as model,

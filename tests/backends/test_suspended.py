@@ -87,8 +87,7 @@ def test_nothing_is_opened_after_the_end(suspension: Suspension) -> None:
 
 
 def test_a_stopped_process_ends_with_its_parent() -> None:
-    """It reads nothing while it is stopped: the kernel ends it. The thread that opened it has gone
-    before, as the threads have that open a successor."""
+    """It reads nothing while it is stopped: the kernel ends it."""
     program = """
         import os, signal, sys, threading
         from app.backends.process import ProcessBackend

@@ -104,8 +104,7 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def served(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the models of the repository, for the pages: no module finds started what
-    another one has started."""
+    """A server with every model for the pages of one module."""
     with running(ROOT / "model_repo", tmp_path_factory.mktemp("served")) as server:
         server.wait_loaded()
         yield server

@@ -95,8 +95,7 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
 
 @pytest.mark.paddle
 def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
-    """Jobs that are queued when the drain begins are run, all of them: of one instance and eight
-    clients with four batches each, most wait at any time."""
+    """Jobs that are queued when the drain begins are run, all of them."""
     with running(ROOT / "model_repo", tmp_path, settings={"prove_groups": "off"}) as server:
         server.wait_loaded()
         text = "妈妈说想和我聊天，她一定是有难过的事了。我要上课，所以我好难过。"

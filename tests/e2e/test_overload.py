@@ -19,9 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.nightly
 def test_goodput_survives_three_times_the_load(tmp_path: Path) -> None:
-    """Both models, real requests: nothing but 200 and 503, and refusals that come at once. How
-    much exactly is left a busy machine cannot tell: `loadtest/overload.py` measures it. Queues are
-    short here, so that they are full within seconds."""
+    """How much is left a busy machine cannot tell; short queues are full within seconds."""
     repository = shutil.copytree(ROOT / "model_repo", tmp_path / "models")
     for name, jobs in (("u2netp", 4), ("emotion", 12)):
         config = repository / name / "config.toml"
@@ -52,8 +50,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def test_unfinished_bodies_share_their_memory(tiny_model_repository: Path, tmp_path: Path) -> None:
-    """Of twelve that send 40 of 48 MiB and stop, those that fit are kept; the others get 503 and a
-    time to come back, and a small request is answered beside them."""
+    """Of twelve that send 40 of 48 MiB and stop, those that fit are kept, the others get 503."""
     head = (
         b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: localhost\r\n"
         b"Content-Length: %d\r\n\r\n" % (BODY_BYTES + 8 * MIB)

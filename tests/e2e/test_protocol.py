@@ -82,8 +82,7 @@ def test_head_is_get_without_its_body(server: Server) -> None:
 
 @pytest.mark.parametrize("drip", [b"", b"\r\n"], ids=["once", "again and again"])
 def test_an_empty_line_keeps_no_connection_open(strict_server: Server, drip: bytes) -> None:
-    """The parser passes over it without a word, and behind a reply it ended the time between two
-    requests."""
+    """The parser passes over it without a word; it must not end the time between two requests."""
     with strict_server.connect() as connection:
         connection.sendall(LIVE)
         assert status_of(read_reply(connection)) == 200

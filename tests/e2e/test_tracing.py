@@ -92,8 +92,7 @@ def over_grpc(server: Server) -> None:
 def test_a_collector_gets_every_request(
     repository: Path, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the last ones before the end; with the stages that Server-Timing names, over HTTP and
-    gRPC; what is broken in a header is nowhere."""
+    """Also the last ones before the end; what is broken in a header is nowhere."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_SERVICE_NAME", "emotions")
     settings = {"tracing": True, "grpc_port": 0}

@@ -34,8 +34,7 @@ def candidate(
 
 
 def test_of_equals_the_one_that_answers_sooner() -> None:
-    """Two threads on one request do as much a second as two processes, and one waits half as long;
-    a tenth is no reason to take more memory."""
+    """Two threads do as much a second as two processes, and one request waits half as long."""
     several = [
         candidate("processes", 2.7, 228, seconds=0.12),
         candidate("threads", 2.65, 229, seconds=0.065),

@@ -147,8 +147,7 @@ def test_pull_goes_on_where_it_may(
 def test_the_full_network_is_imported_under_its_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """U²-Net of 44 million random weights from an ONNX file, as both models that have it: what is
-    published gives what ONNX Runtime gives, and the server's task reads its configuration."""
+    """44 million random weights, as both models that have them: what ONNX Runtime gives."""
     pytest.importorskip("onnxruntime", reason="the check against ONNX Runtime would not run")
     path = tmp_path / "u2net.onnx"
     write_u2netp(path, random_arrays(batch_norm=True, stages=U2NET), stages=U2NET)

@@ -84,8 +84,7 @@ def test_groups_are_proven_only_some_time_after_the_start(live: Live, build: Bui
 
 
 def test_nothing_is_tried_for_a_while_after_an_unforeseen_failure(live: Live, build: Build) -> None:
-    """However many requests are answered meanwhile: a system that has no process to give may be
-    short of them for long."""
+    """A system that has no process to give may be short of them for long."""
     live.beside.refuse = OSError(errno.EAGAIN, "Resource temporarily unavailable")
     background = build(start_seconds=1e9)
     answer(background, live.served)

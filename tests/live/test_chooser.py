@@ -130,8 +130,7 @@ def bench(tmp_path: Path, live: Live) -> Iterator[Bench]:
 def test_the_fastest_candidate_takes_the_place_of_the_first(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With its processes; the one before is stopped, and still there for who names it. One line of
-    the log says it all."""
+    """The one before is stopped, and still there for who names it."""
     bench.load(group("slow", seconds=2.0) + FAST + group("better", seconds=0.8))
     assert bench.served().choice.by == "start"
     assert bench.ask() == "first"
@@ -322,8 +321,7 @@ def test_what_stays_undecided_is_left_at_last(bench: Bench) -> None:
 
 
 def test_no_more_is_opened_than_fits_beside(bench: Bench) -> None:
-    """The first group's processes hold 1 MiB each; a race takes as many of each side as there is
-    room for, and none where the system would have to end something."""
+    """The first group's processes hold 1 MiB each; none is opened at the system's cost."""
     bench.load(FAST)
     bench.free_bytes = int(3.9 * (1 << 20))  # of two processes and a quarter on top: 2.5 MiB
     bench.chooser().choose_one()

@@ -72,10 +72,7 @@ def test_padding_is_ignored() -> None:
 
 
 def test_the_exported_form_is_the_same_function_of_the_same_parameters(tmp_path: Path) -> None:
-    """Equal logits with padding or without, and nothing is lost that the dynamic graph needs.
-
-    Stored as float16 because it reads some layers' weights itself.
-    """
+    """Stored as float16, because it reads some layers' weights itself."""
     bert = read_bert_directory(TINY)
     dynamic, static = (build("bert", bert.options, static=form) for form in (False, True))
     assert type(dynamic) is not type(static)

@@ -129,8 +129,7 @@ def test_stages_and_padding_are_counted_by_predictor(metrics: Metrics) -> None:
 
 
 def test_counters_of_alerts_exist_before_their_first_event(metrics: Metrics) -> None:
-    """So that a rate is zero and not absent, for every declared reason and outcome. Any other
-    family has no series before its first event."""
+    """So that a rate is zero and not absent; other families have no series yet."""
     restarts = {("u2netp", group, reason): 0.0 for group in GROUPS for reason in Restart}
     assert told(metrics, "paddlepool_predictor_restarts_total") == restarts
     rejected = {(model, reason): 0.0 for model in ("u2netp", UNKNOWN) for reason in Rejection}

@@ -95,8 +95,7 @@ def test_the_smallest_pictures_can_be_blurred(size: tuple[int, int]) -> None:
 
 
 def test_a_shadow_falls_right_and_down_and_fades() -> None:
-    """Its middle lies 1.5 and 3 percent of the subject's longer side off; its sum is the subject's,
-    times its opacity."""
+    """Its middle lies 1.5 and 3 percent of the subject's longer side off."""
     alpha = np.zeros((400, 400), np.uint8)
     alpha[100:300, 150:250] = 255
     place = Area(100, 150, 200, 100)

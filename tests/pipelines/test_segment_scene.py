@@ -117,8 +117,7 @@ def test_a_moved_subject_on_its_own_blurred_background(server: Server) -> None:
 
 
 def test_a_shadow_lies_under_the_subject_and_over_the_ground(server: Server) -> None:
-    """The subject's own pixels stay; the shadow darkens a ground, and is translucent black in a
-    cut-out, as strong as asked for."""
+    """It darkens a ground, and is translucent black in a cut-out, as strong as asked for."""
     plain = pixels_of(asked(server, output="composite"))
     dark = pixels_of(asked(server, output="composite", shadow="drop"))
     assert np.array_equal(plain[100:180, 120:160], dark[100:180, 120:160])
@@ -224,8 +223,7 @@ def test_margins_cannot_make_more_than_a_picture_may_have(server: Server) -> Non
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_fifty_megapixels_before_fifty_megapixels(server: Server) -> None:
-    """The largest picture before the largest background, scaled, with a shadow, blurred: no
-    process is lost."""
+    """The largest picture before the largest background: no process is lost."""
     body = pictures.encoded(pictures.photo(1000, 500).resize((10_000, 5_000)), "JPEG", quality=60)
     turned = pictures.photo(500, 1000).resize((5_000, 10_000))
     background = pictures.encoded(turned, "JPEG", quality=60)

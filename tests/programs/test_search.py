@@ -18,10 +18,7 @@ def samples() -> list[dict[str, np.ndarray]]:
 
 
 def ranges_of(network: onnx.ModelProto) -> Ranges:
-    """Of every input of a layer, by the values themselves.
-
-    In seven bits: products of eight-bit numbers saturate on a processor without VNNI.
-    """
+    """In seven bits: products of eight-bit numbers saturate on a processor without VNNI."""
     onnxruntime = pytest.importorskip("onnxruntime")
     readers = {n.input[0]: n.name for n in network.graph.node if n.name in LAYERS}
     watched = onnx.ModelProto.FromString(network.SerializeToString())

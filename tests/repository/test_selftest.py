@@ -187,8 +187,7 @@ def rounded_to_bfloat16(mask: Array) -> Array:
 
 
 def test_a_lower_precision_is_judged_by_its_quality() -> None:
-    """One pixel at an edge may be far off: on average and as a mask nothing is lost. By the largest
-    difference the same output is refused."""
+    """One pixel at an edge may be far off: on average and as a mask nothing is lost."""
     near = rounded_to_bfloat16(DISC * np.float32(0.997))
     near[0, 0, 2, 8] -= np.float32(0.109)
     test = judged({"mean_difference": 0.015, "agreement": 0.95})

@@ -478,8 +478,7 @@ def test_what_is_kept_open_without_a_key_leaves_room_for_work(
 
 
 def test_an_idle_stream_ends(registry: ModelRegistry) -> None:
-    """One message at a time fits into the memory, so there is one stream; the next is refused
-    until then."""
+    """One message at a time fits, so there is one stream; the next is refused until then."""
     sizes = {"infer_max_bytes": 1_000_000, "body_memory_bytes": 1_000_000}
     with (
         opened(registry, **sizes, receive_timeout_seconds=1.0) as client,

@@ -36,11 +36,7 @@ def prepared(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_step_to_a_saved_classifier(
     prepared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From corpora to a folder that transformers loads and that tells the classes apart.
-
-    On the way a wider teacher tells the student what every text feels like, pre-training is
-    resumed where it ended, and its cooldown leaves it resumable.
-    """
+    """A wider teacher, a resumed run and its cooldown on the way to a folder for transformers."""
     out = prepared
     evaluation = {key(post(n, n % 6)) for n in range(12)}
     for name in ("train.jsonl", "dev.jsonl", "auxiliary.jsonl"):

@@ -86,10 +86,7 @@ def test_run_leaves_checkpoint_weights_metrics_and_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The command trains, exports the best weights, and a second call finds nothing left to do.
-
-    The evaluation command then prints the same figures for the exported file.
-    """
+    """A second call finds nothing left to do; the evaluation prints the same figures."""
     out = tmp_path / "run"
     line = f"train --data {folder} --out {out} --phases 64x4x4 --calibrate 2 --fp32 --device cpu"
     monkeypatch.setattr("sys.argv", line.split())

@@ -15,8 +15,7 @@ def client_of(registry: FakeRegistry) -> Client:
 
 
 def test_readiness_needs_every_model() -> None:
-    """One that is broken or whose predictors are down is enough for 503 with Retry-After. Liveness
-    does not depend on models."""
+    """503 with Retry-After for one that is broken or down; liveness does not depend on models."""
     assert client_of(FakeRegistry()).get("/v2/health/ready").status_code == 200
     down = client_of(FakeRegistry(models=[FakeModel(is_ready=False)]))
     assert down.get("/v2/models/m1/ready").status_code == 503
