@@ -55,11 +55,11 @@ class PredictRequest(BaseModel):
         False, description="Cut a text that the model cannot read whole; refuse it otherwise."
     )
     truncation_direction: Annotated[
-        Literal["Left", "Right"],
+        Literal["Left", "Right"] | None,
         # Small letters are taken, too; generators make one name of both.
         BeforeValidator(lambda word: {"left": "Left", "right": "Right"}.get(str(word), word)),
     ] = Field("Right", description="`Left` is refused with truncate.")
-    raw_scores: bool = Field(False, description="Refused if true: scores are probabilities.")
+    raw_scores: bool | None = Field(False, description="Refused if true: scores are probabilities.")
 
 
 class Prediction(BaseModel):

@@ -13,7 +13,8 @@ LABELS = [{"score": 0.75, "label": "happy"}, {"score": 0.25, "label": "sad"}]
 
 def test_a_text_and_a_batch(doors: Doors) -> None:
     assert doors.post(PATH, json={"inputs": "好"}).json() == LABELS
-    assert doors.post(PATH, json={"inputs": ["好"]}).json() == LABELS
+    nulls = {"truncate": None, "truncation_direction": None, "raw_scores": None}
+    assert doors.post(PATH, json={"inputs": ["好"]} | nulls).json() == LABELS
     assert doors.post(PATH, json={"inputs": [["好"], ["坏"]]}).json() == [LABELS, LABELS]
     one, several = WholeTexts(["好"]), WholeTexts(["好", "坏"])
     assert doors.plane.payloads == [one, one, several]

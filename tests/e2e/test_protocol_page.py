@@ -37,10 +37,11 @@ def test_every_curl_command_answers(protocol_server: Server) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     commands = [block for block in blocks("sh") if block.startswith("curl")]
-    assert len(commands) == 2
-    infer, control = (run(["bash", "-ec", block], protocol_server) for block in commands)
+    assert len(commands) == 3
+    infer, picture, control = (run(["bash", "-ec", block], protocol_server) for block in commands)
     assert '"id":"seven"' in infer
     assert '"name":"logits"' in infer
+    assert '"content_type":"base64"},"data":["iVBORw0KGgo' in picture
     assert '"READY"' in control
     assert '"error"' not in infer + control
 

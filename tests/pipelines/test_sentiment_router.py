@@ -49,7 +49,8 @@ FLAT = [
     ("body", "texts", "expected"),
     [
         ({"text": "好"}, ["好"], FLAT),
-        ({"inputs": "好"}, ["好"], FLAT),
+        ({"inputs": "好", "text": None, "parameters": None}, ["好"], FLAT),
+        ({"inputs": "好", "parameters": {"tokens": None, "truncated": None}}, ["好"], FLAT),
         ({"inputs": ["好"]}, ["好"], [FLAT]),
         ({"inputs": ["好", "坏"]}, ["好", "坏"], [FLAT, FLAT]),
         ({"inputs": "好", "parameters": {"top_k": 1}}, ["好"], FLAT[:1]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from app.api.v2.tensors import BASE64, NO_SHARED_MEMORY, as_object, parameters_of, read_inputs
@@ -18,7 +19,8 @@ PARAMETERS = ("predictor", "priority", "timeout", "binary_data_output", "content
 OUTPUT_PARAMETERS = ("binary_data", "classification", "content_type")
 IGNORED = "ignored_parameters"
 """The reply's parameter that names those of the request which are unknown here."""
-MAX_IGNORED_CHARACTERS = 1_024
+MAX_IGNORED = 64
+"""Names that a reply repeats, and characters of each."""
 MAX_ID_CHARACTERS = 256
 MAX_CLASSES = 1_000
 SIMPLE = (str, int, float, bool)
@@ -175,10 +177,14 @@ def _form(
         labels=expected.labels,
         batched=expected.batched,
         options=_options(parameters, expected.options or ()),
-        ignored=", ".join(sorted(set(parameters) - set(expected.parameters)))[
-            :MAX_IGNORED_CHARACTERS
-        ],
+        ignored=_ignored(parameters, expected),
     )
+
+
+def _ignored(parameters: Mapping[str, Any], expected: Expected) -> str:
+    known = expected.parameters
+    unknown = islice((name for name in parameters if name not in known), MAX_IGNORED)
+    return ", ".join(sorted(name[:MAX_IGNORED] for name in unknown))
 
 
 def _check_output_parameters(own: Mapping[str, Any], number: int) -> None:

@@ -41,8 +41,8 @@ class SentimentParameters(_Strict):
     top_k: int | None = Field(
         default=None, ge=1, le=MAX_TOP_K, description="At most this many labels a text, best first."
     )
-    tokens: bool = Field(default=False, description="Tell how many tokens the model read.")
-    truncated: bool = Field(default=False, description="Tell whether the model read it all.")
+    tokens: bool | None = Field(default=False, description="Tell how many tokens the model read.")
+    truncated: bool | None = Field(default=False, description="Tell whether the model read it all.")
     model: str | None = Field(default=None, max_length=64)
     predictor: str | None = Field(default=None, max_length=32)
     timeout_ms: int | None = Field(default=None, ge=1)
@@ -59,7 +59,7 @@ class SentimentRequest(_Strict):
 
     text: Text | None = None
     inputs: Text | Texts | None = None
-    parameters: SentimentParameters = SentimentParameters()
+    parameters: SentimentParameters | None = None
 
 
 class LabelScore(BaseModel):
@@ -139,7 +139,7 @@ async def classify_sentiment(
     routing: RoutingDep,
 ) -> Response:
     """Classifies `text` or `inputs`. A string gets one list of labels, a list one per input."""
-    asked = body.parameters
+    asked = body.parameters or SentimentParameters()
     texts, single = _texts(body)
     answer = await classify(services, texts, _in_one_place(routing, asked))
     results: tuple[TextScores, ...] = answer.value

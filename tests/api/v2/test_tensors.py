@@ -26,7 +26,7 @@ from app.api.v2.bodies import (
     write_reply,
     written_size,
 )
-from app.api.v2.documents import MAX_IGNORED_CHARACTERS, Expected, ReplyForm, read_document
+from app.api.v2.documents import MAX_IGNORED, Expected, ReplyForm, read_document
 from app.api.v2.tensors import DATATYPES, classified, read_inputs
 from app.contracts.errors import InvalidTensor
 from app.contracts.task_tensors import STRINGS, strings_of
@@ -309,8 +309,9 @@ def test_unknown_parameters_are_named_in_the_reply() -> None:
     form = parse(document() | {"parameters": given}).state
     reply = json.loads(write_reply({"logits": LOGIT}, form, model="m", version=1)[0])
     assert reply["parameters"] == {"ignored_parameters": "colour, sequence_id"}
-    form = parse(document() | {"parameters": {"x" * 10_000: 1}}).state
-    assert len(form.ignored) == MAX_IGNORED_CHARACTERS
+    many = {f"{number:02}" + "x" * 10_000: 1 for number in range(100)}
+    names = parse(document() | {"parameters": many}).state.ignored.split(", ")
+    assert [len(name) for name in names] == [MAX_IGNORED] * MAX_IGNORED
 
 
 def test_more_strings_than_bytes_are_refused_unmade() -> None:
