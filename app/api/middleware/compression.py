@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 
 from starlette.datastructures import Headers
@@ -20,6 +21,8 @@ PIECE = 1 << 18
 
 GZIP_ONLY = 16 + zlib.MAX_WBITS
 
+TAKES_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
+"""An Accept-Encoding with gzip; the weight 0 refuses it."""
 
 MIN_COMPRESSED_BYTES = 1024
 """A shorter reply is one packet in either form."""
@@ -53,7 +56,7 @@ def packed(scope: Scope, send: Send) -> Send:
     async def send_packed(message: Message) -> None:
         nonlocal responder
         if message["type"] == "http.response.start" and _is_long(message):
-            if "gzip" in Headers(scope=scope).get("accept-encoding", ""):
+            if TAKES_GZIP.search(Headers(scope=scope).get("accept-encoding", "")):
                 # The levels above 1 take several times as long and save 5 %.
                 responder = GZipResponder(
                     _unused, MIN_COMPRESSED_BYTES, 1, exclude_content_types=KEPT_AS_THEY_ARE

@@ -143,6 +143,8 @@ def test_a_body_that_is_not_one_gzip_stream_is_415(body: bytes) -> None:
     [
         ("/openapi.json", "br, gzip", True),
         ("/openapi.json", "identity", False),
+        ("/openapi.json", "br, gzip; q=0.0", False),
+        ("/openapi.json", "GZIP;q=0.5, br;q=0", True),
         ("/metrics", "gzip", True),
         ("/v2", "gzip", False),
         ("/picture", "gzip", False),
