@@ -61,6 +61,11 @@ def group(name: str, more: str = "", **options: object) -> str:
     )
 
 
+def settle(chooser: Chooser) -> None:
+    while chooser.choose_one():
+        pass
+
+
 class Bench:
     """A registry over model `double`, and a chooser whose predictors are as fast as they say."""
 
@@ -101,8 +106,7 @@ class Bench:
 
     def choose(self, precision: Choosing = "auto") -> Choice:
         chooser = self.chooser(precision)
-        while chooser.choose_one():
-            pass
+        settle(chooser)
         return self.served().choice
 
     def served(self) -> ServedModel:
@@ -230,14 +234,12 @@ def test_a_system_without_a_process_to_give_is_asked_again(bench: Bench) -> None
 
     bench.beside = replace(bench.beside, open_predictor=open_predictor)
     chooser = bench.chooser()
-    while chooser.choose_one():
-        pass
+    settle(chooser)
     assert bench.candidate("fast") == "cannot start: Resource temporarily unavailable"
     assert bench.ask() == "other"
     lacking.clear()
     bench.clock.advance(RETRY_SECONDS + 1)
-    while chooser.choose_one():
-        pass
+    settle(chooser)
     assert bench.ask() == "fast"
 
 
@@ -261,13 +263,11 @@ def test_a_process_that_dies_once_decides_nothing(
     bench.load(FAST)
     setattr(bench.tried, where, dying(deaths))
     chooser = bench.chooser()
-    while chooser.choose_one():
-        pass
+    settle(chooser)
     assert (bench.served().choice.by, bench.candidate("fast")) == ("start", reason)
     assert bench.kept == []
     bench.clock.advance(RETRY_SECONDS + 1)
-    while chooser.choose_one():
-        pass
+    settle(chooser)
     choice = bench.served().choice
     assert (choice.by, choice.group) == ("measured", chosen)
     assert bench.kept == [choice]
@@ -291,14 +291,12 @@ def test_what_was_not_decided_is_measured_again_beside_what_serves(bench: Bench)
     assert chooser.choose_one()
     bench.tried.behaviour = interrupting(bench)
     assert chooser.choose_one()
-    while chooser.choose_one():
-        pass
+    settle(chooser)
     assert bench.ask() == "middling"
     assert bench.candidate("fast").startswith("requests left time for 0")
     bench.tried.behaviour = doubled
     bench.clock.advance(RETRY_SECONDS + 1)
-    while chooser.choose_one():
-        pass
+    settle(chooser)
     choice = bench.served().choice
     assert (bench.ask(), choice.group, choice.by) == ("fast", "fast", "measured")
     assert "2.00 times the throughput of first" in choice.reason
@@ -312,8 +310,7 @@ def test_what_stays_undecided_is_left_at_last(bench: Bench) -> None:
     assert chooser.choose_one()
     bench.tried.behaviour = interrupting(bench)
     for _ in range(MORE_ROUNDS + 1):
-        while chooser.choose_one():
-            pass
+        settle(chooser)
         bench.clock.advance(RETRY_SECONDS + 1)
     opened = len(bench.tried.opened)
     assert not chooser.choose_one()
@@ -339,8 +336,7 @@ def test_a_winner_that_does_not_fit_beside_the_first_does_not_take_over(bench: B
     chooser = bench.chooser()
     assert chooser.choose_one()
     bench.free_bytes = 50_000_000
-    while chooser.choose_one():
-        pass
+    settle(chooser)
     why = "cannot take over: 60 MB are needed to open it, 50 MB are free"
     assert (bench.ask(), bench.candidate("fast")) == ("first", why)
 
@@ -354,8 +350,7 @@ def test_a_reload_in_the_middle_begins_anew(bench: Bench) -> None:
     bench.registry.load("double")
     assert not bench.registry.adopt(before, replace(before.choice, group="fast"))
     assert bench.ask() == "first"
-    while chooser.choose_one():
-        pass
+    settle(chooser)
     assert bench.ask() == "fast"
 
 
@@ -377,8 +372,7 @@ def test_a_winner_that_cannot_take_over_is_a_candidate_no_longer(bench: Bench) -
     assert chooser.choose_one()
 
     bench.factory.gone[0.5] = "no memory left"
-    while chooser.choose_one():
-        pass
+    settle(chooser)
     assert bench.candidate("fast") == "cannot take over: no memory left"
     assert bench.ask() == "other"
 
@@ -387,8 +381,7 @@ def test_a_winner_that_cannot_take_over_is_a_candidate_no_longer(bench: Bench) -
 def test_a_default_group_that_keeps_crashing_gives_way(bench: Bench) -> None:
     bench.load(FAST + group("other", seconds=0.7))
     chooser = bench.chooser()
-    while chooser.choose_one():
-        pass
+    settle(chooser)
     assert bench.ask() == "fast"
 
     def crash(inputs: Any) -> Any:
@@ -400,8 +393,7 @@ def test_a_default_group_that_keeps_crashing_gives_way(bench: Bench) -> None:
     assert chooser.choose_one()
     assert bench.ask() == "first"
     assert "fast was the default group and kept crashing" in bench.served().choice.reason
-    while chooser.choose_one():
-        pass
+    settle(chooser)
     assert bench.ask() == "other"
     assert bench.candidate("fast") == "fast was the default group and kept crashing"
 

@@ -1,23 +1,19 @@
 """A share of the answered requests runs again on other groups; the rest costs nothing."""
 
-import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from app.contracts.errors import BackendError, WorkerCrashed
-from app.contracts.tensors import Tensors, TensorSpec
+from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.live.shadow import Shadow, warn_of_unknown_groups
 from app.repository.config import InstanceGroup, ModelConfig
 from tests.engine.fakes import FakeFactory, doubled, open_registry, row, write_double
 from tests.live.fakes import Live, dying, nudged
-from tests.model_files import write_version
 
 Build = Callable[..., Shadow]
 
@@ -47,6 +43,11 @@ def offer(shadow: Shadow, served: ServedModel, *, group: str = "main") -> bool:
     return shadow.offer(served, group, [row(1, 2)], [doubled(row(1, 2))])
 
 
+def replay(shadow: Shadow, served: ServedModel) -> None:
+    offer(shadow, served)
+    shadow.replay_one()
+
+
 def test_a_replay_records_time_and_drift(live: Live, build: Build) -> None:
     live.beside.behaviour = nudged
     shadow = build(agreement_of=lambda info: lambda found, expected: 0.75)
@@ -60,30 +61,6 @@ def test_a_replay_records_time_and_drift(live: Live, build: Build) -> None:
     ]
     assert live.observer.outcomes == ["replayed"]
     assert not shadow.replay_one()
-
-
-@pytest.mark.parametrize("shape", [(7, 3), ()], ids=["a long first axis", "a scalar"])
-def test_the_first_axis_of_an_unbatched_model_is_no_batch(
-    live: Live, tmp_path: Path, build: Build, shape: tuple[int, ...]
-) -> None:
-    """Its size is the client's choice, and would be as many values of the label batch_size."""
-    x = np.ones(shape, np.float32)
-    spec = TensorSpec("x", "float32", (-1,) * len(shape))
-    model = write_double(tmp_path / "whole", batch=0)
-    shutil.rmtree(model / "1")
-    pairs = (spec,), (replace(spec, name="y"),)
-    write_version(model / "1", specs=pairs, inputs={"x": x}, outputs={"y": 2 * x})
-    registry = open_registry(tmp_path / "whole", FakeFactory())
-    shadow = build(of=registry, max_predictors=1)
-    try:
-        registry.load_all()
-        [served] = registry.served()
-        shadow.offer(served, "main", [{"x": x}], [{"y": 2 * x}])
-        assert shadow.replay_one()
-    finally:
-        shadow.close()
-        registry.close()
-    assert [batch["rows"] for batch in live.observer.batches] == [1]
 
 
 @pytest.mark.parametrize(("draw", "taken"), [(0.09, True), (0.1, False), (0.9, False)])
@@ -110,8 +87,7 @@ def test_a_refused_group_is_not_tried_again(live: Live, build: Build) -> None:
     live.beside.refuse = BackendError("no GPU")
     shadow = build()
     for _ in range(2):
-        offer(shadow, live.served)
-        shadow.replay_one()
+        replay(shadow, live.served)
     assert live.observer.outcomes == ["failed", "dropped"]
     assert len(live.beside.specs) == 1
 
@@ -128,8 +104,7 @@ def test_a_process_that_dies_once_while_it_is_opened_is_no_refusal(
     live.beside.selftest = dying(deaths)
     shadow = build()
     for _ in outcomes:
-        offer(shadow, live.served)
-        shadow.replay_one()
+        replay(shadow, live.served)
     assert live.observer.outcomes == outcomes
 
 
@@ -139,12 +114,10 @@ def test_a_crash_ends_one_replay(live: Live, build: Build) -> None:
 
     live.beside.behaviour = crash
     shadow = build()
-    offer(shadow, live.served)
-    shadow.replay_one()
+    replay(shadow, live.served)
     assert live.beside.opened[0].closed.is_set()
     live.beside.behaviour = doubled
-    offer(shadow, live.served)
-    shadow.replay_one()
+    replay(shadow, live.served)
     assert live.observer.outcomes == ["failed", "replayed"]
 
 
@@ -166,8 +139,7 @@ def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, build: Bu
         registry.load_all()
         [served] = registry.served()
         for _ in range(2):
-            offer(shadow, served)
-            shadow.replay_one()
+            replay(shadow, served)
     finally:
         shadow.close()
         registry.close()
@@ -177,18 +149,15 @@ def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, build: Bu
 def test_a_predictor_that_grows_is_replaced(live: Live, build: Build) -> None:
     """Memory is bounded also for what nobody waits for."""
     shadow = build()
-    offer(shadow, live.served)
-    shadow.replay_one()
+    replay(shadow, live.served)
     live.beside.opened[0].resident = 3 << 30
-    offer(shadow, live.served)
-    shadow.replay_one()
+    replay(shadow, live.served)
     assert live.beside.opened[0].closed.is_set()
 
 
 def test_what_is_no_longer_served_is_forgotten(live: Live, build: Build) -> None:
     shadow = build()
-    offer(shadow, live.served)
-    shadow.replay_one()
+    replay(shadow, live.served)
     offer(shadow, live.served)
     live.registry.unload("double")
     shadow.replay_one()
