@@ -1,4 +1,4 @@
-"""What only some servers need is installed as an extra, and asked for by a setting."""
+"""Checks that the extra which a setting needs is installed."""
 
 from __future__ import annotations
 

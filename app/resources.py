@@ -1,4 +1,4 @@
-"""What this process and its children may use together: memory and processor cores."""
+"""Memory and processor cores available to this process and its children."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 M_ARENA_MAX = -8
-"""Of glibc's mallopt()."""
+"""Parameter of glibc's mallopt()."""
 
 LIBRARY_SWITCHES = (
     "MALLOC_",

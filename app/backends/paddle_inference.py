@@ -46,7 +46,7 @@ GATHERED_BYTES = 4 * 2**20
 which a small model's run feels."""
 
 GPU_POOL_MEGABYTES = 256
-"""What a GPU predictor takes at once; the pool grows where it is not enough."""
+"""Initial memory pool of a GPU predictor; it grows if needed."""
 
 WITHOUT_BFLOAT16 = frozenset(
     ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")

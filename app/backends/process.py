@@ -32,7 +32,7 @@ NICE = 10
 
 ENVIRONMENT = {
     "GLOG_minloglevel": "2",
-    # Paddle's package warns of a C++ build tool for custom operators, which nobody here has.
+    # Paddle's package warns of a C++ build tool for custom operators, which is not needed.
     "PYTHONWARNINGS": "ignore:No ccache found",
 }
 """Set before any predictor process starts."""
@@ -73,7 +73,7 @@ CONVERTING = ("onnxruntime", "openvino")
 def environment_of(
     backend: str, environments: Mapping[str, Mapping[str, str]] = BACKEND_ENVIRONMENT
 ) -> dict[str, str]:
-    """What a predictor process of this framework is started with, beside the server's own."""
+    """Additional environment of a predictor process of this framework."""
     return ENVIRONMENT | dict(environments.get(backend, {}))
 
 

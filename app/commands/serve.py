@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _form(wanted: str, replica: str) -> logging.Formatter:
-    """Lines for people where somebody looks at them, else for programs."""
+    """Readable lines on a terminal, else JSON."""
     from app.observability.log import JsonLines, TerminalLines, coloured
 
     if wanted == "json" or (wanted == "auto" and not sys.stderr.isatty()):
@@ -124,7 +124,7 @@ def _refuse(reason: str) -> int:
 
 
 def main() -> int:
-    """Serve for another command: ends when standard input does, and so with whoever started it."""
+    """Serve for another command: end with its standard input, and so with its parent."""
     parser = argparse.ArgumentParser()
     configure(parser)
     threading.Thread(target=_end_with_input, daemon=True).start()

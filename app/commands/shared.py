@@ -1,4 +1,4 @@
-"""What commands share: the model repository they work on, tables, and a Paddle that is quiet."""
+"""Helpers of several commands: the model repository, tables, and a quiet Paddle."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _choose_group(args: argparse.Namespace) -> int:
 
 
 def _agreed(question: str) -> bool:
-    """No where nobody can answer."""
+    """Ask for consent; no if there is no terminal."""
     if not sys.stdin.isatty():
         print(f"{question} Nobody is at the terminal: say --yes")
         return False

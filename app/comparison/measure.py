@@ -23,7 +23,7 @@ FIRST_RUN_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What could be opened, by group, and why the rest was refused."""
+    """Opened predictors by group, and why the others were refused."""
 
     predictors: dict[str, list[Predictor]]
     refused: dict[str, str]

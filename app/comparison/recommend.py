@@ -1,4 +1,4 @@
-"""Which of the compared groups should answer requests here, and why, in one line."""
+"""Recommends one of the compared groups, with the reason in one line."""
 
 from __future__ import annotations
 

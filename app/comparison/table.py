@@ -65,7 +65,7 @@ def _row(found: Comparison, each: GroupResult, concurrent: bool) -> list[str]:
 
 
 def reasons(found: Comparison) -> list[str]:
-    """What was found of each group, and why the others were refused."""
+    """Findings for each group, and why the others were refused."""
     lines = [f"{each.group}: {each.reason}" for each in found.groups]
     lines += [f"{group}: left out on all cores: {why}" for group, why in found.not_busy.items()]
     return lines + [f"{group}: refused: {why}" for group, why in found.refused.items()]

@@ -1,4 +1,4 @@
-"""What a comparison asks of a task, and the inputs it runs on."""
+"""The port between comparisons and a task, and the inputs of a comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Sample = tuple[str, Tensors]
 
 
 class TaskComparison(Protocol):
-    """What a task's `comparison` returns."""
+    """Result of a task's `comparison`."""
 
     agreement_name: str
 
@@ -30,7 +30,7 @@ class TaskComparison(Protocol):
 
 
 ComparisonOf = Callable[[ServedModelInfo], TaskComparison | None]
-"""That of a model's task; None for a model without a task or a task without one."""
+"""Finds the comparison of a model's task; None for a model without one."""
 
 
 def golden_test(files: ModelFiles, task: TaskComparison | None) -> SelfTest:

@@ -1,4 +1,4 @@
-"""Which shape of the default group serves most within a latency, written into config.toml."""
+"""Finds the shape of the default group that serves most within a latency, and writes it down."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a candidate did under load; `p95_seconds` is read from the server's own histogram."""
+    """A candidate's figures under load; `p95_seconds` comes from the server's own histogram."""
 
     candidate: Candidate
     clients: int

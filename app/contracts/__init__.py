@@ -1,1 +1,1 @@
-"""What rooms say to each other: errors, tensors, ports, status. Imports nothing of ours."""
+"""Types shared by all wings: errors, tensors, ports, status. Imports no other wing."""

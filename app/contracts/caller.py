@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Quota(Protocol):
-    """What a caller has left; for one event loop."""
+    """Remaining quota of a caller; for one event loop."""
 
     def spend(self, what: str, amount: int) -> None:
         """Take `amount` of `what` ("pixels", "texts").

@@ -1,4 +1,4 @@
-"""What the engine asks of the outside: predictors, pipelines and observers, and their values."""
+"""Ports of the engine: predictors, pipelines and observers, and their values."""
 
 from __future__ import annotations
 

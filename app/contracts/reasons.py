@@ -45,7 +45,7 @@ CODEC_RESTARTS = tuple(reason for reason in Restart if reason not in UNOPENED)
 
 
 class ShadowOutcome(StrEnum):
-    """What became of a sampled request."""
+    """Outcome of a sampled request."""
 
     REPLAYED = "replayed"  # run on every group
     DROPPED = "dropped"  # an earlier one still waited, or there was no group to run it on

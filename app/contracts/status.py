@@ -1,4 +1,4 @@
-"""What the engine tells about itself: plain values, safe to keep and to show."""
+"""State of the engine as plain values, safe to keep and to show."""
 
 from __future__ import annotations
 

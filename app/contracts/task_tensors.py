@@ -37,7 +37,7 @@ class TaskTensors:
     read: Callable[[Tensors, Mapping[str, Any]], Any]
     write: Callable[[Any, Mapping[str, Any]], Tensors]
     max_bytes: int
-    """Of a whole request, as at the task's own endpoint."""
+    """Limit of a whole request, as at the task's own endpoint."""
     optional: frozenset[str] = frozenset()
     """Inputs that may be left out."""
     opaque: frozenset[str] = frozenset()

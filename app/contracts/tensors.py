@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 DTYPES: tuple[str, ...] = (
     "bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64",
 )  # fmt: skip
-"""What Paddle Inference takes and hands over: it has no int16, and gives bfloat16 as garbage."""
+"""Dtypes that Paddle Inference supports; it lacks int16 and returns bfloat16 as garbage."""
 
 Array = NDArray[np.generic]
 Tensors = Mapping[str, Array]
@@ -36,7 +36,7 @@ class TensorSpec:
 
 
 def shape_key(tensors: Tensors) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-    """What two jobs must share to run in one batch: names, dtypes and all axes but the first."""
+    """Key of jobs that may share a batch: names, dtypes and all axes but the first."""
     return tuple((name, a.dtype.str, a.shape[1:]) for name, a in sorted(tensors.items()))
 
 

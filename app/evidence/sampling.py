@@ -63,7 +63,7 @@ def interleave(
 
 
 def evidence(own: Runs, base_runs: Runs, *, base: str) -> Evidence:
-    """What the interleaved runs of a group and its base prove."""
+    """Judge a group against its base by their interleaved runs."""
     return Evidence(
         base=base,
         seconds=own.seconds,

@@ -1,4 +1,4 @@
-"""What a saved program takes and gives: the target of a child process that asks Paddle itself."""
+"""Inputs and outputs of a saved program; the target of a child process that asks Paddle."""
 
 from __future__ import annotations
 

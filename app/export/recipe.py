@@ -1,4 +1,4 @@
-"""What each known network needs to be published, read from a weights file or directory."""
+"""Reads from a weights file or directory all that publishing a known network needs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ FREE_SIZES = (1, 8, 32, 64, 224)
 """Tried one after another for axes of any size, until the program accepts one."""
 
 TOLERANCE = 1e-3
-"""Of the largest output, or of 1 where that is smaller: ten times what kernels differ by."""
+"""Share of the largest output, or of 1 if that is larger: ten times what kernels differ by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

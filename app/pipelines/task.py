@@ -1,4 +1,4 @@
-"""What a task declares about itself: one `TASK`, read by everything that serves any task."""
+"""The declaration of a task: one `TASK`, used by everything that serves tasks."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Task:
     comparison: Callable[[ServedModelInfo], TaskComparison] | None = None
     """Inputs for `paddlepool compare` and a measure of agreement."""
     agreement: Callable[[ServedModelInfo], Callable[[Tensors, Tensors], float]] | None = None
-    """That measure alone, for the API process: from 0 to 1, how far two outputs mean the same."""
+    """The measure alone, for the API process: agreement of two outputs, from 0 to 1."""
     quality: Callable[[ServedModelInfo, Source], TaskQuality] | None = None
-    """What `paddlepool models verify --quality` measures; raises ConfigError without the data."""
+    """Measurement for `paddlepool models verify --quality`; raises ConfigError without data."""
 
 
 def offline(name: str) -> Callable[..., Any]:
@@ -100,6 +100,6 @@ def agreement_of(
 
 
 def comparison_of(info: ServedModelInfo, *, tasks: Mapping[str, Task]) -> TaskComparison | None:
-    """What a comparison asks of the model's task; None as agreement_of()."""
+    """The comparison of the model's task; None as agreement_of()."""
     task = task_of(info, tasks)
     return None if task is None or task.comparison is None else task.comparison(info)

@@ -87,7 +87,7 @@ def _outputs(
 
 
 def _drift(found: Tensors, expected: Tensors) -> float:
-    """Of the output that differs most."""
+    """Taken from the output that differs most."""
     return max((drift(found[name], array) for name, array in expected.items()), default=0.0)
 
 

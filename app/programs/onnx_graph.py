@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 FOLDED = ("Cast", "Concat", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-"""What converters do to constants. Anything else stays, and the engine computes it."""
+"""Operators that converters apply to constants. The engine computes all others."""
 
 
 class Graph:
@@ -148,7 +148,7 @@ def _is_channel_bias(shape: tuple[int, ...]) -> bool:
 
 
 def _drop_unread(graph: Graph) -> None:
-    """What no output needs, such as the side masks of a network of which one is kept."""
+    """Remove nodes that no output needs, such as the unused side masks of a network."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):

@@ -2,7 +2,7 @@
 
 A graph in this form is still float: an engine computes a layer in int8 where its input and its
 weights both come from a DequantizeLinear. Weights are quantised here, symmetrically and for each
-output channel; activations need the ranges that somebody measured on data.
+output channel; activations need ranges that were measured on data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIRST_LEVELS = 64
 overflows where an input uses its whole range. NNCF does the same, and for the same reason."""
 
 SMALLEST = 1e-3
-"""Of the layer's largest weight: a channel of almost nothing gets no scale of its own."""
+"""Share of the layer's largest weight below which a channel gets no scale of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

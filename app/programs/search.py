@@ -67,7 +67,7 @@ def measure_ranges(
 
 
 def versions() -> Mapping[str, str]:
-    """What took part, for the manifest."""
+    """Versions of the tools used, for the manifest."""
     return {name: importlib.metadata.version(name) for name in ("nncf", "onnx", "openvino")}
 
 

@@ -17,7 +17,7 @@ from app.contracts.ports import ServedModelInfo
 from app.quality.ports import Bench, Findings, Source, Table, read_bytes
 
 TRAIN_SHARE = 8_000
-"""Of the 10,000 pictures of the t10k file: these train the committed model, the rest test it."""
+"""Number of the 10,000 pictures of the t10k file that train the committed model."""
 
 
 @dataclass(frozen=True, slots=True)

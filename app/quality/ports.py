@@ -1,4 +1,4 @@
-"""What a measurement of quality asks of a task, what it gives it, and the figures in between."""
+"""Ports between the measurement of quality and a task, and readers of data files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Bench(Protocol):
 
 
 class TaskQuality(Protocol):
-    """What a task's `quality` returns, its data already read."""
+    """Result of a task's `quality`; its data are already read."""
 
     def measure(self, bench: Bench) -> Findings: ...
 

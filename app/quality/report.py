@@ -39,7 +39,7 @@ class Report:
         return "\n".join(lines)
 
     def as_markdown(self) -> str:
-        """What stands in the card; the same figures on the same machine give the same bytes."""
+        """The text for the card; equal figures on one machine give equal bytes."""
         lines = [
             f"Version {self.version} (sha256 `{self.fingerprint[:12]}…`), "
             f"instance group `{self.group}`, printed by",
@@ -191,7 +191,7 @@ def _block_of(text: str, version: int) -> re.Match[str] | None:
 
 
 def _figures(block: str) -> list[str]:
-    """What must agree: the line that names version and weights, and the tables."""
+    """The parts that must agree: the line that names version and weights, and the tables."""
     return [line for line in block.splitlines() if line.startswith(("Version", "|"))]
 
 

@@ -83,7 +83,7 @@ def _findings(
     agreement: Agreement | None,
     open_predictor: PredictorFactory,
 ) -> tuple[Findings, list[Tensors]]:
-    """What the task found, and the outputs of every job in order."""
+    """The task's findings, and the outputs of every job in order."""
     group = files.config.group(name)
     test = files.selftest(agreement).judging(group)
     predictor = test.opened(open_predictor, files.spec(group), timeout=FIRST_RUN_SECONDS)

@@ -1,1 +1,1 @@
-"""What is on disk: directories, configuration, manifests, self-tests."""
+"""The model repository on disk: directories, configuration, manifests, self-tests."""

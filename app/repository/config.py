@@ -280,7 +280,7 @@ def load_config(path: Path) -> ModelConfig:
 
 
 def parse_config(text: bytes) -> ModelConfig:
-    """What a config.toml says on this machine. Raises ConfigError naming each fault."""
+    """Read a config.toml for this machine. Raises ConfigError naming each fault."""
     try:
         table = with_counts(tomllib.loads(text.decode("utf-8")))
         return ModelConfig.model_validate(table).with_first_group()

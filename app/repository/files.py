@@ -39,7 +39,7 @@ def _irregular() -> OSError:
 STAGING = ".staging-"
 """How names begin of what is being written in a model's directory: no server looks at them."""
 LEFTOVER_SECONDS = 86_400.0
-"""Old enough that nobody can be writing there, on this machine or another."""
+"""Age beyond which no machine can still be writing there."""
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def staging_name(directory: Path) -> Iterator[Path]:
     What was left behind by a power cut harms nothing, and is removed here a day later.
     """
     for leftover in directory.glob(f"{STAGING}*"):
-        with contextlib.suppress(OSError):  # removed meanwhile, by whoever was writing there
+        with contextlib.suppress(OSError):  # removed meanwhile by its writer
             if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
                 _remove(leftover)
     path = directory / f"{STAGING}{secrets.token_hex(6)}"
@@ -60,7 +60,7 @@ def staging_name(directory: Path) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> None:
-    """What cannot be removed stays: the error that led here says why."""
+    """Ignore what cannot be removed; the error that led here says why."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

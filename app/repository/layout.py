@@ -84,7 +84,7 @@ class ModelFiles:
         )
 
     def info(self) -> ServedModelInfo:
-        """What a pipeline may know of this version."""
+        """The part of this version that its pipeline may use."""
         return ServedModelInfo(
             name=self.name,
             version=self.version,

@@ -32,7 +32,7 @@ Figure = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Strict:
-    """What is read with pydantic, and may hold nothing else."""
+    """Base of all tables: unknown keys are errors."""
 
     __slots__ = ()
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -40,7 +40,7 @@ class Strict:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry(Strict):
-    """What one file must be, to the byte."""
+    """Exact size and digest of one file."""
 
     bytes: Annotated[int, Field(ge=0)]
     sha256: Sha256
@@ -67,7 +67,7 @@ class Calibration(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLoss(Strict):
-    """What a program loses against the reference: figures by name, on `count` items of `data`."""
+    """Loss of a program against the reference: figures by name, on `count` items of `data`."""
 
     data: str
     count: Annotated[int, Field(ge=1)]

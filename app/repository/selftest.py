@@ -35,7 +35,7 @@ ROWS, LENGTH, LEAST_BYTES = 16, 2048, 1 << 20
 """What a self-test may use of a free first axis and of any other free one; a tensor may have
 LEAST_BYTES, however small it is by that."""
 ZIP_BYTES = 1 << 20
-"""Of an archive beside its arrays."""
+"""Most bytes of an archive beside its arrays."""
 
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 UNREADABLE = (
@@ -95,7 +95,7 @@ class SelfTest:
             self._check_budget(self.budget, self.quality(found))
 
     def quality(self, found: Tensors) -> Quality:
-        """Of outputs with the shapes of the golden ones."""
+        """For outputs with the shapes of the golden ones."""
         return Quality(
             largest_difference=largest_difference(found, self.outputs),
             mean_difference=mean_difference(found, self.outputs),

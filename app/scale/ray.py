@@ -30,7 +30,7 @@ ASKED_WITH = (b"authorization", b"x-api-key", b"host")
 """Headers that decide whether a client may read the metrics."""
 
 MAX_ONGOING = 16
-"""As many as the shortest queue of a model; further requests wait in Ray for any replica."""
+"""Length of a model's shortest queue; further requests wait in Ray for any replica."""
 
 MAX_QUEUED = 2 * MAX_ONGOING
 TARGET_ONGOING = 4

@@ -19,7 +19,7 @@ BLOCK_BYTES = 1 << 20
 MOST_FILES = 100_000
 MODEL_FILES = ("config.toml", "MODEL_CARD.md")
 STAMPS = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "LastModified", "updated")
-"""What tells one content from another of the same size, by the names that file systems use."""
+"""Keys by which file systems distinguish contents of the same size."""
 
 
 @dataclass(frozen=True, slots=True)

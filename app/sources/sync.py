@@ -252,7 +252,7 @@ def _read_refused(root: Path) -> dict[str, str]:
 
 
 def lines_of(changes: Changes) -> Iterator[str]:
-    """What happened, a line each, for a terminal and a log."""
+    """Report what happened, a line each, for a terminal and a log."""
     yield from (f"damaged {label}: {reason}" for label, reason in changes.damaged.items())
     yield from (f"taken {label}" for label in changes.taken)
     yield from (f"removed {label}" for label in changes.removed)

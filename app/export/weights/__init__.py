@@ -1,1 +1,1 @@
-"""Where weights come from, and how they are read."""
+"""Sources of weights and their readers."""

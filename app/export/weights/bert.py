@@ -16,7 +16,7 @@ from app.networks.bert import BertConfig
 
 @dataclass(frozen=True, slots=True)
 class BertDirectory:
-    """What a directory holds: the network's options and state, and the labels in output order."""
+    """A directory's network options and state, and its labels in output order."""
 
     options: dict[str, Any]
     state: Arrays

@@ -74,7 +74,7 @@ def _ground(
     canvas: Area,
     background: Pixels | None,
 ) -> Bands:
-    """What lies behind the foreground."""
+    """The background."""
     scene = meta["scene"]
     if background is not None:
         behind = fitted(

@@ -1,4 +1,4 @@
-"""What offline commands ask of this task: inputs to compare, agreement, and masks' quality."""
+"""The task for offline commands: inputs to compare, agreement, and quality of masks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIDE = 320
 VALIDATION_EVERY = 10
 """Every tenth pair by sorted name, from the first: training never sees them."""
 PARTS = {"ecssd": "ECSSD", "pascals": "PASCAL-S"}
-"""Where a pair comes from, by the beginning of its name."""
+"""Origin of a pair, by the beginning of its name."""
 
 Array = TypeVar("Array", Pixels, matte.Floats)
 

@@ -22,7 +22,7 @@ Area = tuple[slice, slice]
 Plane = TypeVar("Plane", Pixels, Floats)
 
 RADIUS = 3
-"""Of the window of each level, in its own pixels."""
+"""Radius of each level's window, in pixels of that level."""
 FINEST_PIXELS = 1_000_000
 """The last level is at half the picture's resolution up to 4 MP, and then at a quarter, …"""
 WHOLE_PIXELS = 200_000

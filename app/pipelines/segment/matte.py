@@ -75,7 +75,7 @@ def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
 
 
 def over_white(pixels: Pixels) -> Pixels:
-    """What the network sees of a picture: RGB, its transparency as white."""
+    """The picture as the network gets it: RGB, transparency as white."""
     if pixels.shape[2] == 3:
         return pixels
     return stacked(pixels, pixels[..., 3], ground=flat(WHITE, pixels.shape[1]))

@@ -31,7 +31,7 @@ NARROW = 0.002
 edge is sharp and keeps its value. Chosen by the error of sharp edges."""
 
 RADIUS = 1
-"""Of the windows of the Laplacian, in pixels of the reduced picture."""
+"""Radius of the Laplacian's windows, in pixels of the reduced picture."""
 
 
 def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
@@ -111,7 +111,7 @@ class Laplacian:
         self._model = ColourModel(picture, radius=RADIUS, epsilon=epsilon, digits=np.float64)
 
     def __matmul__(self, alpha: Floats) -> Floats:
-        """What the colours do not explain of an alpha (h, w)."""
+        """Residual of an alpha (h, w): the part that the colours do not explain."""
         slopes, rest = self._model.fit(alpha)
         for slope, plane in zip(slopes, self._model.colours, strict=True):
             rest += slope * plane

@@ -1,4 +1,4 @@
-"""What this task declares to the server and to the offline commands."""
+"""The declaration of this task."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ OUTPUTS = (
     TensorSpec("confidence", "float32", (1,)),
 )
 MAX_CHARACTERS = 1_024
-"""Of a parameter, as in a form."""
+"""Most bytes of a parameter, as in a form."""
 
 
 def tensors(settings: Settings) -> TaskTensors:

@@ -1,4 +1,4 @@
-"""What offline commands ask of this task: texts to compare, agreement, and scores on data."""
+"""The task for offline commands: texts to compare, agreement, and scores on data."""
 
 from __future__ import annotations
 
