@@ -82,10 +82,13 @@ class HubError(BaseModel):
 
 
 def routes_of_both(settings: Settings) -> APIRouter:
+    pictures = isinstance(settings, SegmentSettings)  # else that task is not served
     return task_route(
         "/hf",
         answer,
-        max_bytes=settings.of(SegmentSettings).segment_max_bytes,
+        max_bytes=settings.of(SegmentSettings).segment_max_bytes
+        if pictures
+        else settings.of(SentimentSettings).sentiment_max_bytes,
         operation="huggingFace",
         summary="As Hugging Face: text classification or image segmentation",
         reply={

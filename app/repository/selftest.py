@@ -36,7 +36,8 @@ ROWS, LENGTH, LEAST_BYTES = 16, 2048, 1 << 20
 LEAST_BYTES, however small it is by that."""
 ZIP_BYTES = 1 << 20
 """Most bytes of an archive beside its arrays."""
-
+NPY_BYTES = 1024
+"""What describes an array in its file, at most."""
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 UNREADABLE = (
     OSError, TypeError, ValueError, EOFError, MemoryError, RuntimeError,
@@ -193,7 +194,7 @@ def read_selftest(
 def _most_bytes(spec: TensorSpec) -> int:
     free = [ROWS] + [LENGTH] * len(spec.shape)
     axes = [free[axis] if size == -1 else size for axis, size in enumerate(spec.shape)]
-    return max(LEAST_BYTES, math.prod(axes) * np.dtype(spec.dtype).itemsize)
+    return NPY_BYTES + max(LEAST_BYTES, math.prod(axes) * np.dtype(spec.dtype).itemsize)
 
 
 def _check_bytes(size: int, limit: int, what: str) -> None:

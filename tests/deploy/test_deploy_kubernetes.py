@@ -33,6 +33,7 @@ KEPT = {
     f"PADDLEPOOL_{name}"
     for name in (
         *("HOST", "PORT", "GRPC_PORT"),
+        "REPLICA",  # the host's name, which is the pod's, is on every log line
         *("MODEL_REPOSITORY", "MODEL_SOURCE", "REPOSITORY_POLL_SECONDS"),
         *("DRAIN_DELAY_SECONDS", "DRAIN_TIMEOUT_SECONDS"),
         *("API_KEYS", "API_KEYS_FILE", "ADMIN_KEY", "START_GROUP_KEYS"),
