@@ -79,6 +79,7 @@ def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
             f"the conversion to ONNX took longer than {CONVERSION_SECONDS:.0f} s"
         ) from None
     if done.returncode != 0 or not done.stdout:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        said = done.stderr.decode(errors="replace").replace(f"{opening['directory']}/", "")
+        last = said.strip().splitlines()[-1:] or ["no message"]  # clients read it in /info
         raise BackendError(f"the program cannot be converted to ONNX: {last[0][:200]}")
     return done.stdout

@@ -83,10 +83,15 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
 
 
 def _code() -> Iterator[Path]:
-    """Where programs and libraries are. Of a checkout only the package: keys may lie beside it."""
+    """Where programs and libraries are. Of a checkout only the package: keys may lie beside it.
+
+    Libraries lie beside an installed package (`pip install --user` or `--target`).
+    """
     yield from map(Path, (*_SYSTEM, *_DEVICES, sys.prefix, sys.base_prefix))
     yield from (Path("/proc", name) for name in _PROC)
-    checkout = _PACKAGE.parent.resolve()
-    yield from (p for p in map(Path, filter(None, sys.path)) if p.resolve() != checkout)
+    beside = _PACKAGE.parent.resolve()
+    installed = any(beside.glob("paddlepool-*.dist-info"))
+    found = map(Path, filter(None, sys.path))
+    yield from (path for path in found if installed or path.resolve() != beside)
     yield _PACKAGE
     yield from map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))

@@ -29,8 +29,12 @@ _REFUSED = {
     "ioprio_set": (251, 30), "open_by_handle_at": (304, 265),
     "unshare": (272, 97), "setns": (308, 268),  # all capabilities, in a namespace of its own
     # Memory, queues and keys of other processes have names of their own, which Landlock ignores.
-    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190),
-    "msgget": (68, 186), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    # They also have numbers, which are guessed without asking for a name.
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195),
+    "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192),
+    "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
+    "mq_open": (240, 180), "mq_unlink": (241, 181),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
     "inotify_init": (253, _NONE), "inotify_init1": (294, 26), "fanotify_init": (300, 262),
     # Landlock knows nothing of modes, owners and times, and a descriptor to read is enough.
     "utime": (132, _NONE), "utimes": (235, _NONE), "futimesat": (261, _NONE),

@@ -13,7 +13,7 @@ from app.api.errors import http_fault
 from app.api.problems import Fault, Refused
 
 VERSIONS = ("1.0", "1.1")
-ABSOLUTE = re.compile(rb"https?://([^/?#@]+)([^@]*)", re.IGNORECASE)
+ABSOLUTE = re.compile(rb"https?://([^/?#@]+)([/?#].*)?", re.IGNORECASE)
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
@@ -26,7 +26,7 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
     found = ABSOLUTE.fullmatch(target)
     if found is None:
         raise Refused(http_fault(400, "The target is neither a path nor an address of HTTP."))
-    authority, rest = found.groups()
+    authority, rest = found.groups(b"")
     return authority, rest if rest.startswith(b"/") else b"/" + rest
 
 

@@ -103,6 +103,15 @@ def test_a_foreign_program_needs_no_network(tiny: ModelFiles, backend: str) -> N
             assert largest_difference(found, expected) < 1e-5
 
 
+def test_a_failed_conversion_is_explained_without_a_path(tiny: ModelFiles, tmp_path: Path) -> None:
+    """The reason stands in `/info`."""
+    with (
+        pytest.raises(BackendError, match=r"ONNX: .* Model file [a-z.]+ does not exist"),
+        opened(replace(tiny, directory=tmp_path), "onnxruntime"),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     "backend", ["paddle_dygraph", "paddle_jit", "onnxruntime", "openvino", "paddle_inference"]
 )

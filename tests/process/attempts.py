@@ -31,7 +31,10 @@ NUMBERS = {
     "io_uring_setup": (425, 425),
     "shmget": (29, 194),
     "semget": (64, 190),
+    "semctl": (66, 191),
     "msgget": (68, 186),
+    "msgrcv": (70, 188),
+    "mq_unlink": (241, 181),
     "keyctl": (250, 219),
     "add_key": (248, 217),
     "inotify_init1": (294, 26),
@@ -45,6 +48,7 @@ PTRACE_ATTACH, CLONE_NEWUSER, F_SETOWN_EX, FIOSETOWN = 16, 0x10000000, 15, 0x890
 CLONE_THREAD, CLOSE_RANGE_UNSHARE, F_SETLEASE = 0x10000, 2, 1024
 IOPRIO_WHO_PROCESS, IOPRIO_IDLE = 1, 3 << 13
 FS_IOC_SETFLAGS = 0x40086602
+GETVAL, IPC_NOWAIT = 12, 0o4000
 KEYCTL_GET_KEYRING_ID, SESSION_KEYRING = 0, -3
 ROOT = Path(__file__).parents[2]
 
@@ -172,7 +176,10 @@ def probes(folder: Path) -> Probes:
         "a thread with files of its own": lambda: _call("clone", CLONE_THREAD, 0, 0, 0, 0),
         "memory with a name": lambda: _call("shmget", 0, 4096, 0o1600),
         "a semaphore": lambda: _call("semget", 0, 1, 0o1600),
+        "a semaphore by number": lambda: _call("semctl", 0, 0, GETVAL),
         "a queue of messages": lambda: _call("msgget", 0, 0o1600),
+        "messages by number": lambda: _call("msgrcv", 0, None, 0, 0, IPC_NOWAIT),
+        "remove a named queue": lambda: _call("mq_unlink", b"attempt"),
         "keys of the kernel": lambda: _call("keyctl", KEYCTL_GET_KEYRING_ID, SESSION_KEYRING, 0),
         "a key of its own": lambda: _call("add_key", b"user", b"attempt", b"1", 1, -2),
         "watch files": lambda: _call("inotify_init1", 0),

@@ -16,7 +16,7 @@ import pytest
 from app.backends.process import ProcessBackend, ProcessPredictor
 from app.codecs.pool import CodecPool
 from app.contracts.ports import PredictorSpec
-from app.process import landlock, seccomp
+from app.process import confinement, landlock, seccomp
 from tests.engine.fakes import PATIENCE, row
 from tests.model_files import PAIRS
 from tests.process.kernel import check_held
@@ -114,6 +114,17 @@ def test_a_child_prints_and_has_nothing_else_of_the_operators(where: str, tmp_pa
         os.close(descriptor)
     found = json.loads(printed)
     assert list(found.values()) == ["ENXIO", "EBADF", "EAGAIN", "EINVAL", "ESPIPE"]
+
+
+def test_libraries_beside_the_package_are_readable_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install --user` puts them there; beside a checkout may lie keys."""
+    monkeypatch.setattr(confinement, "_PACKAGE", tmp_path / "app")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert tmp_path not in confinement._code()
+    (tmp_path / "paddlepool-1.0.dist-info").mkdir()
+    assert tmp_path in confinement._code()
 
 
 def test_what_the_kernel_refuses_is_not_said_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:

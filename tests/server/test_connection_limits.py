@@ -83,6 +83,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
         (b"http://a.example:80/x?q=1", b"<a.example:80 /x 0>"),
         (b"HTTP://[::1]", b"<[::1] / 0>"),
         (b"https://a.example?q=http://b", b"<a.example / 0>"),
+        (b"http://a.example/x?q=a@b", b"<a.example /x 0>"),
         (b"/x?q=http://b", b"<localhost /x 0>"),
     ],
 )
