@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import yaml
-from harness import HOST, ROOT, STOP_SECONDS, free_port, is_ready
+from harness import HOST, ROOT, STOP_SECONDS, free_port, is_ready, running_program
 
 CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
 COMPOSE = ROOT / "docker-compose.yml"
@@ -101,21 +101,14 @@ def balancer(
     service = yaml.safe_load(COMPOSE.read_text("utf-8"))["services"]["balancer"]
     own = {"GLIBC_TUNABLES": service["environment"]["GLIBC_TUNABLES"]}
     command = [str(executable), "-W", "-f", str(file)]
-    with (
-        (directory / "haproxy.log").open("w") as log,
-        subprocess.Popen(
-            command, env=os.environ | own | dict(environment), stdout=log, stderr=log
-        ) as process,
+    with running_program(
+        command,
+        lambda: is_ready(port),
+        environment=own | dict(environment),
+        log_file=directory / "haproxy.log",
+        timeout=20.0,
     ):
-        try:
-            until = time.perf_counter() + 20
-            while not is_ready(port):
-                if process.poll() is not None or time.perf_counter() > until:
-                    raise RuntimeError("haproxy does not answer; see haproxy -c -f deploy/haproxy")
-                time.sleep(0.05)
-            yield port
-        finally:
-            process.terminate()
+        yield port
 
 
 def local_configuration(

@@ -42,6 +42,8 @@ class HttpWay:
     request: bytes
     units: int = 1
     status: int = 200
+    pid: int = 0
+    """Of the process that listens there, where its processor time is measured."""
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:

@@ -12,15 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
-STOP_SECONDS = 40.0
-"""More than a drain takes."""
+STOP_SECONDS = 90.0
+"""More than a drain takes, also under Ray."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,41 +152,68 @@ def running_server(
     if repository is not None:
         settings["PADDLEPOOL_MODEL_REPOSITORY"] = str(repository.resolve())
     python = sys.executable if checkout == ROOT else checkout.resolve() / ".venv/bin/python"
+    settings |= environment or {}
+    with running_program(
+        [python, "-m", "app.cli", "serve"],
+        lambda: is_ready(port),
+        environment=settings,
+        log_file=log_file,
+        timeout=timeout,
+        directory=checkout,
+    ) as process:
+        yield Server(port, process.pid)
+
+
+@contextlib.contextmanager
+def running_program(
+    command: Sequence[str | Path],
+    ready: Callable[[], bool],
+    *,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    log_file: Path | None = None,
+    timeout: float = 120.0,
+    directory: Path = ROOT,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program, once it is ready; terminated with the block, with all that it started.
+
+    Raises RuntimeError, with the end of its log, when it is not ready within `timeout` seconds.
+    """
     begin = time.perf_counter()
     with (
         log_file.open("w+b") if log_file is not None else tempfile.TemporaryFile() as log,
         subprocess.Popen(
-            [python, "-m", "app.cli", "serve"],
-            cwd=checkout,
-            env=os.environ | settings | dict(environment or {}),
+            command,
+            cwd=directory,
+            env=os.environ | environment,
             stdout=log,
             stderr=log,
+            start_new_session=True,
         ) as process,
     ):
         try:
-            while not is_ready(port):
+            while not ready():
                 ended = process.poll() is not None
                 if ended or time.perf_counter() - begin > timeout:
                     log.seek(0)
                     lines = log.read().decode(errors="replace").splitlines()
                     tail = "\n".join(line for line in lines if "paddlepool.access" not in line)
                     reason = "ended" if ended else f"was not ready within {timeout:.0f} s"
-                    raise RuntimeError(f"the server {reason}:\n{tail[-2000:]}")
+                    raise RuntimeError(f"{' '.join(map(str, command))} {reason}:\n{tail[-2000:]}")
                 time.sleep(0.05)
-            yield Server(port, process.pid)
+            yield process
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
-def is_ready(port: int) -> bool:
-    """Whether a server there says that it is ready."""
+def is_ready(port: int, path: str = "/v2/health/ready") -> bool:
+    """Whether a server there answers a path with 200; by default, whether it says it is ready."""
     connection = http.client.HTTPConnection(HOST, port, timeout=5)
     with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
-        connection.request("GET", "/v2/health/ready")
+        connection.request("GET", path)
         return connection.getresponse().status == 200
     return False
 

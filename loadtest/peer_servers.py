@@ -10,15 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import HOST, ROOT, Connection, free_port, request
+from harness import HOST, ROOT, Server, free_port, is_ready, request, running_program
 
 from app.backends.process import NICE
 
@@ -126,19 +124,13 @@ def install(peer: PeerServer) -> None:
     done.touch()
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    port: int
-    pid: int
-
-
 @contextlib.contextmanager
-def running(peer: PeerServer, model: Path, home: Path, *, workers: int) -> Iterator[Running]:
+def running(peer: PeerServer, model: Path, home: Path, *, workers: int) -> Iterator[Server]:
     """Serve the ONNX file with so many workers. Raises RuntimeError with the end of its log."""
     home.mkdir(parents=True)
     port = free_port()
     bin = peer.environment / "bin"
-    environment = os.environ | {
+    environment = {
         "PATH": f"{bin}:{os.environ.get('PATH', '')}",
         "PYTHONPATH": str(PROGRAMS),
         "PEER_MODEL": str(model.resolve()),
@@ -149,37 +141,11 @@ def running(peer: PeerServer, model: Path, home: Path, *, workers: int) -> Itera
     }
     # At the priority that the others' computing processes have.
     command = ["nice", "-n", str(NICE), *peer.command(bin, port)]
-    log_file = home / "log"
-    with log_file.open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=home, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not _answers(port, peer.ready):
-            if process.poll() is not None or time.monotonic() > deadline:
-                tail = log_file.read_text(errors="replace")[-1500:]
-                raise RuntimeError(f"{peer.name} does not answer:\n{tail}")
-            time.sleep(0.2)
-        yield Running(port, process.pid)
-    finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """It and its workers, which are the group that it began."""
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(10)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _answers(port: int, path: str) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        connection = Connection(port, timeout=5)
-        with contextlib.closing(connection):
-            return connection.send(request("GET", path)).status == 200
-    return False
+    with running_program(
+        command,
+        lambda: is_ready(port, peer.ready),
+        environment=environment,
+        timeout=START_SECONDS,
+        directory=home,
+    ) as process:
+        yield Server(port, process.pid)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 
-from harness import HOST, ROOT, free_port, is_ready
+from harness import HOST, ROOT, free_port, is_ready, running_program
 
 PYTHON = ROOT / ".venv-ray" / "bin" / "python"
 INGRESSES: Mapping[str, Mapping[str, str]] = {
@@ -25,7 +23,6 @@ INGRESSES: Mapping[str, Mapping[str, str]] = {
 """What leads to the replicas, and the environment of Ray's processes that chooses it."""
 
 START_SECONDS = 180.0
-STOP_SECONDS = 90.0
 
 
 @contextlib.contextmanager
@@ -37,30 +34,14 @@ def ray_up(
     Raises RuntimeError, with the end of what it printed, when none does.
     """
     port = free_port()
+    command = [PYTHON, "-m", "app.cli", "ray", "up", "--host", HOST, "--port", str(port), *options]
     with (
         tempfile.TemporaryDirectory(prefix="ray") as directory,
-        tempfile.TemporaryFile() as log,
-        subprocess.Popen(
-            [PYTHON, "-m", "app.cli", "ray", "up", "--host", HOST, "--port", str(port), *options],
-            cwd=ROOT,
-            env=os.environ | {"RAY_TMPDIR": directory} | dict(environment),
-            stdout=log,
-            stderr=log,
+        running_program(
+            command,
+            lambda: is_ready(port),
+            environment={"RAY_TMPDIR": directory, **environment},
+            timeout=START_SECONDS,
         ) as process,
     ):
-        try:
-            until = time.perf_counter() + START_SECONDS
-            while not is_ready(port):
-                if process.poll() is not None or time.perf_counter() > until:
-                    log.seek(0)
-                    raise RuntimeError(
-                        f"no replica:\n{log.read().decode(errors='replace')[-3000:]}"
-                    )
-                time.sleep(0.1)
-            yield port, process
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        yield port, process

@@ -3,13 +3,14 @@
     .venv/bin/python loadtest/with_without.py checkout ../before
     .venv/bin/python loadtest/with_without.py setting PADDLEPOOL_SHADOW_FRACTION=1 --measure users
     .venv/bin/python loadtest/with_without.py group emotion onednn onnxruntime_int8
-    .venv/bin/python loadtest/with_without.py {grpc,haproxy,ray,tracing,page,reload}
+    .venv/bin/python loadtest/with_without.py {api,grpc,haproxy,ray,tracing,page,reload}
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
-with these settings and one without; `group` two instance groups of a model. The others put gRPC,
-HAProxy, Ray Serve, tracing, an open /compare page and reloads beside the plain server. Both sides
-take turns in every round. A ratio above 1 says that the second side is the better one; the interval
-is that of rounds drawn again (90 %). Exit code 1 when a ratio is below --least.
+with these settings and one without; `group` two instance groups of a model. `api` puts this server
+beside what costs its API process less; the others put gRPC, HAProxy, Ray Serve, tracing, an open
+/compare page and reloads beside the plain server. Both sides take turns in every round. A ratio
+above 1 says that the second side is the better one; the interval is that of rounds drawn again
+(90 %). Exit code 1 when a ratio is below --least.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from api_cost import beside
 from balanced import balancer
 from cases import Case, mask_request, picture, read_cases, text_request
 from closed_loop import Client, HttpWay, Way, one_client, threaded_rate, users
-from harness import HOST, ROOT, Connection, Server, free_port, request, running_server
+from harness import HOST, ROOT, Connection, Server, cpu_seconds, free_port, request, running_server
 from overload import FACTOR, crowd
 from tqdm import tqdm
 from under_ray import INGRESSES, ray_up
@@ -52,6 +54,14 @@ PAGE_SECONDS = 2.0
 RAY_SECONDS = 5.0
 """Ray starts HAProxy anew when there is a replica, which closes its connections."""
 
+MEASURES = ("one client", "users", "busy", "processor", "overloaded", "reloaded")
+QUANTILES: Mapping[str, tuple[float, ...]] = {
+    "one client": (0.5,),
+    "users": (0.5, 0.95, 0.99),
+    "processor": (0.5,),
+}
+"""Of the measures that give seconds; the others give units a second."""
+
 Phases = list[list[float]]
 """What was measured in each round."""
 
@@ -65,6 +75,8 @@ class Pair:
     within: Way
     clients: int = 1
     model: str = ""
+    measures: tuple[str, ...] = MEASURES
+    """Those that make sense of it."""
     meanwhile: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
     """What goes on while `within` is measured."""
 
@@ -95,6 +107,11 @@ def taken(
             return answered
         case "busy":
             return [way.rate(clients=pair.clients, seconds=seconds)]
+        case "processor" if isinstance(way, HttpWay):
+            spent, began = cpu_seconds(way.pid, below=False), time.perf_counter()
+            rate = way.rate(clients=pair.clients, seconds=seconds)
+            done = rate * (time.perf_counter() - began)
+            return [(cpu_seconds(way.pid, below=False) - spent) / done]
         case "overloaded" if isinstance(way, HttpWay):
             calm = way.rate(clients=pair.clients, seconds=seconds)
             found = crowd(way, rate=FACTOR * calm / way.units, seconds=seconds)
@@ -107,11 +124,6 @@ def taken(
     raise ValueError(f"{pair.name}: {measure} needs a server that is asked over HTTP")
 
 
-MEASURES = ("one client", "users", "busy", "overloaded", "reloaded")
-QUANTILES: Mapping[str, tuple[float, ...]] = {"one client": (0.5,), "users": (0.5, 0.95, 0.99)}
-"""Of the measures that give seconds; the others give units a second."""
-
-
 def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str, str], Any]:
     """Phases of both sides in turns, by name of pair and measure; each side is warmed up first."""
     found: dict[tuple[str, str], tuple[Phases, Phases]] = defaultdict(lambda: ([], []))
@@ -121,6 +133,8 @@ def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str
     for number in tqdm(range(given.rounds), unit="round", disable=None):
         for pair in pairs:
             for measure in given.measure:
+                if measure not in pair.measures:
+                    continue
                 for side in (0, 1) if number % 2 else (1, 0):
                     with pair.meanwhile() if side else contextlib.nullcontext():
                         way = pair.within if side else pair.without
@@ -420,6 +434,32 @@ def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
         ]
 
 
+@contextlib.contextmanager
+def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    """Texts by the same int8 program, and requests that compute nothing, everywhere."""
+    with beside(given.before, given.probe) as ways:
+        (_, ours), *others = ways.items()
+        yield [
+            Pair(
+                name=f"{kind} × {clients} beside {name}",
+                without=way,
+                within=ours[kind],
+                clients=clients,
+                measures=measures if isinstance(way, HttpWay) else ("one client",),
+            )
+            for name, side in others
+            for kind, way in side.items()
+            for clients, measures in MEASURED_OF[kind].items()
+            if clients == 1 or isinstance(way, HttpWay)
+        ]
+
+
+MEASURED_OF = {
+    "text": {1: ("one client", "processor"), 8: ("busy", "processor"), 32: ("busy", "processor")},
+    "live": {1: ("busy",), 8: ("busy",)},
+}
+"""By number of clients."""
+
 MODES = {
     "checkout": Mode(
         checkout,
@@ -436,6 +476,15 @@ MODES = {
         group,
         ("one client", "busy"),
         options={"model": {}, "groups": {"nargs": 2, "metavar": "GROUP"}},
+    ),
+    "api": Mode(
+        api,
+        ("one client", "busy", "processor"),
+        seconds=3.0,
+        options={
+            "--before": {"type": Path, "help": "another checkout, with its .venv"},
+            "--probe": {"type": Path, "help": "a program that answers texts: see api_cost.py"},
+        },
     ),
     "tracing": Mode(tracing, ("one client", "busy"), seconds=3.0, rounds=8),
     "grpc": Mode(
