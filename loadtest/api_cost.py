@@ -88,15 +88,21 @@ def beside(before: Path | None, probe: Path | None) -> Iterator[dict[str, dict[s
         version = max((repository / MODEL).glob("[0-9]*"), key=lambda each: int(each.name))
         if probe is not None:
             port, cores = free_port(), max(1, int(available_cores()))
-            command = [sys.executable, probe, version / "int8.onnx", version / "tokenizer.json"]
-            command += ["--port", str(port), "--predictors", str(cores)]
+            command: list[object] = [
+                sys.executable,
+                probe,
+                version / "int8.onnx",
+                version / "tokenizer.json",
+            ]
+            command += ["--port", port, "--predictors", cores]
             process = stack.enter_context(
                 running_program(command, lambda: is_ready(port, "/openapi.json"))
             )
             ways["probe"] = {"text": HttpWay(port, text, pid=process.pid)}
         bare = free_port()
-        command = [sys.executable, __file__, str(bare)]
-        process = stack.enter_context(running_program(command, lambda: is_ready(bare, LIVE)))
+        process = stack.enter_context(
+            running_program([sys.executable, __file__, bare], lambda: is_ready(bare, LIVE))
+        )
         ways["FastAPI"] = {
             kind: HttpWay(bare, sent, pid=process.pid)
             for kind, sent in (("text", text), ("live", live))

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import HOST, ROOT, Server, free_port, is_ready, request, running_program
+from cases import form
+from harness import HOST, ROOT, Server, free_port, is_ready, running_program
 
 from app.backends.process import NICE
 
 PROGRAMS = Path(__file__).resolve().parent / "peer_programs"
 INSTALL_SECONDS = 600.0
 START_SECONDS = 240.0
-BOUNDARY = "a-picture-and-nothing-else"
 RUNTIME = ("onnxruntime==1.31.1", "opencv-python-headless==5.0.0.93")
 
 
@@ -49,27 +49,8 @@ class PeerServer:
         return ROOT / f".venv-peers-{self.package.partition('==')[0].partition('[')[0]}"
 
 
-def form(path: str, file: str, picture: bytes, **fields: str) -> bytes:
-    """A form with fields and the picture as its last part."""
-    parts = "".join(
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-        for name, value in fields.items()
-    )
-    head = (
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{file}"; filename="p.jpg"\r\n'
-        "Content-Type: image/jpeg\r\n\r\n"
-    )
-    body = parts.encode() + head.encode() + picture + f"\r\n--{BOUNDARY}--\r\n".encode()
-    kind = f"multipart/form-data; boundary={BOUNDARY}"
-    return request("POST", path, body, content_type=kind)
-
-
 def rembg_cutout(picture: bytes) -> bytes:
     return form("/api/remove", "file", picture, model="u2netp")
-
-
-def rembg_mask(picture: bytes) -> bytes:
-    return form("/api/remove", "file", picture, model="u2netp", om="true")
 
 
 def _rembg_files(home: Path, workers: int, model: Path) -> Mapping[str, str]:
@@ -92,7 +73,7 @@ REMBG = PeerServer(
         *(str(bin / "rembg"), "s", "--host", HOST, "--port", str(port), "--no-ui"),
     ],
     ready="/openapi.json",
-    ask=rembg_mask,
+    ask=lambda picture: form("/api/remove", "file", picture, model="u2netp", om="true"),
     prepare=_rembg_files,
 )
 PEER_SERVERS = (
@@ -132,7 +113,6 @@ def running(peer: PeerServer, model: Path, home: Path, *, workers: int) -> Itera
     bin = peer.environment / "bin"
     environment = {
         "PATH": f"{bin}:{os.environ.get('PATH', '')}",
-        "PYTHONPATH": str(PROGRAMS),
         "PEER_MODEL": str(model.resolve()),
         "PEER_PORT": str(port),
         "PEER_WORKERS": str(workers),
