@@ -202,7 +202,6 @@ def running_program(
             env=os.environ | environment,
             stdout=log,
             stderr=log,
-            start_new_session=True,
         ) as process,
     ):
         try:
@@ -217,11 +216,14 @@ def running_program(
                 time.sleep(0.05)
             yield process
         finally:
+            below = descendants(process.pid)
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            for pid in below:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def is_ready(port: int, path: str = "/v2/health/ready") -> bool:
