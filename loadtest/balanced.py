@@ -1,4 +1,4 @@
-"""Replicas of the server behind HAProxy on this machine, configured as in compose."""
+"""Replicas of the server on this machine, behind HAProxy as in compose, or under Ray Serve."""
 
 from __future__ import annotations
 
@@ -7,78 +7,66 @@ import os
 import re
 import signal
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 import yaml
-from harness import HOST, ROOT, STOP_SECONDS, free_port, is_ready
+from harness import HOST, ROOT, free_port, is_ready, running_program, running_server
 
 CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
 COMPOSE = ROOT / "docker-compose.yml"
-START_SECONDS = 120.0
 UNLIMITED = 1_000_000
+PYTHON = ROOT / ".venv-ray" / "bin" / "python"
+INGRESSES: Mapping[str, Mapping[str, str]] = {
+    "proxy": {},
+    "HAProxy": {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response junk-response 503",
+        "RAY_SERVE_HAPROXY_RETRIES": "3",
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "1114112",
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
+    },
+}
+"""What leads to the replicas, and the environment of Ray's processes that chooses it."""
+
+RAY_START_SECONDS = 180.0
 
 
-@dataclass(slots=True)
-class Replica:
-    """One server process on a port of its own, which a successor takes over."""
+class Replica(contextlib.ExitStack):
+    """One server on a port of its own, which a successor takes over."""
 
-    port: int
-    environment: Mapping[str, str]
-    process: subprocess.Popen[bytes] = field(init=False)
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        super().__init__()
+        self.port = free_port()
+        self._environment = {"PADDLEPOOL_DRAIN_DELAY_SECONDS": "3", **environment}
 
     def start(self) -> None:
-        settings = {
-            "PADDLEPOOL_HOST": HOST,
-            "PADDLEPOOL_PORT": str(self.port),
-            "PADDLEPOOL_DRAIN_DELAY_SECONDS": "3",
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", "serve"],
-            cwd=ROOT,
-            env=os.environ | settings | dict(self.environment),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def wait_ready(self) -> float:
-        """Seconds it took. Raises RuntimeError when it never is."""
-        began = time.perf_counter()
-        while not is_ready(self.port):
-            if time.perf_counter() - began > START_SECONDS:
-                raise RuntimeError(f"a replica was not ready within {START_SECONDS:.0f} s")
-            time.sleep(0.1)
-        return time.perf_counter() - began
-
-    def end(self, *, drained: bool) -> None:
-        """Drained, or as the out-of-memory killer does it: no word."""
-        self.process.send_signal(signal.SIGTERM if drained else signal.SIGKILL)
-        self.process.wait(STOP_SECONDS)
+        """Returns once it is ready. Raises RuntimeError when it never is."""
+        server = running_server(environment=self._environment, port=self.port)
+        self.pid = self.enter_context(server).pid
 
     def replace(self, *, drained: bool) -> float:
-        """End it and start its successor; seconds until that is ready."""
-        self.end(drained=drained)
+        """End it, drained or without a word as the out-of-memory killer does, and start its
+        successor; seconds until that is ready."""
+        if not drained:
+            os.kill(self.pid, signal.SIGKILL)
+        self.close()
+        began = time.perf_counter()
         self.start()
-        return self.wait_ready()
+        return time.perf_counter() - began
 
 
 @contextlib.contextmanager
 def replicas(count: int, environment: Mapping[str, str]) -> Iterator[list[Replica]]:
     """So many, all ready; ended with the block."""
-    started = [Replica(free_port(), environment) for _ in range(count)]
-    try:
+    with contextlib.ExitStack() as stack:
+        started = [stack.enter_context(Replica(environment)) for _ in range(count)]
         for replica in started:  # one after the other: together they would fight for the cores
             replica.start()
-            replica.wait_ready()
         yield started
-    finally:
-        for replica in started:
-            if hasattr(replica, "process"):
-                replica.end(drained=False)
 
 
 @contextlib.contextmanager
@@ -101,21 +89,14 @@ def balancer(
     service = yaml.safe_load(COMPOSE.read_text("utf-8"))["services"]["balancer"]
     own = {"GLIBC_TUNABLES": service["environment"]["GLIBC_TUNABLES"]}
     command = [str(executable), "-W", "-f", str(file)]
-    with (
-        (directory / "haproxy.log").open("w") as log,
-        subprocess.Popen(
-            command, env=os.environ | own | dict(environment), stdout=log, stderr=log
-        ) as process,
+    with running_program(
+        command,
+        lambda: is_ready(port),
+        environment=own | dict(environment),
+        log_file=directory / "haproxy.log",
+        timeout=20.0,
     ):
-        try:
-            until = time.perf_counter() + 20
-            while not is_ready(port):
-                if process.poll() is not None or time.perf_counter() > until:
-                    raise RuntimeError("haproxy does not answer; see haproxy -c -f deploy/haproxy")
-                time.sleep(0.05)
-            yield port
-        finally:
-            process.terminate()
+        yield port
 
 
 def local_configuration(
@@ -144,3 +125,25 @@ def local_configuration(
         if times != 1:
             raise RuntimeError(f"{pattern!r} stands {times} times in {CONFIGURATION.name}")
     return text
+
+
+@contextlib.contextmanager
+def ray_up(
+    *options: str, environment: Mapping[str, str]
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Its port and its process, once its first replica answers; ended with the block.
+
+    Raises RuntimeError, with the end of what it printed, when none does.
+    """
+    port = free_port()
+    command = [PYTHON, "-m", "app.cli", "ray", "up", "--host", HOST, "--port", str(port), *options]
+    with (
+        tempfile.TemporaryDirectory(prefix="ray") as directory,
+        running_program(
+            command,
+            lambda: is_ready(port),
+            environment={"RAY_TMPDIR": directory, **environment},
+            timeout=RAY_START_SECONDS,
+        ) as process,
+    ):
+        yield port, process

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
+import time
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-from harness import request
-from PIL import Image
+from harness import Server, ask, request
+from inputs import draw_picture
 
 from app.repository.layout import ModelFiles, ModelRepository
 
 TEXT = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。今天天气真好"
+BOUNDARY = "a-picture-and-nothing-else"
+CHOOSING_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +29,8 @@ class Case:
 
 
 def picture() -> bytes:
-    """A JPEG of 1,152 × 868 = 1.0 MP: a shaded ball before a noisy gradient, the same each time."""
-    random = np.random.default_rng(7)
-    y, x = np.mgrid[0:868, 0:1152].astype(np.float32)
-    distance = np.hypot(x - 576, y - 434) / 300
-    ball = np.clip(1.2 - distance, 0, 1)[..., None] * np.array([255, 120, 60], np.float32)
-    ground = np.stack([x / 5, y / 4, 200 - x / 8], axis=-1)
-    pixels = np.where(distance[..., None] < 1, ball, ground) + random.normal(0, 6, (868, 1152, 3))
-    buffer = io.BytesIO()
-    Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()
+    """A JPEG of 1,152 × 868 = 1.0 MP, the same each time."""
+    return draw_picture(1152, 868, seed=7).data
 
 
 def mask_request(body: bytes, *, model: str = "", predictor: str = "") -> bytes:
@@ -52,6 +46,42 @@ def text_request(inputs: str | list[str], **parameters: str) -> bytes:
     return request("POST", "/sentiment", body, content_type="application/json")
 
 
+def form(path: str, file: str, picture: bytes, **fields: str) -> bytes:
+    """A form with fields and the picture as its last part."""
+    parts = "".join(
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields.items()
+    )
+    head = (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{file}"; filename="p.jpg"\r\n'
+        "Content-Type: image/jpeg\r\n\r\n"
+    )
+    body = parts.encode() + head.encode() + picture + f"\r\n--{BOUNDARY}--\r\n".encode()
+    kind = f"multipart/form-data; boundary={BOUNDARY}"
+    return request("POST", path, body, content_type=kind)
+
+
+def newest(repository: ModelRepository, name: str) -> ModelFiles:
+    """The version that is served."""
+    return repository.read(name, repository.versions(name)[0])
+
+
+def wait_chosen(server: Server) -> list[dict[str, Any]]:
+    """How the default group of each task's model was chosen, once all are.
+
+    Raises RuntimeError when they are not within ten minutes.
+    """
+    give_up = time.perf_counter() + CHOOSING_SECONDS
+    while True:
+        models = json.loads(ask(server.port, request("GET", "/info")).body)["models"]
+        choices = [model["choice"] for model in models if model.get("task")]
+        if all(choice["by"] != "start" for choice in choices):
+            return choices
+        if time.perf_counter() > give_up:
+            raise RuntimeError(f"nothing is chosen after {CHOOSING_SECONDS:.0f} s: {choices}")
+        time.sleep(1.0)
+
+
 def read_cases(repository: ModelRepository, *, predictor: str = "") -> list[Case]:
     """A mask of 1 MP, a text and 32 texts, for each task that the repository has a model of.
 
@@ -60,7 +90,7 @@ def read_cases(repository: ModelRepository, *, predictor: str = "") -> list[Case
     chosen = {"predictor": predictor} if predictor else {}
     cases = []
     for name in repository.names():
-        model = repository.read(name, repository.versions(name)[0])
+        model = newest(repository, name)
         count = model.config.group(model.config.default_group).count
         if model.config.pipeline == "segment":
             asked = mask_request(picture(), model=name, predictor=predictor)

@@ -12,15 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
-STOP_SECONDS = 40.0
-"""More than a drain takes."""
+STOP_SECONDS = 90.0
+"""More than a drain takes, also under Ray."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,39 +44,53 @@ class Connection:
         self.write(request)
         return self.read()
 
+    def read(self) -> Reply:
+        """Wait for the reply to what was written last."""
+        while (reply := self.received()) is None:
+            pass
+        return reply
+
     def fileno(self) -> int:
         """For `select`: readable once a reply has begun to arrive."""
         return self._socket.fileno()
 
     def write(self, request: bytes) -> None:
-        """Send a request; `read` takes its reply."""
-        self._begin = time.perf_counter()
+        """Send a request; `received` takes its reply."""
+        self._begin()
         self._socket.sendall(request)
 
-    def read(self) -> Reply:
-        """Wait for the reply to what was written last."""
-        received = bytearray()
-        while (split := received.find(b"\r\n\r\n")) < 0:
-            received += self._some()
-        lines = received[:split].decode("latin-1").split("\r\n")
-        headers = {
-            name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines[1:])
-        }
-        missing = split + 4 + int(headers.get("content-length", 0)) - len(received)
-        while missing > 0:
-            received += (chunk := self._some())
-            missing -= len(chunk)
-        seconds = time.perf_counter() - self._begin
-        return Reply(int(lines[0].split()[1]), headers, bytes(received[split + 4 :]), seconds)
+    def _begin(self) -> None:
+        self._received = bytearray()
+        self.began = time.perf_counter()
 
-    def _some(self) -> bytes:
+    def received(self) -> Reply | None:
+        """Take some bytes; the reply to what was written last, once it is complete.
+
+        Raises ConnectionError where it never will be.
+        """
         chunk = self._socket.recv(1 << 18)
         if not chunk:
             raise ConnectionError("the server closed the connection within a reply")
-        return chunk
+        self._received += chunk
+        if (split := self._received.find(b"\r\n\r\n")) < 0:
+            return None
+        lines = self._received[:split].decode("latin-1").split("\r\n")
+        headers = {
+            name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines[1:])
+        }
+        if len(self._received) < split + 4 + int(headers.get("content-length", 0)):
+            return None
+        seconds = time.perf_counter() - self.began
+        return Reply(int(lines[0].split()[1]), headers, bytes(self._received[split + 4 :]), seconds)
 
     def close(self) -> None:
         self._socket.close()
+
+
+def ask(port: int, request: bytes, *, timeout: float = 60.0) -> Reply:
+    """The reply to a request over a connection of its own."""
+    with contextlib.closing(Connection(port, timeout=timeout)) as connection:
+        return connection.send(request)
 
 
 def request(
@@ -133,6 +147,7 @@ def running_server(
     log_file: Path | None = None,
     timeout: float = 120.0,
     checkout: Path = ROOT,
+    port: int | None = None,
 ) -> Iterator[Server]:
     """`paddlepool serve` over a model repository, or that of its settings; ended with the block.
 
@@ -140,7 +155,7 @@ def running_server(
 
     Raises RuntimeError, with the end of its log, when it is not ready within `timeout` seconds.
     """
-    port = free_port()
+    port = port or free_port()
     settings = {
         "PADDLEPOOL_HOST": HOST,
         "PADDLEPOOL_PORT": str(port),
@@ -152,41 +167,70 @@ def running_server(
     if repository is not None:
         settings["PADDLEPOOL_MODEL_REPOSITORY"] = str(repository.resolve())
     python = sys.executable if checkout == ROOT else checkout.resolve() / ".venv/bin/python"
-    begin = time.perf_counter()
+    settings |= environment or {}
+    with running_program(
+        [python, "-m", "app.cli", "serve"],
+        lambda: is_ready(port),
+        environment=settings,
+        log_file=log_file,
+        timeout=timeout,
+        directory=checkout,
+    ) as process:
+        yield Server(port, process.pid)
+
+
+@contextlib.contextmanager
+def running_program(
+    command: Sequence[object],
+    ready: Callable[[], bool],
+    *,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    log_file: Path | None = None,
+    timeout: float = 120.0,
+    directory: Path = ROOT,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program, once it is ready; terminated with the block, with all that it started.
+
+    Raises RuntimeError, with the end of its log, when it is not ready within `timeout` seconds.
+    """
+    begin, words = time.perf_counter(), list(map(str, command))
     with (
         log_file.open("w+b") if log_file is not None else tempfile.TemporaryFile() as log,
         subprocess.Popen(
-            [python, "-m", "app.cli", "serve"],
-            cwd=checkout,
-            env=os.environ | settings | dict(environment or {}),
+            words,
+            cwd=directory,
+            env=os.environ | environment,
             stdout=log,
             stderr=log,
         ) as process,
     ):
         try:
-            while not is_ready(port):
+            while not ready():
                 ended = process.poll() is not None
                 if ended or time.perf_counter() - begin > timeout:
                     log.seek(0)
                     lines = log.read().decode(errors="replace").splitlines()
                     tail = "\n".join(line for line in lines if "paddlepool.access" not in line)
                     reason = "ended" if ended else f"was not ready within {timeout:.0f} s"
-                    raise RuntimeError(f"the server {reason}:\n{tail[-2000:]}")
+                    raise RuntimeError(f"{' '.join(words)} {reason}:\n{tail[-2000:]}")
                 time.sleep(0.05)
-            yield Server(port, process.pid)
+            yield process
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
+            below = descendants(process.pid)
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            process.kill()
+            for pid in below:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
-def is_ready(port: int) -> bool:
-    """Whether a server there says that it is ready."""
+def is_ready(port: int, path: str = "/v2/health/ready") -> bool:
+    """Whether a server there answers a path with 200; by default, whether it says it is ready."""
     connection = http.client.HTTPConnection(HOST, port, timeout=5)
     with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
-        connection.request("GET", "/v2/health/ready")
+        connection.request("GET", path)
         return connection.getresponse().status == 200
     return False
 

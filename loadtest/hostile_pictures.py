@@ -11,23 +11,21 @@ API process that grows over the mutants.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import mmap
 import random
 import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from harness import ROOT, Connection, Reply, Server, descendants, request, running_server
+from cases import mask_request
+from harness import ROOT, Reply, Server, ask, descendants, running_server
 from inputs import draw_picture
 from mutants import mutant
+from soak_traffic import CORPUS, Asked, Traffic
 from tqdm import tqdm
 
-CORPUS = ROOT / ".." / "shared" / "data" / "hostile_images"
 ACCEPTED = {"decode": {200}, "reject": {415, 422}, "either": {200, 415, 422}}
 CLIENTS = 3
 MOST_GROWN_MIB = 15
@@ -44,36 +42,7 @@ def resident_mib(pid: int) -> float:
 
 
 def post(server: Server, body: bytes) -> Reply:
-    asked = request("POST", "/segment?output=mask", body, content_type="image/jpeg")
-    with contextlib.closing(Connection(server.port, timeout=90)) as connection:
-        return connection.send(asked)
-
-
-def refusal(reply: Reply) -> bool:
-    return reply.status == 503 and "retry-after" in reply.headers
-
-
-@contextlib.contextmanager
-def neighbour(server: Server) -> Iterator[Counter[str]]:
-    """Asks for one good picture all the while; how often the answer was the calm one."""
-    picture = draw_picture(320, 240, seed=1).data
-    calm = post(server, picture)
-    found: Counter[str] = Counter()
-    done = threading.Event()
-
-    def ask() -> None:
-        while not done.wait(0.2):
-            reply = post(server, picture)
-            same = (reply.status, reply.body) == (calm.status, calm.body)
-            found["as calm" if same else "refused" if refusal(reply) else "wrong"] += 1
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
-        yield found
-    finally:
-        done.set()
-        thread.join()
+    return ask(server.port, mask_request(body), timeout=90)
 
 
 def main() -> int:
@@ -89,7 +58,10 @@ def main() -> int:
     faults: list[str] = []
     with running_server(ROOT / "model_repo", environment=ENVIRONMENT) as server:
         before = set(descendants(server.pid))
-        with neighbour(server) as good, ThreadPoolExecutor(CLIENTS) as clients:
+        good = Traffic(
+            server.port, [Asked("good", mask_request(draw_picture(320, 240, seed=1).data))]
+        )
+        with good.users(1, pause=0.2), ThreadPoolExecutor(CLIENTS) as clients:
             replies = list(clients.map(lambda body: post(server, body), files))
             settled = resident_mib(server.pid)
             bar = tqdm(total=len(mutants), unit="mutant", disable=None)
@@ -97,7 +69,8 @@ def main() -> int:
             for reply in clients.map(lambda body: post(server, body), mutants):
                 bar.update()
                 statuses[reply.status] += 1
-                if reply.status >= 500 and not refusal(reply):
+                refused = reply.status == 503 and "retry-after" in reply.headers
+                if reply.status >= 500 and not refused:
                     faults.append(f"a mutant got {reply.status}: {reply.body[:200]!r}")
         grown = resident_mib(server.pid) - settled
         lost = before - set(descendants(server.pid))
@@ -108,11 +81,13 @@ def main() -> int:
         faults.append(f"the API process grew by {grown:.0f} MiB")
     if lost:
         faults.append(f"{len(lost)} processes were lost")
-    if good["wrong"] or not good["as calm"]:
-        faults.append(f"good pictures beside: {dict(good)}")
+    faults += good.tally.wrong + [f"a good picture: {each.reason}" for each in good.tally.lost]
+    if not good.tally.right:
+        faults.append("no good picture was answered")
     print(f"{len(files)} pictures: {dict(Counter(reply.status for reply in replies))}")
     print(f"{len(mutants)} mutants: {dict(statuses)}")
-    print(f"good pictures beside: {dict(good)}; {len(lost)} of {len(before)} processes lost")
+    beside = f"{good.tally.right} right, {len(good.tally.refused)} refused"
+    print(f"good pictures beside: {beside}; {len(lost)} of {len(before)} processes lost")
     print(f"API process: {settled:.0f} MiB after the corpus, {grown:+.0f} MiB after the mutants")
     for fault in faults:
         print(f"MISSED {fault}")

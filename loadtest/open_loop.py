@@ -8,15 +8,17 @@ otherwise be measured as the server's.
 from __future__ import annotations
 
 import contextlib
-import re
 import selectors
-import socket
 import time
 from collections import deque
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
-from harness import HOST
+from closed_loop import Client, HttpWay, checked
+from harness import Connection, Reply
 
+FACTOR = 3.0
+"""Of the calm rate, where too much is asked."""
 CONNECTIONS = 160
 """More than requests can be under way: those queued, and those that are being refused."""
 
@@ -24,78 +26,41 @@ IDLE_SECONDS = 2.0
 """The server closes what is idle for longer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a request ended, and after how long."""
-
-    status: int
-    seconds: float
-
-
-class Exchange:
+class Exchange(Connection):
     """A keep-alive connection with at most one request under way. Nothing here waits."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection((HOST, port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().__init__(port)
         self._socket.setblocking(False)
-        self.since = 0.0
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def begin(self, request: bytes) -> None:
+    def write(self, request: bytes) -> None:
+        self._begin()
         self._left = memoryview(request)
-        self._received = bytearray()
-        self.since = time.perf_counter()
-        self.write()
+        self.go_on()
 
     @property
     def sent(self) -> bool:
         return not self._left
 
-    def write(self) -> None:
+    def go_on(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._left = self._left[self._socket.send(self._left) :]
 
-    def read(self) -> int | None:
-        """The status once the reply is complete. Raises ConnectionError where it never will be."""
-        chunk = self._socket.recv(1 << 18)
-        if not chunk:
-            raise ConnectionError("the server closed the connection within a reply")
-        self._received += chunk
-        end = self._received.find(b"\r\n\r\n") + 4
-        if end < 4:
-            return None
-        head = bytes(self._received[:end]).lower()
-        length = re.search(rb"\ncontent-length: *(\d+)", head)
-        if len(self._received) < end + int(length[1] if length else 0):
-            return None
-        self._last = b"\nconnection: close" in head
-        return int(head.split(maxsplit=2)[1])
 
-    def reusable(self) -> bool:
-        """A refusal may come before the whole request is sent."""
-        return self.sent and not self._last
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-def arrivals(port: int, request: bytes, *, rate: float, seconds: float) -> list[Ended]:
+def arrivals(port: int, request: bytes, *, rate: float, seconds: float) -> list[Reply]:
     """`rate` requests a second, each sent by the first free connection; waits for every reply."""
-    ended: list[Ended] = []
+    ended: list[Reply] = []
     free: deque[Exchange] = deque()
     under_way: set[Exchange] = set()
     count, total = 0, int(rate * seconds)
 
-    def finish(exchange: Exchange, status: int) -> None:
-        now = time.perf_counter()
-        ended.append(Ended(status, now - exchange.since))
+    def finish(exchange: Exchange, reply: Reply) -> None:
+        ended.append(reply)
         selector.unregister(exchange)
         under_way.discard(exchange)
-        if exchange.reusable():
-            exchange.since = now
+        # A refusal may come before the whole request is sent.
+        if exchange.sent and reply.headers.get("connection") != "close":
+            exchange.began = time.perf_counter()
             free.append(exchange)
         else:
             exchange.close()
@@ -105,10 +70,10 @@ def arrivals(port: int, request: bytes, *, rate: float, seconds: float) -> list[
         while count < total or under_way:
             due = began + count / rate - time.perf_counter() if count < total else None
             if due is not None and due <= 0 and len(under_way) < CONNECTIONS:
-                while free and time.perf_counter() - free[0].since > IDLE_SECONDS:
+                while free and time.perf_counter() - free[0].began > IDLE_SECONDS:
                     free.popleft().close()
                 exchange = free.pop() if free else Exchange(port)
-                exchange.begin(request)
+                exchange.write(request)
                 under_way.add(exchange)
                 writing = 0 if exchange.sent else selectors.EVENT_WRITE
                 selector.register(exchange, selectors.EVENT_READ | writing)
@@ -118,11 +83,39 @@ def arrivals(port: int, request: bytes, *, rate: float, seconds: float) -> list[
             for key, events in selector.select(None if due is None or full else due):
                 exchange = key.fileobj  # type: ignore[assignment]  # those registered above
                 if events & selectors.EVENT_WRITE:
-                    exchange.write()
+                    exchange.go_on()
                     if exchange.sent:
                         selector.modify(exchange, selectors.EVENT_READ)
-                if events & selectors.EVENT_READ and (status := exchange.read()) is not None:
-                    finish(exchange, status)
+                if events & selectors.EVENT_READ and (reply := exchange.received()) is not None:
+                    finish(exchange, reply)
     for exchange in free:
         exchange.close()
     return ended
+
+
+@dataclass(frozen=True, slots=True)
+class OverloadedWay:
+    """Requests arrive at three times the calm rate, whether those before are answered or not."""
+
+    calm: HttpWay
+    refusals: list[float] = field(default_factory=list)
+    """Seconds that each refusal took."""
+
+    @property
+    def units(self) -> int:
+        return self.calm.units
+
+    def client(self) -> AbstractContextManager[Client]:
+        return self.calm.client()
+
+    def rate(self, *, clients: int, seconds: float) -> float:
+        """Units answered a second. Raises RuntimeError for a status that is not 200 or 503."""
+        calm = self.calm.rate(clients=clients, seconds=seconds)
+        began = time.perf_counter()
+        ended = arrivals(
+            self.calm.port, self.calm.request, rate=FACTOR * calm / self.units, seconds=seconds
+        )
+        elapsed = time.perf_counter() - began
+        self.refusals.extend(each.seconds for each in ended if each.status == 503)
+        answered = [checked(each) for each in ended if each.status != 503]
+        return self.units * len(answered) / elapsed

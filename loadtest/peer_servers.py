@@ -10,22 +10,20 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import HOST, ROOT, Connection, free_port, request
+from cases import form
+from harness import HOST, ROOT, Server, free_port, is_ready, running_program
 
 from app.backends.process import NICE
 
 PROGRAMS = Path(__file__).resolve().parent / "peer_programs"
 INSTALL_SECONDS = 600.0
 START_SECONDS = 240.0
-BOUNDARY = "a-picture-and-nothing-else"
 RUNTIME = ("onnxruntime==1.31.1", "opencv-python-headless==5.0.0.93")
 
 
@@ -51,27 +49,8 @@ class PeerServer:
         return ROOT / f".venv-peers-{self.package.partition('==')[0].partition('[')[0]}"
 
 
-def form(path: str, file: str, picture: bytes, **fields: str) -> bytes:
-    """A form with fields and the picture as its last part."""
-    parts = "".join(
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-        for name, value in fields.items()
-    )
-    head = (
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{file}"; filename="p.jpg"\r\n'
-        "Content-Type: image/jpeg\r\n\r\n"
-    )
-    body = parts.encode() + head.encode() + picture + f"\r\n--{BOUNDARY}--\r\n".encode()
-    kind = f"multipart/form-data; boundary={BOUNDARY}"
-    return request("POST", path, body, content_type=kind)
-
-
 def rembg_cutout(picture: bytes) -> bytes:
     return form("/api/remove", "file", picture, model="u2netp")
-
-
-def rembg_mask(picture: bytes) -> bytes:
-    return form("/api/remove", "file", picture, model="u2netp", om="true")
 
 
 def _rembg_files(home: Path, workers: int, model: Path) -> Mapping[str, str]:
@@ -94,7 +73,7 @@ REMBG = PeerServer(
         *(str(bin / "rembg"), "s", "--host", HOST, "--port", str(port), "--no-ui"),
     ],
     ready="/openapi.json",
-    ask=rembg_mask,
+    ask=lambda picture: form("/api/remove", "file", picture, model="u2netp", om="true"),
     prepare=_rembg_files,
 )
 PEER_SERVERS = (
@@ -126,21 +105,14 @@ def install(peer: PeerServer) -> None:
     done.touch()
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    port: int
-    pid: int
-
-
 @contextlib.contextmanager
-def running(peer: PeerServer, model: Path, home: Path, *, workers: int) -> Iterator[Running]:
+def running(peer: PeerServer, model: Path, home: Path, *, workers: int) -> Iterator[Server]:
     """Serve the ONNX file with so many workers. Raises RuntimeError with the end of its log."""
     home.mkdir(parents=True)
     port = free_port()
     bin = peer.environment / "bin"
-    environment = os.environ | {
+    environment = {
         "PATH": f"{bin}:{os.environ.get('PATH', '')}",
-        "PYTHONPATH": str(PROGRAMS),
         "PEER_MODEL": str(model.resolve()),
         "PEER_PORT": str(port),
         "PEER_WORKERS": str(workers),
@@ -149,37 +121,11 @@ def running(peer: PeerServer, model: Path, home: Path, *, workers: int) -> Itera
     }
     # At the priority that the others' computing processes have.
     command = ["nice", "-n", str(NICE), *peer.command(bin, port)]
-    log_file = home / "log"
-    with log_file.open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=home, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not _answers(port, peer.ready):
-            if process.poll() is not None or time.monotonic() > deadline:
-                tail = log_file.read_text(errors="replace")[-1500:]
-                raise RuntimeError(f"{peer.name} does not answer:\n{tail}")
-            time.sleep(0.2)
-        yield Running(port, process.pid)
-    finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """It and its workers, which are the group that it began."""
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(10)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _answers(port: int, path: str) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        connection = Connection(port, timeout=5)
-        with contextlib.closing(connection):
-            return connection.send(request("GET", path)).status == 200
-    return False
+    with running_program(
+        command,
+        lambda: is_ready(port, peer.ready),
+        environment=environment,
+        timeout=START_SECONDS,
+        directory=home,
+    ) as process:
+        yield Server(port, process.pid)

@@ -24,7 +24,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,9 +32,9 @@ from typing import Any
 
 import cv2
 import numpy as np
-from cases import TEXT, picture, text_request
+from cases import TEXT, newest, picture, text_request, wait_chosen
 from closed_loop import HttpWay, checked
-from harness import ROOT, Connection, Server, memory_of, request, running_server
+from harness import ROOT, Server, ask, memory_of, request, running_server
 from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
 from tqdm import tqdm
 
@@ -45,8 +44,6 @@ from app.process.child import Child, Limits
 from app.repository.layout import ModelFiles, ModelRepository
 
 HERE = Path(__file__).resolve().parent
-CHOOSING_SECONDS = 600
-"""What a server may take for finding its default group, on a machine where nothing else runs."""
 
 Busy = Callable[[float], float]
 """Keeps a contender busy for so many seconds; how many pictures or texts it did a second."""
@@ -90,8 +87,7 @@ def served(
     """A server; each load has clients, their request, and the units of one."""
 
     def one() -> tuple[float, bytes]:
-        with contextlib.closing(Connection(port)) as connection:
-            reply = checked(connection.send(message))
+        reply = checked(ask(port, message))
         return reply.seconds, reply.body
 
     def busy(clients: int, asked: bytes, units: int) -> Busy:
@@ -163,24 +159,10 @@ def server_of_one(files: ModelFiles, scratch: Path) -> Iterator[tuple[Server, st
     repository = scratch / f"only-{files.name}"
     shutil.copytree(files.directory.parent, repository / files.name)
     with running_server(repository, environment={"PADDLEPOOL_PROVE_GROUPS": "started"}) as server:
-        begin = time.monotonic()
-        while (choice := _choice(server))["by"] == "start":
-            if time.monotonic() - begin > CHOOSING_SECONDS:
-                raise RuntimeError(f"{files.name}: nothing chosen yet: {choice}")
-            time.sleep(1)
+        [choice] = wait_chosen(server)
         print(f"{files.name}: {choice['group']}, {choice['reason']}", file=sys.stderr)
         groups = {each.name: each.threads for each in files.config.instance_group}
         yield server, choice["group"], groups.get(choice["group"], 1)
-
-
-def _choice(server: Server) -> dict[str, str]:
-    with contextlib.closing(Connection(server.port)) as connection:
-        [model] = json.loads(connection.send(request("GET", "/info")).body)["models"]
-    return dict(model["choice"])
-
-
-def newest(repository: ModelRepository, name: str) -> ModelFiles:
-    return repository.read(name, repository.versions(name)[0])
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
     .venv/bin/python loadtest/replicas.py [proxy | ray] [--replicas 3] [--seconds 60]
 
-Two users ask for masks and two for emotions, and every answer is compared with the calm one.
+Four users ask for masks and emotions, and every answer is compared with the calm one.
 
 `proxy`: replicas behind HAProxy. Every ten seconds one is killed or drained, and started again.
 Then all are drained and replaced, one after the other. `ray`: Ray Serve. Every ten seconds the
@@ -23,17 +23,15 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from balanced import Replica, balancer, replicas
+from balanced import INGRESSES, RAY_START_SECONDS, Replica, balancer, ray_up, replicas
 from cases import mask_request, picture, text_request
-from closed_loop import checked
-from harness import Connection, descendants, request
-from under_ray import INGRESSES, START_SECONDS, ray_up
+from harness import ask, descendants, request
+from soak_traffic import Asked, Traffic
 
 KILL_EVERY_SECONDS = 10.0
 CHECKED_SECONDS = 3.0
@@ -44,78 +42,12 @@ ENVIRONMENT = {
     # Three replicas on few cores answer late; that is not what is measured here.
     "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
 }
-REQUESTS = {
-    "mask of 1 MP": mask_request(picture(), predictor="onednn"),
-    "one text": text_request("今天天气真好", predictor="onednn"),
-}
-USERS = 2 * len(REQUESTS)
+REQUESTS = (
+    Asked("mask of 1 MP", mask_request(picture(), predictor="onednn")),
+    Asked("one text", text_request("今天天气真好", predictor="onednn")),
+)
+USERS = 4
 READY = re.compile(r'paddlepool_model_ready\{replica="(\w+)"')
-
-
-@dataclass(slots=True)
-class Tally:
-    """Answers by what they were. `reasons` are statuses, or what became of the connection."""
-
-    right: int = 0
-    wrong: int = 0
-    lost: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
-    slowest: float = 0.0
-
-    @property
-    def share(self) -> float:
-        total = self.right + self.wrong + self.lost
-        return self.right / total if total else 0.0
-
-    def __str__(self) -> str:
-        why = f" ({', '.join(f'{n} × {w}' for w, n in self.reasons.items())})" if self.lost else ""
-        return (
-            f"{self.right} right, {self.wrong} wrong, {self.lost} not answered{why}: "
-            f"{self.share:.3%}; slowest {self.slowest:.1f} s"
-        )
-
-
-@contextlib.contextmanager
-def users(port: int, calm: Mapping[str, bytes]) -> Iterator[Tally]:
-    """Two users for each request, who never ask again, while the block runs; each answer is held to
-    the calm one. The tally is complete after the block."""
-    tally, lock, ending = Tally(), threading.Lock(), threading.Event()
-
-    def use(asked: bytes, expected: bytes) -> None:
-        connection: Connection | None = None
-        while not ending.wait(0.05):
-            begun = time.perf_counter()
-            try:
-                connection = connection or Connection(port)
-                reply = connection.send(asked)
-                reason = "" if reply.status == 200 else str(reply.status)
-                if reply.headers.get("connection") == "close":
-                    connection = None
-            except OSError as error:
-                connection, reason = None, type(error).__name__
-            with lock:
-                if reason:
-                    tally.lost += 1
-                    tally.reasons[reason] = tally.reasons.get(reason, 0) + 1
-                    continue
-                tally.slowest = max(tally.slowest, time.perf_counter() - begun)
-                if reply.body == expected:
-                    tally.right += 1
-                else:
-                    tally.wrong += 1
-
-    threads = [
-        threading.Thread(target=use, args=(REQUESTS[name], calm[name]))
-        for name in (*REQUESTS, *REQUESTS)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield tally
-    finally:
-        ending.set()
-        for thread in threads:
-            thread.join()
 
 
 Event = Callable[[int], str]
@@ -185,13 +117,13 @@ def is_server(pid: int) -> bool:
 def wait_for_replicas(port: int, count: int) -> str:
     """Wait until /metrics names so many replicas with a model; how long that took."""
     began = time.perf_counter()
-    while time.perf_counter() - began < START_SECONDS:
+    while time.perf_counter() - began < RAY_START_SECONDS:
         with contextlib.suppress(OSError):
-            text = Connection(port).send(request("GET", "/metrics")).body.decode()
+            text = ask(port, request("GET", "/metrics")).body.decode()
             if len(set(READY.findall(text))) == count:
                 return f"{time.perf_counter() - began:.1f} s"
         time.sleep(0.5)
-    raise RuntimeError(f"fewer than {count} replicas after {START_SECONDS:.0f} s")
+    raise RuntimeError(f"fewer than {count} replicas after {RAY_START_SECONDS:.0f} s")
 
 
 def main() -> int:
@@ -217,20 +149,26 @@ def main() -> int:
                 "chaos": (True, chaos(event, given.seconds)),
                 "rolling": (True, rolling(running)),
             }
-        calm = {name: checked(Connection(port).send(r)).body for name, r in REQUESTS.items()}
         failed = False
         for name, (retried, part) in parts.items():
             if given.only not in (None, name):
                 continue
-            with users(port, calm) as tally:
+            traffic = Traffic(port, REQUESTS)
+            with traffic.users(USERS, pause=0.05):
                 lines = []
                 for line in part:
                     lines.append(line)
                     print(f"  {line}", flush=True)
-            print(f"{name}: {tally}")
+            tally = traffic.tally
+            lost = Counter(each.reason for each in (*tally.lost, *tally.refused))
+            why = f" ({', '.join(f'{n} × {w}' for w, n in lost.items())})" if lost else ""
+            print(
+                f"{name}: {tally.right} right, {len(tally.wrong)} wrong, {lost.total()} not "
+                f"answered{why}: {tally.right / max(1, tally.sent['good']):.3%}"
+            )
             # A killed process may take the requests that it had, one of each user.
             allowed = 0 if retried else len(lines) * USERS
-            failed |= tally.lost > allowed or tally.wrong > 0
+            failed |= lost.total() > allowed or bool(tally.wrong)
     return 1 if failed else 0
 
 

@@ -6,8 +6,6 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from harness import HOST, ROOT, running_server
@@ -28,7 +26,8 @@ def main(arguments: list[str]) -> int:
     if args.host:
         return run_locust(args.locust, args.host, args.report, rest)
     try:
-        with own_server(args.report.with_name("server.log")) as host:
+        with running_server(log_file=args.report.with_name("server.log")) as server:
+            host = f"http://{HOST}:{server.port}"
             return run_locust(args.locust, host, args.report, rest)
     except RuntimeError as error:
         print(error, file=sys.stderr)
@@ -42,13 +41,6 @@ def run_locust(locust: str, host: str, report: Path, rest: list[str]) -> int:
     code = subprocess.run(command, check=False).returncode
     print(f"report: {os.path.relpath(report)}")
     return code
-
-
-@contextmanager
-def own_server(log_file: Path) -> Iterator[str]:
-    """The URL of a server that is ended with the block. Raises RuntimeError as running_server()."""
-    with running_server(log_file=log_file) as server:
-        yield f"http://{HOST}:{server.port}"
 
 
 if __name__ == "__main__":

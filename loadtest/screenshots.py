@@ -11,15 +11,12 @@ import argparse
 import io
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness import ROOT, running_server
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import sync_playwright
 
 MOST_BYTES = 200_000
 """Of one picture in the repository."""
@@ -29,24 +26,15 @@ SETTLE_MILLISECONDS = 800
 BLUE = "label:has(> input[value='#438edb'])"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """One picture: its file's name, the browser it is taken in, and what is pressed before."""
-
-    name: str
-    options: dict[str, Any]
-    press: tuple[str, ...] = ()
-
-
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1360, "height": 860}, "locale": "en-US"}
-VIEWS = (
-    View(name="demo-light", options=DESKTOP),
-    View(
-        name="demo-dark-zh",
-        options=DESKTOP | {"locale": "zh-CN", "color_scheme": "dark"},
-        press=(BLUE, "#sentences .chip:last-child"),
+VIEWS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "demo-light": (DESKTOP, ()),
+    "demo-dark-zh": (
+        DESKTOP | {"locale": "zh-CN", "color_scheme": "dark"},
+        (BLUE, "#sentences .chip:last-child"),
     ),
-)
+}
+"""Options of the browser and what is pressed, by the picture's name."""
 
 
 def main() -> None:
@@ -60,31 +48,21 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-gpu"]
         )
-        address = f"http://127.0.0.1:{server.port}/"
-        for view in VIEWS:
-            with answered(browser, address, view) as page:
-                file = arguments.to / f"{view.name}.png"
-                file.write_bytes(small(page.screenshot()))
-                print(f"{file.relative_to(ROOT)}: {file.stat().st_size} bytes")
+        for name, (options, pressed) in VIEWS.items():
+            page = browser.new_context(**options, reduced_motion="reduce").new_page()
+            page.set_default_timeout(1000 * SECONDS)
+            page.goto(f"http://127.0.0.1:{server.port}/")
+            for selector in pressed:
+                page.wait_for_selector("#segment-result:not([hidden])")
+                page.click(selector)
+            page.wait_for_selector("#viewer[aria-busy=false] #canvas.over")
+            page.wait_for_selector("#sentiment-result:not([hidden])")
+            page.mouse.move(0, 0)
+            page.wait_for_timeout(SETTLE_MILLISECONDS)
+            file = arguments.to / f"{name}.png"
+            file.write_bytes(small(page.screenshot()))
+            print(f"{file.relative_to(ROOT)}: {file.stat().st_size} bytes")
         browser.close()
-
-
-@contextmanager
-def answered(browser: Browser, address: str, view: View) -> Iterator[Page]:
-    """The page with both answers and without motion, after what the view presses."""
-    context = browser.new_context(**view.options, reduced_motion="reduce")
-    page = context.new_page()
-    page.set_default_timeout(1000 * SECONDS)
-    page.goto(address)
-    for selector in view.press:
-        page.wait_for_selector("#segment-result:not([hidden])")
-        page.click(selector)
-    page.wait_for_selector("#viewer[aria-busy=false] #canvas.over")
-    page.wait_for_selector("#sentiment-result:not([hidden])")
-    page.mouse.move(0, 0)
-    page.wait_for_timeout(SETTLE_MILLISECONDS)
-    yield page
-    context.close()
 
 
 def small(png: bytes) -> bytes:

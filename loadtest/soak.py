@@ -14,46 +14,172 @@ lives for ten minutes and grows by more than a fifth.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import random
 import secrets
+import signal
 import statistics
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from harness import ROOT, running_server
-from soak_traffic import Lost, Tally, Traffic
-from soak_watch import (
-    API,
-    CODEC,
-    PREDICTOR,
-    Reload,
-    Sample,
-    Watched,
-    longest_lived,
-    watching,
-)
+from harness import ROOT, Server, ask, descendants, request, running_server
+from soak_traffic import Lost, Tally, Traffic, bad_requests, good_requests
 
 SETTLED_SECONDS = 600.0
 GROWTH_BYTES = 15 << 20
 OTHERS_GROWTH = 1.2
-RECOVERY_SECONDS = 60.0
-"""After the machine stood still: what looks dead is replaced, and deadlines have passed."""
 DYING_SECONDS = 0.1
 """A killed process takes a moment to be gone, and the kill is noted after it."""
 REFUSED_SHARE = 0.01
 MIB = 1 << 20
+API, CODEC, PREDICTOR = "API", "codec", "predictor"
+SAMPLE_SECONDS = 5.0
+MODELS = ("emotion", "mnist", "u2netp")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Of one process: seconds of time.monotonic, resident bytes, open descriptors."""
+
+    at: float
+    role: str
+    pid: int
+    resident: int
+    descriptors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    at: float
+    role: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """`status` 0 where no answer came."""
+
+    model: str
+    began: float
+    ended: float
+    status: int
+
+
+@dataclass(slots=True)
+class Watched:
+    """What was sampled, killed and loaded anew."""
+
+    samples: list[Sample] = field(default_factory=list)
+    kills: list[Kill] = field(default_factory=list)
+    reloads: list[Reload] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def watching(
+    server: Server, *, admin_key: str, kill_every: float, reload_every: float, seed: int
+) -> Iterator[Watched]:
+    """Sample, kill and reload while the block runs; intervals in seconds."""
+    watched, ending = Watched(), threading.Event()
+    draw = random.Random(seed)
+
+    def kill() -> None:
+        while not ending.wait(draw.uniform(0.5, 1.5) * kill_every):
+            if killed := _kill_one(server, draw):
+                watched.kills.append(killed)
+
+    def reload() -> None:
+        number = 0
+        while not ending.wait(reload_every):
+            watched.reloads.append(_reload(server, MODELS[number % len(MODELS)], admin_key))
+            number += 1
+
+    def look() -> None:
+        watched.samples += samples(server)
+        while not ending.wait(SAMPLE_SECONDS):
+            watched.samples += samples(server)
+
+    with ThreadPoolExecutor() as threads:
+        working = [threads.submit(each) for each in (kill, reload, look)]
+        try:
+            yield watched
+        finally:
+            ending.set()
+        for each in working:
+            each.result()
+
+
+def samples(server: Server) -> list[Sample]:
+    """One of each process that lives."""
+    found = []
+    now = time.monotonic()
+    for pid in (server.pid, *descendants(server.pid)):
+        with contextlib.suppress(OSError):  # it has ended
+            if (role := API if pid == server.pid else role_of(pid)) is not None:
+                resident = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
+                descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+                page = os.sysconf("SC_PAGE_SIZE")
+                found.append(Sample(now, role, pid, resident * page, descriptors))
+    return found
+
+
+def role_of(pid: int) -> str | None:
+    """By its command line. Raises OSError when it has ended."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    if b"app.process.worker" not in words:
+        return None
+    return next((role for role in (CODEC, PREDICTOR) if role.encode() in words), None)
+
+
+def _kill_one(server: Server, draw: random.Random) -> Kill | None:
+    """A codec or a predictor of this server, never another process."""
+    children = [each for each in samples(server) if each.role != API]
+    if not children:
+        return None
+    # Each kind as often, however many it has.
+    role = draw.choice(sorted({each.role for each in children}))
+    pid = draw.choice([each.pid for each in children if each.role == role])
+    with contextlib.suppress(OSError):
+        held = os.pidfd_open(pid)
+        try:
+            if pid in descendants(server.pid) and role_of(pid) == role:
+                signal.pidfd_send_signal(held, signal.SIGKILL)
+                return Kill(time.monotonic(), role, pid)
+        finally:
+            os.close(held)
+    return None
+
+
+def _reload(server: Server, model: str, admin_key: str) -> Reload:
+    path = f"/v2/repository/models/{model}/load"
+    asked = request("POST", path, headers={"X-Api-Key": admin_key, "Content-Length": "0"})
+    began, status = time.monotonic(), 0
+    with contextlib.suppress(OSError):
+        status = ask(server.port, asked, timeout=600).status
+    return Reload(model, began, time.monotonic(), status)
+
+
+def longest_lived(all_samples: Sequence[Sample], role: str) -> list[list[Sample]]:
+    """The samples of each process of a role, the longest-lived first."""
+    lives: dict[int, list[Sample]] = {}
+    for sample in all_samples:
+        if sample.role == role:
+            lives.setdefault(sample.pid, []).append(sample)
+    return sorted(lives.values(), key=lambda each: each[0].at - each[-1].at)
 
 
 def cause(lost: Lost, watched: Watched) -> str:
-    """Why a request was lost, or nothing: a process it was in was killed, or all stood still.
+    """Why a request was lost, or nothing: a process that it was in was killed.
 
     A predictor that is killed costs its batch (500). A codec call is run once more: two kills, or
     the time that a new process takes, cost the request (503, 504); so does waiting for a predictor.
     """
-    for began, ended in watched.stalls:
-        if began < lost.ended and lost.began < ended + RECOVERY_SECONDS:
-            return "the machine stood still"
     first, last = lost.began - DYING_SECONDS, lost.ended + DYING_SECONDS
     roles = {kill.role for kill in watched.kills if first <= kill.at <= last}
     if PREDICTOR in roles and lost.status in (500, 503, 504):
@@ -92,20 +218,16 @@ def verdict(tally: Tally, watched: Watched, *, began: float) -> Iterator[tuple[b
     roles = Counter(kill.role for kill in watched.kills)
     yield bool(roles), f"killed: {roles[PREDICTOR]} predictors, {roles[CODEC]} codecs"
     failed = [each for each in watched.reloads if each.status != 200]
-    alone = [each for each in failed if not _met(each, watched)]
+    alone = [
+        each
+        for each in failed
+        if not any(each.began <= kill.at <= each.ended for kill in watched.kills)
+    ]
     yield (
         not alone,
         f"{len(watched.reloads)} reloads, {len(failed)} failed, {len(alone)} without a cause",
     )
     yield from _memory(watched.samples, began + SETTLED_SECONDS)
-
-
-def _met(reload: Reload, watched: Watched) -> bool:
-    """A kill, or the machine standing still, which looks like a death."""
-    killed = any(reload.began <= kill.at <= reload.ended for kill in watched.kills)
-    return killed or any(
-        began < reload.ended and reload.began < ended for began, ended in watched.stalls
-    )
 
 
 def _memory(samples: Sequence[Sample], settled: float) -> Iterator[tuple[bool, str]]:
@@ -143,8 +265,6 @@ def _span(life: Sequence[Sample]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--minutes", type=float, default=120.0)
-    parser.add_argument("--users", type=int, default=4)
-    parser.add_argument("--pause", type=float, default=0.5, help="seconds, on average")
     parser.add_argument("--kill-every", type=float, default=30.0, help="seconds, on average")
     parser.add_argument("--reload-every", type=float, default=60.0, help="seconds")
     parser.add_argument("--seed", type=int, default=1)
@@ -156,7 +276,7 @@ def main() -> int:
         "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
     }
     with running_server(ROOT / "model_repo", environment=environment) as server:
-        traffic = Traffic(server.port, seed=given.seed)
+        traffic = Traffic(server.port, good_requests(), bad_requests(), seed=given.seed)
         began = time.monotonic()
         with (
             watching(
@@ -166,15 +286,12 @@ def main() -> int:
                 reload_every=given.reload_every,
                 seed=given.seed,
             ) as watched,
-            traffic.users(given.users, pause=given.pause),
+            traffic.users(4, pause=0.5),
         ):
             time.sleep(60 * given.minutes)
     tally = traffic.tally
     kinds = ", ".join(f"{count} {kind}" for kind, count in tally.sent.items())
     print(f"{given.minutes:g} minutes, {sum(tally.sent.values())} requests: {kinds}")
-    if watched.stalls:
-        stood = sum(ended - started for started, ended in watched.stalls)
-        print(f"the machine stood still {len(watched.stalls)} times, {stood:.0f} s in all")
     met = True
     for kept, line in verdict(tally, watched, began=began):
         met &= kept

@@ -1,4 +1,4 @@
-"""What the users of soak.py send, and what became of it beside the calm answer."""
+"""Users whose answers are compared with the calm ones, and what those of soak.py send."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from harness import HOST, ROOT, Connection, Reply, request
+from cases import form, mask_request
+from harness import HOST, ROOT, Connection, Reply, ask, request
 from inputs import SENTENCES, draw_pictures
 
 CORPUS = ROOT / ".." / "shared" / "data" / "hostile_images"
@@ -73,7 +75,9 @@ def good_requests() -> list[Asked]:
         for number, picture in enumerate(drawn)
         for kind in (kinds[number % 3], kinds[(number + 1) % 3])
     ]
-    found.append(Asked("/segment form", _form(drawn[0].data), picture=True))
+    found.append(
+        Asked("/segment form", form("/segment?output=mask", "file", drawn[0].data), picture=True)
+    )
     for texts in (*([text] for text in SENTENCES), list(SENTENCES[:4]), list(SENTENCES[4:12])):
         found.append(Asked(f"/sentiment of {len(texts)}", _json("/sentiment", {"inputs": texts})))
     draw = np.random.default_rng(5)
@@ -102,7 +106,7 @@ def bad_requests() -> list[Asked]:
     """Broken pictures, texts, tensors and HTTP; of the corpus beside the project, where it is."""
     picture = draw_pictures()[0].data
     found = [
-        Asked(f"broken picture {name}", _picture(body), picture=True)
+        Asked(f"broken picture {name}", mask_request(body), picture=True)
         for name, body in {
             "cut off": picture[: len(picture) // 2],
             "none": b"GIF8",
@@ -112,7 +116,7 @@ def bad_requests() -> list[Asked]:
     if CORPUS.is_dir():
         files = [name for name in sorted(CORPUS.iterdir()) if "__" in name.name]
         found += [
-            Asked(f"hostile {file.name}", _picture(file.read_bytes()), picture=True)
+            Asked(f"hostile {file.name}", mask_request(file.read_bytes()), picture=True)
             for file in files[::6]
         ]
     sentiment, infer = "/sentiment", "/v2/models/mnist/infer"
@@ -134,10 +138,6 @@ def bad_requests() -> list[Asked]:
     return found
 
 
-def _picture(body: bytes) -> bytes:
-    return request("POST", "/segment?output=mask", body, content_type="image/jpeg")
-
-
 def _json(path: str, body: Mapping[str, Any]) -> bytes:
     return request("POST", path, json.dumps(body).encode(), content_type="application/json")
 
@@ -149,16 +149,6 @@ def _tensor(name: str, array: np.ndarray[Any, Any], *, binary: bool = False) -> 
     else:
         described["data"] = array.ravel().tolist()
     return {"inputs": [described]}
-
-
-def _form(picture: bytes) -> bytes:
-    part = b'--soak\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\n\r\n'
-    return request(
-        "POST",
-        "/segment?output=mask",
-        part + picture + b"\r\n--soak--\r\n",
-        content_type="multipart/form-data; boundary=soak",
-    )
 
 
 def same_answer(reply: Reply, calm: Reply) -> bool:
@@ -191,37 +181,38 @@ def _close(one: Any, other: Any) -> bool:
 class Traffic:
     """Users that send one request after another; each answer is compared with the calm one."""
 
-    def __init__(self, port: int, *, seed: int) -> None:
-        """Asks for every calm answer, one after another. Raises RuntimeError where a good request
-        is refused or a broken one ends in a fault of the server's."""
+    def __init__(
+        self, port: int, good: Sequence[Asked], bad: Sequence[Asked] = (), *, seed: int = 1
+    ) -> None:
+        """Asks for every calm answer, one after another. With bad requests some are sent and some
+        users leave before their answer.
+
+        Raises RuntimeError where a good request is refused or a bad one ends in a fault of the
+        server's.
+        """
         self._port = port
         self._seed = seed
         self.tally = Tally()
         self._lock = threading.Lock()
-        self._good, self._bad = good_requests(), bad_requests()
+        self._good, self._bad = good, bad
         self._calm: dict[bytes, Reply] = {}
-        for asked in (*self._good, *self._bad):
-            with contextlib.closing(Connection(port)) as connection:
-                reply = self._calm[asked.data] = connection.send(asked.data)
-            if reply.status in FAULTS or (asked in self._good and reply.status != 200):
+        for asked in (*good, *bad):
+            reply = self._calm[asked.data] = ask(port, asked.data)
+            if reply.status in FAULTS or (asked in good and reply.status != 200):
                 raise RuntimeError(f"{asked.name}: status {reply.status}: {reply.body[:300]!r}")
 
     @contextlib.contextmanager
     def users(self, count: int, *, pause: float) -> Iterator[None]:
         """So many users while the block runs, who pause for so many seconds on average."""
         ending = threading.Event()
-        threads = [
-            threading.Thread(target=self._use, args=(ending, pause, number))
-            for number in range(count)
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            ending.set()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor(count) as threads:
+            working = [threads.submit(self._use, ending, pause, n) for n in range(count)]
+            try:
+                yield
+            finally:
+                ending.set()
+            for each in working:
+                each.result()
 
     def _use(self, ending: threading.Event, pause: float, number: int) -> None:
         draw = random.Random(1000 * self._seed + number)
@@ -231,9 +222,8 @@ class Traffic:
             if connection is not None and time.monotonic() - used > IDLE_SECONDS:
                 connection.close()
                 connection = None
-            kind = draw.choices(
-                ("bad", "disconnect", "good"), (BAD, DISCONNECTS, 1 - BAD - DISCONNECTS)
-            )[0]
+            shares = (BAD, DISCONNECTS, 1 - BAD - DISCONNECTS) if self._bad else (0, 0, 1)
+            kind = draw.choices(("bad", "disconnect", "good"), shares)[0]
             if kind == "disconnect":
                 self._disconnect(draw)
             else:

@@ -3,20 +3,21 @@
     .venv/bin/python loadtest/with_without.py checkout ../before
     .venv/bin/python loadtest/with_without.py setting PADDLEPOOL_SHADOW_FRACTION=1 --measure users
     .venv/bin/python loadtest/with_without.py group emotion onednn onnxruntime_int8
-    .venv/bin/python loadtest/with_without.py {grpc,haproxy,ray,tracing,page,reload}
+    .venv/bin/python loadtest/with_without.py {api,overload,grpc,haproxy,ray,tracing,page,reload}
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
-with these settings and one without; `group` two instance groups of a model. The others put gRPC,
-HAProxy, Ray Serve, tracing, an open /compare page and reloads beside the plain server. Both sides
-take turns in every round. A ratio above 1 says that the second side is the better one; the interval
-is that of rounds drawn again (90 %). Exit code 1 when a ratio is below --least.
+with these settings and one without; `group` two instance groups of a model. `api` puts this server
+beside what costs its API process less, and `overload` three times the load beside what fits. The
+others put gRPC, HAProxy, Ray Serve, tracing, an open /compare page and reloads beside the plain
+server. Both sides take turns in every round. A ratio above 1 says that the second side is the
+better one; the interval is that of rounds drawn again (90 %).
+Exit code 1 when a ratio is below --least.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
 import http.server
 import json
 import shutil
@@ -27,19 +28,20 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from balanced import balancer
-from cases import Case, mask_request, picture, read_cases, text_request
-from closed_loop import Client, HttpWay, Way, one_client, threaded_rate, users
-from harness import HOST, ROOT, Connection, Server, free_port, request, running_server
-from overload import FACTOR, crowd
+from api_cost import beside
+from balanced import INGRESSES, balancer, ray_up
+from cases import Case, mask_request, newest, picture, read_cases, text_request
+from closed_loop import Client, HttpWay, Way, checked, one_client, threaded_rate, users
+from harness import HOST, ROOT, Server, ask, cpu_seconds, free_port, request, running_server
+from open_loop import OverloadedWay
 from tqdm import tqdm
-from under_ray import INGRESSES, ray_up
 
 from app.contracts.tensors import Tensors
 from app.repository.layout import ModelRepository
@@ -51,6 +53,14 @@ PAGE_SECONDS = 2.0
 """As in app/api/static/comparison/feed.js."""
 RAY_SECONDS = 5.0
 """Ray starts HAProxy anew when there is a replica, which closes its connections."""
+
+MEASURES = ("one client", "users", "busy", "processor", "overloaded", "reloaded")
+QUANTILES: Mapping[str, tuple[float, ...]] = {
+    "one client": (0.5,),
+    "users": (0.5, 0.95, 0.99),
+    "processor": (0.5,),
+}
+"""Of the measures that give seconds; the others give units a second."""
 
 Phases = list[list[float]]
 """What was measured in each round."""
@@ -65,6 +75,8 @@ class Pair:
     within: Way
     clients: int = 1
     model: str = ""
+    measures: tuple[str, ...] = MEASURES
+    """Those that make sense of it."""
     meanwhile: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
     """What goes on while `within` is measured."""
 
@@ -95,21 +107,17 @@ def taken(
             return answered
         case "busy":
             return [way.rate(clients=pair.clients, seconds=seconds)]
+        case "processor" if isinstance(way, HttpWay):
+            spent, began = cpu_seconds(way.pid, below=False), time.perf_counter()
+            rate = way.rate(clients=pair.clients, seconds=seconds)
+            done = rate * (time.perf_counter() - began)
+            return [(cpu_seconds(way.pid, below=False) - spent) / done]
         case "overloaded" if isinstance(way, HttpWay):
-            calm = way.rate(clients=pair.clients, seconds=seconds)
-            found = crowd(way, rate=FACTOR * calm / way.units, seconds=seconds)
-            if others := set(found["statuses"]) - {"200", "503"}:
-                raise RuntimeError(f"{pair.name}: statuses {', '.join(sorted(others))}")
-            return [found["units_per_second"]]
+            return [OverloadedWay(way).rate(clients=pair.clients, seconds=seconds)]
         case "reloaded" if isinstance(way, HttpWay):
             with reloading(way.port, pair.model, every=0.0):
                 return [way.rate(clients=1, seconds=seconds)]
     raise ValueError(f"{pair.name}: {measure} needs a server that is asked over HTTP")
-
-
-MEASURES = ("one client", "users", "busy", "overloaded", "reloaded")
-QUANTILES: Mapping[str, tuple[float, ...]] = {"one client": (0.5,), "users": (0.5, 0.95, 0.99)}
-"""Of the measures that give seconds; the others give units a second."""
 
 
 def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str, str], Any]:
@@ -121,6 +129,8 @@ def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str
     for number in tqdm(range(given.rounds), unit="round", disable=None):
         for pair in pairs:
             for measure in given.measure:
+                if measure not in pair.measures:
+                    continue
                 for side in (0, 1) if number % 2 else (1, 0):
                     with pair.meanwhile() if side else contextlib.nullcontext():
                         way = pair.within if side else pair.without
@@ -179,37 +189,29 @@ def show(found: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
 
 def load(port: int, model: str) -> None:
     """Load a model anew. Raises RuntimeError when the server refuses."""
-    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=600)) as client:
-        client.request("POST", f"/v2/repository/models/{model}/load", headers={"X-Api-Key": KEY})
-        answer = client.getresponse()
-        if answer.status != 200:
-            raise RuntimeError(f"load of {model}: status {answer.status}: {answer.read()[:300]!r}")
+    headers = {"X-Api-Key": KEY, "Content-Length": "0"}
+    asked = request("POST", f"/v2/repository/models/{model}/load", headers=headers)
+    checked(ask(port, asked, timeout=600))
 
 
 @contextlib.contextmanager
 def repeated(work: Callable[[], None], *, every: float) -> Iterator[None]:
     """Work in a thread every so many seconds while the block runs; its error is raised after it."""
     stop = threading.Event()
-    failed: list[Exception] = []
 
     def run() -> None:
-        try:
-            while not stop.is_set():
-                due = time.monotonic() + every
-                work()
-                stop.wait(max(0.0, due - time.monotonic()))
-        except Exception as error:  # the block's own thread raises it
-            failed.append(error)
+        while not stop.is_set():
+            due = time.monotonic() + every
+            work()
+            stop.wait(max(0.0, due - time.monotonic()))
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    if failed:
-        raise failed[0]
+    with ThreadPoolExecutor(1) as thread:
+        working = thread.submit(run)
+        try:
+            yield
+        finally:
+            stop.set()
+        working.result()
 
 
 def reloading(port: int, model: str, *, every: float) -> AbstractContextManager[None]:
@@ -249,14 +251,6 @@ def servers(
         yield http_pairs(without, within, cases_of(given))
         for name, server in (("without", without), ("with", within)):
             print(f"memory {name}: {server.memory() / 1e6:.0f} MB")
-
-
-def checkout(given: argparse.Namespace) -> AbstractContextManager[list[Pair]]:
-    return servers(given, before=given.other)
-
-
-def setting(given: argparse.Namespace) -> AbstractContextManager[list[Pair]]:
-    return servers(given, settings=dict(each.split("=", 1) for each in given.settings))
 
 
 @contextlib.contextmanager
@@ -332,7 +326,7 @@ def grpc(given: argparse.Namespace) -> Iterator[list[Pair]]:
     with running_server(given.repository, environment={"PADDLEPOOL_GRPC_PORT": str(port)}) as plain:
         pairs = []
         for name in given.models:
-            inputs = repository.read(name, repository.versions(name)[0]).selftest().inputs
+            inputs = newest(repository, name).selftest().inputs
             ways = (
                 TritonWay(tritonclient.http, f"{HOST}:{plain.port}", name, inputs),
                 TritonWay(tritonclient.grpc, f"{HOST}:{port}", name, inputs),
@@ -341,17 +335,13 @@ def grpc(given: argparse.Namespace) -> Iterator[list[Pair]]:
         yield pairs
 
 
-def no_picture(size: int) -> bytes:
-    """A body that is read to its end and refused with 415: what differs is the way alone."""
-    return request("POST", "/segment", b"\x00" * size, content_type="image/jpeg")
-
-
 def through(direct: int, port: int) -> list[Pair]:
     """Requests of several sizes to one port and to the other, of the group `onednn`."""
     asked = {
         "1 text": (text_request("今天天气真好", predictor="onednn"), 200),
-        "a body of 1 MB": (no_picture(1_000_000), 415),
-        "a body of 10 MB": (no_picture(10_000_000), 415),
+        # Read to its end and refused: what differs is the way alone.
+        "a body of 1 MB": (mask_request(bytes(1_000_000)), 415),
+        "a body of 10 MB": (mask_request(bytes(10_000_000)), 415),
         "mask of 1 MP": (mask_request(picture(), predictor="onednn"), 200),
     }
     return [
@@ -399,14 +389,33 @@ def page(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
         def look() -> None:
             nonlocal after
-            with contextlib.closing(Connection(server.port)) as connection:
-                asked = request("GET", f"/compare/data?window=10m&after={after}")
-                after = json.loads(connection.send(asked).body)["interval"] - 1
+            asked = request("GET", f"/compare/data?window=10m&after={after}")
+            after = json.loads(ask(server.port, asked).body)["interval"] - 1
 
         yield [
             replace(each, meanwhile=lambda: repeated(look, every=PAGE_SECONDS))
             for each in http_pairs(server, server, cases_of(given))
         ]
+
+
+@contextlib.contextmanager
+def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    """As many clients as keep the predictors busy, and three times what they get answered."""
+    with running_server(given.repository, environment=PLAIN) as server:
+        before = server.memory()
+        pairs, ways = [], {}
+        for case in cases_of(given):
+            if case.name != "1 text":  # what that costs its client would be measured
+                calm = HttpWay(server.port, case.request, case.rows)
+                ways[case.name] = OverloadedWay(calm)
+                pairs.append(
+                    Pair(name=case.name, without=calm, within=ways[case.name], clients=case.clients)
+                )
+        yield pairs
+        for name, way in ways.items():
+            soon, late = np.quantile(way.refusals or [np.nan], (0.5, 0.99))
+            print(f"{name}: refused within {1000 * soon:.0f} ms, p99 {1000 * late:.0f} ms")
+        print(f"memory: {server.memory() / 1e6:.0f} MB, before the load {before / 1e6:.0f} MB")
 
 
 @contextlib.contextmanager
@@ -420,15 +429,41 @@ def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
         ]
 
 
+@contextlib.contextmanager
+def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    """Texts by the same int8 program, and requests that compute nothing, everywhere."""
+    with beside(given.before, given.probe) as ways:
+        (_, ours), *others = ways.items()
+        yield [
+            Pair(
+                name=f"{kind} × {clients} beside {name}",
+                without=way,
+                within=ours[kind],
+                clients=clients,
+                measures=measures if isinstance(way, HttpWay) else ("one client",),
+            )
+            for name, side in others
+            for kind, way in side.items()
+            for clients, measures in MEASURED_OF[kind].items()
+            if clients == 1 or isinstance(way, HttpWay)
+        ]
+
+
+MEASURED_OF: Mapping[str, Mapping[int, tuple[str, ...]]] = {
+    "text": {1: ("one client", "processor"), 8: ("busy", "processor"), 32: ("busy", "processor")},
+    "live": {1: ("busy",), 8: ("busy",)},
+}
+"""By number of clients."""
+
 MODES = {
     "checkout": Mode(
-        checkout,
+        lambda given: servers(given, before=given.other),
         ("one client", "busy", "overloaded", "reloaded"),
         least=0.97,
         options={"other": {"type": Path, "help": "the checkout to compare with, with its .venv"}},
     ),
     "setting": Mode(
-        setting,
+        lambda given: servers(given, settings=dict(each.split("=", 1) for each in given.settings)),
         ("one client", "busy"),
         options={"settings": {"nargs": "+", "metavar": "NAME=VALUE"}},
     ),
@@ -436,6 +471,15 @@ MODES = {
         group,
         ("one client", "busy"),
         options={"model": {}, "groups": {"nargs": 2, "metavar": "GROUP"}},
+    ),
+    "api": Mode(
+        api,
+        ("one client", "busy", "processor"),
+        seconds=3.0,
+        options={
+            "--before": {"type": Path, "help": "another checkout, with its .venv"},
+            "--probe": {"type": Path, "help": "a program that answers texts: see api_cost.py"},
+        },
     ),
     "tracing": Mode(tracing, ("one client", "busy"), seconds=3.0, rounds=8),
     "grpc": Mode(
@@ -461,6 +505,7 @@ MODES = {
         rounds=60,
         options={"--ingress": {"choices": [*INGRESSES], "default": "HAProxy"}},
     ),
+    "overload": Mode(overload, ("busy",), seconds=20.0, rounds=3, least=0.9),
     "page": Mode(page, ("users",), seconds=10.0, rounds=12, least=0.95),
     "reload": Mode(
         reload,

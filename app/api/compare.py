@@ -16,7 +16,6 @@ from starlette.responses import Response
 from app.api.info import ChoiceInfo, GroupInfo, group_members, shown
 from app.api.services import Services, ServicesDep
 from app.contracts.errors import ModelNotFound, ModelNotReady
-from app.contracts.ports import Clock
 from app.contracts.status import CANNOT_START, ModelStatus
 from app.engine.registry.model import ServedModel
 from app.observability.history import INTERVAL_SECONDS, Counts, History, Series, Window, quantiles
@@ -207,14 +206,13 @@ WINDOWS = {"1m": 60.0, "10m": 600.0, "1h": 3600.0}
 class EngineState:
     """The state of every model, read at most once a second; for one thread."""
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._read_at = float("-inf")
         self._state: list[Mapping[str, Any]] = []
 
     def read(self, services: Services) -> list[Mapping[str, Any]]:
         """The members of ComparedModel; of `groups` those that are no numbers of the window."""
-        now = self._clock()
+        now = time.monotonic()
         if now - self._read_at >= FRESH_SECONDS:
             self._state = [_model(services, each) for each in shown(services.registry.index())]
             self._read_at = now

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -13,38 +12,9 @@ from app.api.services import ServicesDep
 from app.engine.registry.registry import ModelRegistry
 from app.observability.gauges import ModelGauges
 
-Names = tuple[str, ...]
-Exposition = tuple[bytes, str]
-
-
-class Scrapes:
-    """Renders once for all requests that wait for the same, and one rendering at a time: each costs
-    milliseconds of the event loop's processor, and the endpoint may need no key."""
-
-    def __init__(self) -> None:
-        self._one = asyncio.Lock()
-        self._next: dict[tuple[str, Names], asyncio.Task[Exposition]] = {}
-
-    async def exposition(
-        self, render: Callable[[str, Names], Exposition], accept: str, names: Names
-    ) -> Exposition:
-        """What `render` returns for an Accept header and the names of series."""
-        key = (accept, names)
-        if key not in self._next:
-            self._next[key] = asyncio.create_task(self._make(render, key))
-        return await asyncio.shield(self._next[key])
-
-    async def _make(
-        self, render: Callable[[str, Names], Exposition], key: tuple[str, Names]
-    ) -> Exposition:
-        async with self._one:
-            del self._next[key]
-            return await asyncio.to_thread(render, *key)
-
 
 def router() -> APIRouter:
     """The scrape endpoint."""
-    scrapes = Scrapes()
 
     async def metrics(
         request: Request,
@@ -56,9 +26,8 @@ def router() -> APIRouter:
     ) -> Response:
         """Every metric family; see docs/metrics.md. OpenMetrics where `Accept` asks for it."""
         accept = ",".join(request.headers.getlist("accept"))
-        text, content_type = await scrapes.exposition(
-            services.metrics.render, accept, tuple(names or ())
-        )
+        render = services.metrics.render
+        text, content_type = await asyncio.to_thread(render, accept, names or ())
         return Response(text, headers={"Content-Type": content_type})
 
     routes = APIRouter(tags=["operations"])

@@ -139,12 +139,7 @@ BAND_PIXELS = 1 << 16
 """Small enough for a band and its floats to stay in the processor's cache."""
 
 
-def band_rows(width: int, *, step: int = 1) -> int:
-    """Rows in a band of about BAND_PIXELS, a multiple of `step`."""
-    return max(1, BAND_PIXELS // (width * step)) * step
-
-
-def bands(height: int, width: int, *, step: int = 1) -> Iterator[slice]:
-    """Slices that cut `height` rows into bands."""
-    rows = band_rows(width, step=step)
+def bands(height: int, width: int) -> Iterator[slice]:
+    """Slices that cut `height` rows into bands of about BAND_PIXELS."""
+    rows = max(1, BAND_PIXELS // width)
     return (slice(top, min(height, top + rows)) for top in range(0, height, rows))

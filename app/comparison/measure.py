@@ -120,7 +120,6 @@ def measure_concurrent(
     *,
     requests: int,
     tick: Callable[[], None] = lambda: None,
-    clock: Clock = time.perf_counter,
 ) -> dict[str, Load]:
     """At least `requests` runs of each group, all its predictors busy at once, in slices."""
     loads = {name: Load(instances=len(several)) for name, several in predictors.items()}
@@ -130,9 +129,9 @@ def measure_concurrent(
         for name in names[start:] + names[:start]:
             load = loads[name]
             share = -(-requests // (SLICES * load.instances)) * load.instances
-            began = clock()
-            load.seconds += _busy(predictors[name], samples, share, tick, clock)
-            load.wall_seconds += clock() - began
+            began = time.perf_counter()
+            load.seconds += _busy(predictors[name], samples, share, tick)
+            load.wall_seconds += time.perf_counter() - began
     return loads
 
 
@@ -141,7 +140,6 @@ def _busy(
     samples: Sequence[Sample],
     requests: int,
     tick: Callable[[], None],
-    clock: Clock,
 ) -> list[float]:
     """Each predictor, in a thread of its own, takes the next of `requests` until none is left."""
     lock, numbers = threading.Lock(), iter(range(requests))
@@ -153,9 +151,9 @@ def _busy(
                 number = next(numbers, None)
             if number is None:
                 return
-            began = clock()
+            began = time.perf_counter()
             predictor.run(samples[number % len(samples)][1], timeout=RUN_SECONDS)
-            took = clock() - began
+            took = time.perf_counter() - began
             with lock:
                 seconds.append(took)
                 tick()

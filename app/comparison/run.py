@@ -137,30 +137,25 @@ def _open_for_all_cores(
     Refuses a group whose predictors would take more than half of the memory that is free.
     """
     files = plan.files
-    extra = Opened(predictors={}, refused={})
     groups = [files.config.group(name) for name in opened.predictors]
     more = {group.name: max(1, int(cores) // group.threads) - 1 for group in groups}
     room = available_memory() // 2
-    fitting = []
+    fitting, refused = [], {}
     for group in groups:
         needed = more[group.name] * resident[group.name]
         if needed > room:
-            extra.refused[group.name] = "not enough memory to keep every core busy"
+            refused[group.name] = "not enough memory to keep every core busy"
             continue
         room -= needed
         fitting.append(group)
-    try:
-        total = sum(more[group.name] for group in fitting)
-        with tqdm(total=total, desc="opening", unit="process", leave=False, disable=None) as bar:
-            found = open_groups(
-                files,
-                fitting,
-                open_predictor=open_predictor,
-                selftest=selftest,
-                count=lambda group: more[group.name],
-                opened_one=bar.update,
-            )
-    except BaseException:
-        extra.close()
-        raise
-    return Opened(predictors=found.predictors, refused=extra.refused | found.refused)
+    total = sum(more[group.name] for group in fitting)
+    with tqdm(total=total, desc="opening", unit="process", leave=False, disable=None) as bar:
+        found = open_groups(
+            files,
+            fitting,
+            open_predictor=open_predictor,
+            selftest=selftest,
+            count=lambda group: more[group.name],
+            opened_one=bar.update,
+        )
+    return Opened(predictors=found.predictors, refused=refused | found.refused)

@@ -52,10 +52,10 @@ def machine(
     }
 
 
-def describe_machine(*, cores: float, cpuinfo: Path = CPUINFO) -> str:
+def describe_machine(*, cores: float) -> str:
     """In one line, without its name: processor, usable cores, instruction sets and versions."""
-    processor = _cpu("model name", cpuinfo)
-    build = build_info(cpuinfo)
+    processor = _cpu("model name", CPUINFO)
+    build = build_info()
     return (
         f"{'unknown processor' if processor == NONE else processor}, {cores:g} cores, "
         f"{build['cpu_flags'].replace('+', ' ')}; "

@@ -132,3 +132,11 @@ def padded_png(padding: bytes) -> bytes:
     """A small PNG with these bytes behind its header."""
     plain = encoded(corners(), "PNG")
     return plain[:33] + padding + plain[33:]
+
+
+UPRIGHT = np.asarray(corners()).astype(int)
+
+
+def near(expected: np.ndarray, got: np.ndarray, *, mean: float) -> None:
+    assert expected.shape == got.shape
+    assert np.abs(expected.astype(int) - got.astype(int)).mean() <= mean

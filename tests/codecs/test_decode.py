@@ -23,14 +23,9 @@ from app.contracts.errors import (
     UnsupportedMediaType,
 )
 from tests.codecs import pictures
+from tests.codecs.pictures import UPRIGHT, near
 
 LIMITS = PictureLimits()
-UPRIGHT = np.asarray(pictures.corners()).astype(int)
-
-
-def near(expected: np.ndarray, got: np.ndarray, *, mean: float) -> None:
-    assert expected.shape == got.shape
-    assert np.abs(expected.astype(int) - got.astype(int)).mean() <= mean
 
 
 @pytest.mark.parametrize("kind", pictures.FORMATS)

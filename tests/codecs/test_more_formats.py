@@ -24,9 +24,9 @@ from app.contracts.errors import (
     UnsupportedMediaType,
 )
 from tests.codecs import heic_samples, pictures
+from tests.codecs.pictures import UPRIGHT, near
 
 LIMITS = PictureLimits()
-UPRIGHT = np.asarray(pictures.corners()).astype(int)
 COMPRESSIONS = ("raw", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate", "packbits", "jpeg")
 
 
@@ -38,11 +38,6 @@ def heic(name: str) -> bytes:
 
 def tiff(image: Image.Image, **options: Any) -> bytes:
     return pictures.encoded(image, "TIFF", **options)
-
-
-def near(expected: np.ndarray, got: np.ndarray, *, mean: float) -> None:
-    assert expected.shape == got.shape
-    assert np.abs(expected.astype(int) - got.astype(int)).mean() <= mean
 
 
 def entry(body: bytes, tag: int) -> int:

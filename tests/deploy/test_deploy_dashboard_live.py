@@ -39,14 +39,15 @@ def test_no_panel_is_empty_when_both_models_are_used(
     monkeypatch.setenv("PADDLEPOOL_PROVE_GROUPS", "started")
     monkeypatch.setenv("PADDLEPOOL_SHADOW_FRACTION", "1")
     monkeypatch.setenv("PADDLEPOOL_SHADOW_GROUPS", "native")
-    run, inputs = script("loadtest/run.py"), script("loadtest/inputs.py")
+    harness, inputs = script("loadtest/harness.py"), script("loadtest/inputs.py")
     check = script("deploy/check_dashboard.py").main
     picture = inputs.draw_picture(320, 240, seed=1).data
     text = json.dumps({"text": inputs.SENTENCES[0]}).encode()
     with (
-        run.own_server(tmp_path / "server.log") as host,
-        prometheus_scraping(host.removeprefix("http://"), tmp_path / "prometheus") as prometheus,
+        harness.running_server() as server,
+        prometheus_scraping(f"127.0.0.1:{server.port}", tmp_path / "prometheus") as prometheus,
     ):
+        host = f"http://127.0.0.1:{server.port}"
         give_up = time.monotonic() + WAIT_SECONDS
         code = 2
         # Each round is work for both models and a few scrapes; rates need two of them.

@@ -4,8 +4,7 @@ import io
 import json
 
 import pytest
-from capacity import sized
-from capacity_page import page
+from capacity import page, sized
 from harness import ROOT
 from PIL import Image
 

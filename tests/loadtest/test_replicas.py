@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 from balanced import CONFIGURATION, balancer, local_configuration
+from balanced import PYTHON as RAY
 from harness import HOST, ROOT
-from under_ray import PYTHON as RAY
 
 from app.settings import Settings
 from tests.ran import ran

@@ -79,20 +79,27 @@ def test_only_what_the_version_policy_could_serve_is_copied(origin: Path, local:
     assert served(local) == {"double": (2,)}
 
 
+def damage(version: Path, fault: str) -> None:
+    params = version / "inference.pdiparams"
+    match fault:
+        case "altered":
+            params.write_bytes(b"\1" + params.read_bytes()[1:])
+        case "shorter":
+            params.write_bytes(params.read_bytes()[1:])
+        case "absent":
+            params.unlink()
+        case "manifest":
+            (version / "manifest.json").write_text("{", "utf-8")
+        case "unlisted":
+            (version / "more").write_bytes(b"")
+
+
 @pytest.mark.parametrize("fault", ["altered", "shorter", "absent", "manifest"])
 def test_a_damaged_version_is_refused_and_an_older_one_stands_in(
     origin: Path, local: Path, fault: str
 ) -> None:
     damaged = write_version(origin / "double" / "2")
-    params = damaged / "inference.pdiparams"
-    if fault == "altered":
-        params.write_bytes(b"\1" + params.read_bytes()[1:])
-    elif fault == "shorter":
-        params.write_bytes(params.read_bytes()[1:])
-    elif fault == "absent":
-        params.unlink()
-    else:
-        (damaged / "manifest.json").write_text("{", "utf-8")
+    damage(damaged, fault)
     first = synced(origin, local)
     assert list(first.refused) == ["double/2"]
     assert ".staging-" not in first.refused["double/2"]
@@ -163,15 +170,7 @@ def test_another_content_under_the_same_number_replaces_it_when_complete(
 def test_a_damaged_copy_is_fetched_again(origin: Path, local: Path, fault: str) -> None:
     """Its manifest is whole, so that only the files show it."""
     synced(origin, local)
-    params = local / "double" / "1" / "inference.pdiparams"
-    if fault == "altered":
-        params.write_bytes(b"\1" + params.read_bytes()[1:])
-    elif fault == "shorter":
-        params.write_bytes(params.read_bytes()[1:])
-    elif fault == "absent":
-        params.unlink()
-    else:
-        (params.parent / "more").write_bytes(b"")
+    damage(local / "double" / "1", fault)
     changes = synced(origin, local)
     assert (changes.taken, list(changes.damaged)) == (["double/1"], ["double/1"])
     assert served(local) == {"double": (1,)}

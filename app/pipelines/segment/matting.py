@@ -107,8 +107,8 @@ def broad(start: Floats, band: Pixels) -> Floats:
 class Laplacian:
     """The matting Laplacian of a picture (h, w, 3) from 0 to 1, divided by a window's pixels."""
 
-    def __init__(self, picture: Floats, *, epsilon: float = EPSILON) -> None:
-        self._model = ColourModel(picture, radius=RADIUS, epsilon=epsilon, digits=np.float64)
+    def __init__(self, picture: Floats) -> None:
+        self._model = ColourModel(picture, radius=RADIUS, epsilon=EPSILON, digits=np.float64)
 
     def __matmul__(self, alpha: Floats) -> Floats:
         """Residual of an alpha (h, w): the part that the colours do not explain."""
