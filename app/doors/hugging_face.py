@@ -54,9 +54,9 @@ class TextParameters(BaseModel):
 
 
 class TextsRequest(BaseModel):
-    """A text or a list of texts. Other members, such as `options`, are ignored."""
+    """A text or a list of texts. `options` has no effect; other members are refused."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
     inputs: Text | Texts
     parameters: TextParameters | None = None
@@ -153,6 +153,7 @@ async def classify_texts(
 ) -> Response:
     """Classifies one text or several."""
     asked = body.parameters or TextParameters()
+    _refuse_unknown(body.model_extra or {}, ("options",), of="")
     _refuse_unknown(asked.model_extra or {}, WITHOUT_EFFECT)
     if asked.function_to_apply not in (None, "softmax"):
         raise refused("parameters.function_to_apply", "only softmax is offered")
@@ -210,6 +211,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
     Raises FileMissing and InvalidParameter by the field's name.
     """
     document = json_object(body)
+    _refuse_unknown(document, ("inputs", "parameters", "options"), of="")
     asked = document.get("parameters")
     if asked is None:
         asked = {}
@@ -225,11 +227,13 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
     return _plain(picture, options), _fraction(asked, "threshold") or 0.0
 
 
-def _refuse_unknown(asked: Mapping[str, Any], known: Iterable[str]) -> None:
-    """A parameter of another task, such as candidate_labels, would get this task's answer."""
+def _refuse_unknown(
+    asked: Mapping[str, Any], known: Iterable[str], *, of: str = "parameters."
+) -> None:
+    """Raise InvalidParameter for members of other tasks, such as candidate_labels or question."""
     for name in asked.keys() - known:
         if asked[name] is not None:
-            raise refused(f"parameters.{name[:64]}", "not offered for this task; leave it out")
+            raise refused(f"{of}{name[:64]}", "not offered for this task; leave it out")
 
 
 def _plain(picture: bytes, options: Mapping[str, str]) -> SegmentRequest:
