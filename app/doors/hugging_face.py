@@ -17,6 +17,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
@@ -25,7 +26,7 @@ from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
 from app.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
 from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
-from app.doors.door import Door, json_object, picture_in_base64, refused, task_route
+from app.doors.door import EXAMPLE, Door, json_object, picture_in_base64, refused, task_route
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.pipelines.sentiment.router import Text, Texts, classify
@@ -38,6 +39,7 @@ LABEL = "foreground"
 JSON = "application/json"
 PICTURE = re.compile(rb'"inputs"\s*:\s*"(?:data:image|\\?/9j\\?/|iVBORw0KGgo|UklGR|R0lGOD|Qk[0-3])')
 """JSON with a JPEG, PNG, WebP, GIF or BMP in base64."""
+EXAMPLE_OF_TEXTS: JsonDict = {"inputs": "今天太开心了", "parameters": {"top_k": 2}}
 WITHOUT_EFFECT = ("truncation", "padding", "batch_size")
 """Parameters of texts that change nothing about the labels here."""
 
@@ -56,7 +58,9 @@ class TextParameters(BaseModel):
 class TextsRequest(BaseModel):
     """A text or a list of texts. `options` has no effect; other members are refused."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="allow", json_schema_extra={"example": EXAMPLE_OF_TEXTS}
+    )
 
     inputs: Text | Texts
     parameters: TextParameters | None = None
@@ -289,7 +293,8 @@ JSON_OF_EITHER = {
 
 
 def _request_body(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"required": True, "content": RAW_CONTENT | {JSON: {"schema": schema}}}
+    content = {"schema": schema, "example": {"inputs": EXAMPLE}}
+    return {"required": True, "content": RAW_CONTENT | {JSON: content}}
 
 
 _ERRORS = ErrorForm(model=HubError, write=_write, statuses={})
