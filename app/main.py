@@ -35,7 +35,7 @@ from app.live.shadow import warn_of_unknown_groups
 from app.observability.build_info import build_info, machine
 from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
-from app.pipelines.task import agreement_of, build_pipeline, load_tasks
+from app.pipelines.task import agreement_of, build_pipeline, first_route, load_tasks
 from app.repository.config import ModelConfig
 from app.repository.default_models import find_default_models, read_configs
 from app.repository.layout import ModelRepository
@@ -152,6 +152,7 @@ def create_app(
                 background,
                 poll=settings.repository_poll_seconds,
                 refresh=model_source(settings),
+                routes={name: first_route(task, settings) for name, task in tasks.items()},
             ),
             registry=registry,
             workers=workers,
@@ -209,6 +210,7 @@ def _load(
     *,
     poll: float,
     refresh: Callable[[threading.Event], object] | None,
+    routes: Mapping[str, str],
 ) -> None:
     """Load everything, then what changes, looking every `poll` seconds (0: never)."""
     watcher = RepositoryWatcher(repository, registry)
@@ -218,7 +220,7 @@ def _load(
     except Exception:
         log.exception("the models could not be loaded")
     for served in registry.served():
-        _say_what_answers(served)
+        _say_what_answers(served, routes)
     seconds = round(time.monotonic() - started, 2)
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
     if background is not None:  # only now: it must not delay the start
@@ -227,7 +229,7 @@ def _load(
         watcher.run(every=poll, until=stopping, refresh=refresh)
 
 
-def _say_what_answers(served: ServedModel) -> None:
+def _say_what_answers(served: ServedModel, routes: Mapping[str, str]) -> None:
     """For whom: the task's clients; by which program; from which weights."""
     [group] = [each for each in served.groups() if each.name == served.config.default_group]
     weights = served.manifest.weights
@@ -237,9 +239,7 @@ def _say_what_answers(served: ServedModel) -> None:
         served.name,
         served.version,
         extra={
-            "at": f"/{served.config.pipeline}"
-            if served.config.pipeline
-            else f"/v2/models/{served.name}",
+            "at": routes.get(served.config.pipeline or "", f"/v2/models/{served.name}"),
             "predictor": group.name,
             "program": group.program or "reference",
             "weights": f"{weights.get('origin', '-')}{preview}",

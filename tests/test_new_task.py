@@ -93,6 +93,16 @@ def test_the_new_task_answers(client: TestClient, text: str, expected: list[str]
     }
 
 
+def test_curl_needs_no_header_and_the_log_names_the_route(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"), serve(repository, {**PIPELINES, **LINE}) as client:
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        assert client.post("/tag", content='{"text": "x"}', headers=form).status_code == 200
+        answers = [vars(record) for record in caplog.records if "answers" in record.msg]
+        assert {record["at"] for record in answers} == {"/tag"}
+
+
 def test_its_body_limit_is_enforced(client: TestClient) -> None:
     """The one it declares, set by its variable: 1,000 bytes pass and 1,001 do not."""
     fits = b'{"text": "' + b"x" * (1_000 - 12) + b'"}'
@@ -148,7 +158,11 @@ def test_without_its_line_a_task_does_not_exist(repository: Path) -> None:
         assert "tagger_max_tags" not in info["limits"]
 
 
-def test_the_documentation_shows_the_task_as_it_is() -> None:
-    declared = (ROOT / "tests" / "tasks" / "tagger" / "task.py").read_text("utf-8")
+@pytest.mark.parametrize(
+    ("module", "begins"),
+    [("task", "TASK = "), ("pipeline", "class Parameters"), ("router", "def build_router")],
+)
+def test_the_documentation_shows_the_task_as_it_is(module: str, begins: str) -> None:
+    code = (ROOT / "tests" / "tasks" / "tagger" / f"{module}.py").read_text("utf-8")
     page = (ROOT / "docs" / "new-task.md").read_text("utf-8")
-    assert f"```python\n{declared[declared.index('TASK = ') :]}```" in page
+    assert f"{code[code.index(begins) :]}```" in page

@@ -38,6 +38,7 @@ def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool
             schemas[model.__name__] = model.model_json_schema(ref_template=REFERENCE)
         _hoist(schema, schemas)
         _drop_undeclared(schema["paths"])
+        _fill_paths(schema["paths"])
         if needs_key:
             schema["components"]["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer"}}
             schema["security"] = [{KEY: []}]
@@ -59,6 +60,16 @@ def _drop_undeclared(paths: dict[str, Any]) -> None:
         for operation in operations.values():
             if "HTTPValidationError" in str(operation["responses"].get("422", "")):
                 del operation["responses"]["422"]
+
+
+def _fill_paths(paths: dict[str, Any]) -> None:
+    """Give each variable of a path a value that a page can send. Tasks cannot be loaded."""
+    for path, operations in paths.items():
+        model = "mnist" if path.startswith("/v2/repository/") else "sentiment"
+        for operation in operations.values():
+            for parameter in operation.get("parameters", ()):
+                if parameter["in"] == "path":
+                    parameter["example"] = {"model": model, "version": 1}[parameter["name"]]
 
 
 def _hoist(node: Any, schemas: dict[str, Any]) -> None:

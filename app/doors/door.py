@@ -84,6 +84,12 @@ class Door:
     info: Callable[[Services], Mapping[str, Any]] | None = None
 
 
+EXAMPLE = (
+    "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQAQMAAAAlPW0iAAAABlBMVEX////IHh7kMBY6AAAAIElEQVR42mNgQALMB5hY"
+    "FJg4BJgYGKDoxwemPw+QlQAAWxEE0gEHPTMAAAAASUVORK5CYII="
+)
+"""A picture in base64 that a page offers to send: a red disc on white, 16 pixels wide."""
+
 NOT_FETCHED = (
     "pictures are not fetched by address here, on purpose: a server that does can be sent to "
     "addresses that only it can reach; send the picture itself"

@@ -17,6 +17,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
@@ -25,7 +26,7 @@ from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
 from app.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
 from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
-from app.doors.door import Door, json_object, picture_in_base64, refused, task_route
+from app.doors.door import EXAMPLE, Door, json_object, picture_in_base64, refused, task_route
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.settings import SegmentSettings
 from app.pipelines.sentiment.router import Text, Texts, classify
@@ -38,6 +39,7 @@ LABEL = "foreground"
 JSON = "application/json"
 PICTURE = re.compile(rb'"inputs"\s*:\s*"(?:data:image|\\?/9j\\?/|iVBORw0KGgo|UklGR|R0lGOD|Qk[0-3])')
 """JSON with a JPEG, PNG, WebP, GIF or BMP in base64."""
+EXAMPLE_OF_TEXTS: JsonDict = {"inputs": "今天太开心了", "parameters": {"top_k": 2}}
 WITHOUT_EFFECT = ("truncation", "padding", "batch_size")
 """Parameters of texts that change nothing about the labels here."""
 
@@ -54,9 +56,11 @@ class TextParameters(BaseModel):
 
 
 class TextsRequest(BaseModel):
-    """A text or a list of texts. Other members, such as `options`, are ignored."""
+    """A text or a list of texts. `options` has no effect; other members are refused."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="allow", json_schema_extra={"example": EXAMPLE_OF_TEXTS}
+    )
 
     inputs: Text | Texts
     parameters: TextParameters | None = None
@@ -156,6 +160,7 @@ async def classify_texts(
 ) -> Response:
     """Classifies one text or several."""
     asked = body.parameters or TextParameters()
+    _refuse_unknown(body.model_extra or {}, ("options",), of="")
     _refuse_unknown(asked.model_extra or {}, WITHOUT_EFFECT)
     if asked.function_to_apply not in (None, "softmax"):
         raise refused("parameters.function_to_apply", "only softmax is offered")
@@ -213,6 +218,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
     Raises FileMissing and InvalidParameter by the field's name.
     """
     document = json_object(body)
+    _refuse_unknown(document, ("inputs", "parameters", "options"), of="")
     asked = document.get("parameters")
     if asked is None:
         asked = {}
@@ -228,11 +234,13 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
     return _plain(picture, options), _fraction(asked, "threshold") or 0.0
 
 
-def _refuse_unknown(asked: Mapping[str, Any], known: Iterable[str]) -> None:
-    """A parameter of another task, such as candidate_labels, would get this task's answer."""
+def _refuse_unknown(
+    asked: Mapping[str, Any], known: Iterable[str], *, of: str = "parameters."
+) -> None:
+    """Raise InvalidParameter for members of other tasks, such as candidate_labels or question."""
     for name in asked.keys() - known:
         if asked[name] is not None:
-            raise refused(f"parameters.{name[:64]}", "not offered for this task; leave it out")
+            raise refused(f"{of}{name[:64]}", "not offered for this task; leave it out")
 
 
 def _plain(picture: bytes, options: Mapping[str, str]) -> SegmentRequest:
@@ -288,7 +296,8 @@ JSON_OF_EITHER = {
 
 
 def _request_body(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"required": True, "content": RAW_CONTENT | {JSON: {"schema": schema}}}
+    content = {"schema": schema, "example": {"inputs": EXAMPLE}}
+    return {"required": True, "content": RAW_CONTENT | {JSON: content}}
 
 
 _ERRORS = ErrorForm(model=HubError, write=_write, statuses={})

@@ -18,7 +18,15 @@ from app.api.offload import base64_parts, beside_the_loop
 from app.api.problems import ErrorForm, Fault
 from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
-from app.doors.door import Door, add_health, json_object, picture_in_base64, refused, task_route
+from app.doors.door import (
+    EXAMPLE,
+    Door,
+    add_health,
+    json_object,
+    picture_in_base64,
+    refused,
+    task_route,
+)
 from app.pipelines.segment.request import (
     SegmentRequest,
     SegmentResult,
@@ -131,7 +139,7 @@ def _request_body() -> dict[str, Any]:
         "visualize": {"type": ["boolean", "null"], "description": "False leaves `image` null."},
     }
     schema = {"type": "object", "required": ["image"], "properties": properties}
-    return {"required": True, "content": {JSON: {"schema": schema}}}
+    return {"required": True, "content": {JSON: {"schema": schema, "example": {"image": EXAMPLE}}}}
 
 
 DOOR = Door(

@@ -59,10 +59,7 @@ def routes(settings: Settings) -> APIRouter:
         "/api/remove",
         remove_by_address,
         methods=["GET"],
-        operation_id="rembgRemoveByAddress",
-        summary="As rembg, refused: pictures are not fetched by address",
-        response_class=Response,
-        responses={200: {"description": "Never."}},
+        include_in_schema=False,
     )
     return router
 
@@ -189,7 +186,10 @@ def _request_body() -> dict[str, Any]:
     flag = {"type": "boolean", "default": False}
     fields: dict[str, tuple[dict[str, Any], str]] = {
         "file": ({"type": "string", "format": "binary"}, "The picture."),
-        "model": ({"type": "string"}, "A model of this server, `name` or `name@version`."),
+        "model": (
+            {"type": "string", "example": ""},
+            "A model of this server, `name` or `name@version`.",
+        ),
         "a": (flag, "Refine edges: by a guided filter, where rembg has alpha matting."),
         **{
             name: (

@@ -24,7 +24,15 @@ from app.api.routing import RoutingDep, answer_headers
 from app.api.services import Services, ServicesDep
 from app.api.uploads import FORM, media_type, read_form
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
-from app.doors.door import NOT_FETCHED, Door, json_object, picture_in_base64, refused, task_route
+from app.doors.door import (
+    EXAMPLE,
+    NOT_FETCHED,
+    Door,
+    json_object,
+    picture_in_base64,
+    refused,
+    task_route,
+)
 from app.pipelines.segment.options import MEDIA_TYPES, read_colour
 from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
 from app.pipelines.segment.router import read_accept, result_headers
@@ -138,7 +146,7 @@ async def _given(request: Request, services: Services) -> Any:
     picture and the other fields."""
     kind = media_type(request)
     cap = services.settings.of(SegmentSettings).segment_max_bytes
-    most = services.settings.form_max_fields
+    most = max(services.settings.form_max_fields, MAX_FIELDS)
     if kind == FORM:
         # A field may be a picture in base64; all together are capped as the body is.
         form = await read_form(request, max_files=2, max_fields=most, field_bytes=cap)
@@ -277,6 +285,8 @@ SHADOWS = {"none": "none", "drop": "drop"}
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 WHOLE = ("0% 0% 100% 100%", "0%,0%,100%,100%")
 WORD_CHARACTERS = 1024
+MAX_FIELDS = 20
+"""Fields that this form has; a client may send each of them, also empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +440,8 @@ def _flag(fields: Mapping[str, str], name: str) -> bool:
 
 def document() -> dict[str, Any]:
     """The fields as OpenAPI shows them."""
-    text, file = {"type": "string"}, {"type": "string", "format": "binary"}
+    text = {"type": "string", "example": ""}  # which a page leaves out
+    file = {"type": "string", "format": "binary"}
     flag = {"type": "boolean", "default": False}
     fields: dict[str, tuple[dict[str, Any], str]] = {
         "image_file": (file, "The picture; or image_file_b64."),
@@ -462,4 +473,6 @@ def document() -> dict[str, Any]:
         "properties": {name: kind | {"description": told} for name, (kind, told) in fields.items()},
     }
     kinds = ("multipart/form-data", "application/x-www-form-urlencoded", "application/json")
-    return {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}
+    content: dict[str, Any] = {kind: {"schema": schema} for kind in kinds}
+    content["application/json"]["example"] = {"image_file_b64": EXAMPLE}
+    return {"required": True, "content": content}

@@ -50,6 +50,11 @@ class Task:
     """Measurement for `paddlepool models verify --quality`; raises ConfigError without data."""
 
 
+def first_route(task: Task, settings: Settings) -> str:
+    """The path at which the log says that the task's models answer."""
+    return str(vars(task.endpoints(settings).routes[0])["path"])
+
+
 def offline(name: str) -> Callable[..., Any]:
     """The callable `module:attribute`, imported when it is called: by commands, not by the server,
     whose process must not load what opens pictures."""

@@ -16,7 +16,7 @@ def test_labels_are_nested(doors: Doors, path: str) -> None:
     one = doors.post(path, json={"inputs": "好", "parameters": {}}, headers=AGENT)
     assert one.json() == [LABELS]
     parameters = {"top_k": 1, "function_to_apply": "softmax", "truncation": True, "targets": None}
-    body = {"inputs": ["好", "坏"], "parameters": parameters}
+    body = {"inputs": ["好", "坏"], "parameters": parameters, "options": {"use_cache": True}}
     assert doors.post(path, json=body, headers=AGENT).json() == [LABELS[:1]] * 2
 
 
@@ -69,6 +69,8 @@ def test_parameters_come_with_base64(
         ("/hf/sentiment", {"inputs": "a", "parameters": {"candidate_labels": ["b"]}}, "candidate"),
         ("/hf", {"inputs": "a", "parameters": {"src_lang": "zh", "top_k": 1}}, "src_lang"),
         ("/hf", {"inputs": IN_BASE64, "parameters": {"prompt": "a"}}, "prompt"),
+        ("/hf", {"inputs": IN_BASE64, "question": "a", "image": IN_BASE64}, "not offered"),
+        ("/hf", {"inputs": "a", "parameters": {}, "stream": False}, "stream"),
         ("/hf", {"inputs": 7}, "inputs"),
         ("/hf/sentiment", {"inputs": {"text": "a"}}, "inputs"),
         ("/hf/segment", {"inputs": IN_BASE64, "parameters": {"subtask": "panoptic"}}, "subtask"),

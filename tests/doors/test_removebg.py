@@ -14,7 +14,7 @@ from app.contracts.errors import (
     ResolutionTooHigh,
     UnsupportedMediaType,
 )
-from app.doors.removebg import FIELDS, UNLIMITED_CALLS
+from app.doors.removebg import FIELDS, UNLIMITED_CALLS, document
 from app.pipelines.segment.request import Box
 from app.pipelines.segment.scene_request import Scene
 from tests.doors.fakes import IN_BASE64, PICTURE, Doors
@@ -41,6 +41,12 @@ def test_a_form_with_a_file(doors: Doors) -> None:
     asked = doors.plane.picture
     assert asked.body == PICTURE
     assert (asked.output, asked.format, asked.size) == ("cutout", "png", "preview")
+
+
+def test_a_form_may_send_every_field_empty(doors: Doors) -> None:
+    fields = document()["content"]["multipart/form-data"]["schema"]["properties"]
+    files = dict.fromkeys(fields, (None, "")) | {"image_file": ("a.jpg", PICTURE)}
+    assert doors.post(PATH, files=files).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["form", "urlencoded", "broken lines", "json", "data address"])

@@ -207,13 +207,17 @@ def test_exports_hold_what_is_shown(page: Page, served: Server) -> None:
     assert files["png"].startswith(b"\x89PNG")
 
 
+HEIGHTS = "all => new Set(all.map(each => each.offsetHeight)).size"
+CUT = "all => all.filter(each => each.scrollWidth > each.clientWidth).map(each => each.outerHTML)"
+
+
 @pytest.mark.parametrize("language", ["en-US", "zh-CN"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_use_it(
     browser: Browser, served: Server, language: str, scheme: Any, complaints: list[str]
 ) -> None:
     """axe-core finds nothing, targets of 24 px included, in cards and table, wide and on a phone,
-    where nothing sticks out."""
+    where nothing sticks out, is cut off or breaks a name."""
     with opened(browser, complaints, locale=language, color_scheme=scheme) as page:
         page.goto(f"{served.url}/compare?model=emotion")
         page.wait_for_selector("#overlay canvas")
@@ -226,6 +230,8 @@ def test_everybody_can_use_it(
                 assert small_targets(page) == [], (size, view)
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= size["width"]
+            assert page.eval_on_selector_all("pre, .card", CUT) == []
+            assert page.eval_on_selector_all("#idle h3", HEIGHTS) == 1, size
         assert page.evaluate("document.documentElement.lang") == language.removesuffix("-US")
     assert complaints == []
 

@@ -97,12 +97,19 @@ RAW = {"schema": {"type": "string", "format": "binary"}}
 """A JSON document and the raw tensors that it declares."""
 
 
+EXAMPLE = {
+    "inputs": [
+        {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["今天收到了大学的录取通知书"]}
+    ]
+}
+
+
 def described_request() -> dict[str, Any]:
     """The header and the body of a request in OpenAPI."""
     schemas, definitions = models_json_schema([(InferRequest, "validation")])
     [reference] = schemas.values()
     content = {
-        "application/json": {"schema": reference | definitions},
+        "application/json": {"schema": reference | definitions, "example": EXAMPLE},
         "application/octet-stream": RAW,
     }
     header = {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from app.api.problems import documented
 from app.api.v2.tensors import NO_SHARED_MEMORY
 from app.contracts.errors import InvalidTensor
 
@@ -15,17 +14,11 @@ KINDS = ("system", "cuda")
 
 
 def router() -> APIRouter:
-    routes = APIRouter(tags=["v2"])
+    routes = APIRouter(include_in_schema=False)  # nothing that a client of OpenAPI could use
     for kind in KINDS:
-        for method in ("GET", "POST"):
-            routes.add_api_route(
-                f"/v2/{kind}sharedmemory/{{rest:path}}",
-                refuse,
-                methods=[method],
-                operation_id=f"{kind}SharedMemory{method.title()}",
-                # 404: a path converter stops at a line break.
-                responses=documented(400, 404, protocol=True),
-            )
+        routes.add_api_route(
+            f"/v2/{kind}sharedmemory/{{rest:path}}", refuse, methods=["GET", "POST"]
+        )
     return routes
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
+from app.api.routes import TaskRoute
 from app.api.routing import RoutingDep, answer_headers
 from app.api.services import ServicesDep
 from app.settings import Settings
@@ -23,7 +25,7 @@ class TagScore(BaseModel):
 
 
 def build_router(settings: Settings) -> APIRouter:
-    router = APIRouter(tags=["tag"])
+    router = APIRouter(tags=["tag"], route_class=TaskRoute)
     router.add_api_route(
         "/tag",
         tag_text,
@@ -31,19 +33,15 @@ def build_router(settings: Settings) -> APIRouter:
         max_body_size=settings.of(TaggerSettings).tagger_max_bytes,
         operation_id="tagText",
         summary="The scripts that a text is written in",
+        responses={200: {"model": list[TagScore]}},
     )
     return router
 
 
-async def tag_text(
-    body: TagRequest,
-    response: Response,
-    services: ServicesDep,
-    routing: RoutingDep,
-) -> list[TagScore]:
+async def tag_text(body: TagRequest, services: ServicesDep, routing: RoutingDep) -> Response:
     """Best first, at most PADDLEPOOL_TAGGER_MAX_TAGS."""
     options = routing.options(services.settings)
     answer = await services.dataplane.run("tagger", body.text, **options)
     tags = answer.value[: services.settings.of(TaggerSettings).tagger_max_tags]
-    response.headers.update(answer_headers(answer) | {"X-Tags": str(len(tags))})
-    return [TagScore(tag=tag.name, score=tag.score) for tag in tags]
+    rows = [{"tag": tag.name, "score": tag.score} for tag in tags]
+    return JSONResponse(rows, headers=answer_headers(answer) | {"X-Tags": str(len(tags))})
