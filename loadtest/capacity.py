@@ -5,7 +5,7 @@
 Measures with one core and with two, in float32 and with the groups that the server chooses for
 itself, and what a request costs the API process and the balancer in processor time. The figures go
 to a JSON file beside the page; `--render docs/capacity.md` writes the page from them again. On a
-quiet machine of two cores or more it takes six minutes.
+quiet machine of two cores or more it takes eleven minutes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import io
 import json
 import math
 import os
+import random
 import re
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -27,10 +29,11 @@ from typing import Any
 
 import orjson
 from balanced import CONFIGURATION, balancer
-from capacity_page import CHOSEN, FLOAT32, page
+from capacity_page import CHOSEN, FLOAT32, LOADS, page
 from cases import TEXT, mask_request, picture, text_request
 from closed_loop import HttpWay, checked
-from harness import ROOT, Connection, Server, cpu_seconds, request, running_server
+from harness import ROOT, Connection, Server, cpu_seconds, descendants, request, running_server
+from open_loop import arrivals
 from PIL import Image
 from tqdm import tqdm
 
@@ -48,6 +51,7 @@ SETTINGS = {
     FLOAT32: PATIENT | {"PADDLEPOOL_PROVE_GROUPS": "off"},
     CHOSEN: PATIENT | {"PADDLEPOOL_PROVE_GROUPS": "started"},
 }
+REFUSED_SECONDS = 30.0
 PROBE = "GET /v2/health/live"
 
 
@@ -127,6 +131,28 @@ def measured(
     }
 
 
+def latency(server: Server, asked: bytes, *, rate: float, seconds: float) -> list[list[float]]:
+    """The 95th and the 99th percentile of the seconds until a reply, at each of LOADS."""
+    found = []
+    for load in LOADS:
+        draw = random.Random(1)
+        ended = arrivals(server.port, asked, rate=load * rate, seconds=seconds, draw=draw)
+        seconds_of = [each.seconds if each.status == 200 else REFUSED_SECONDS for each in ended]
+        taken = statistics.quantiles(seconds_of, n=100, method="inclusive")
+        found.append([taken[94], taken[98]])
+    return found
+
+
+def start() -> dict[str, Any]:
+    """Seconds until a server with every core is ready, and the processor seconds of each part."""
+    began = time.perf_counter()
+    with running_server(environment=SETTINGS[FLOAT32]) as server:
+        seconds = time.perf_counter() - began
+        children = [cpu_seconds(pid, below=False) for pid in descendants(server.pid)]
+        api = cpu_seconds(server.pid, below=False)
+    return {"seconds": seconds, "api_cpu_seconds": api, "child_cpu_seconds": children}
+
+
 def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[str, Any]]:
     for cores in (count for count in CORES if count <= int(available_cores())):
         for precision in SETTINGS:
@@ -136,7 +162,11 @@ def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[st
                     clients = cores * (4 if "text" in name else 2)
                     found = measured(server, name, sent, clients=clients, seconds=seconds)
                     memory = server.memory()
-                    yield {"cores": cores, "precision": precision, "memory": memory} | found
+                    row = {"cores": cores, "precision": precision, "memory": memory} | found
+                    if precision == CHOSEN and cores == max(CORES):
+                        rate = found["per_second"]
+                        row["latency"] = latency(server, sent, rate=rate, seconds=4 * seconds)
+                    yield row
 
 
 def proxy_rows(asked: Mapping[str, bytes], seconds: float, haproxy: Path) -> dict[str, Any]:
@@ -177,6 +207,7 @@ def main() -> None:
     what.add_argument("--render", type=Path, metavar="PAGE", help="write it from its JSON")
     parser.add_argument("--haproxy", type=Path, default=shutil.which("haproxy"))
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a phase")
+    parser.add_argument("--price", type=float, default=0.04, help="of a core for an hour")
     given = parser.parse_args()
     out = given.write or given.render
     figures = out.with_suffix(".json")
@@ -186,10 +217,11 @@ def main() -> None:
         asked = requests()
         report: dict[str, Any] = {
             "machine": describe_machine(cores=available_cores()),
+            "start": start(),
             "replicas": list(replica_rows(asked, given.seconds)),
         } | proxy_rows(asked, given.seconds, given.haproxy)
         figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    out.write_text(page(json.loads(figures.read_text("utf-8"))), "utf-8")
+    out.write_text(page(json.loads(figures.read_text("utf-8")), price=given.price), "utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -13,6 +13,7 @@ WANTED = (100, 1_000, 10_000)
 PLANNED = ("mask of 1 MP", "1 text", "32 texts")
 USED = 0.7
 """Of what a replica can answer: the rest is for bursts, and for a replica that is replaced."""
+LOADS = (0.5, 0.7, 0.9)
 LINK_BITS = 10e9
 WORDS = {"balancer": "one core of the balancer", "network": "its link"}
 
@@ -31,6 +32,22 @@ to the machine, so run it on yours. A replica is one container: one API process 
 Requests a second with a few clients that always wait for an answer: two for each core, four for
 texts. A mask is `/segment?output=mask` of a JPEG, texts are of 41 characters. `float32` is oneDNN's
 group; `chosen` is what the server's own measurements make the default, in brackets.
+"""
+
+LATENCY = """\
+## How long a request takes
+
+The 95th and the 99th percentile in milliseconds, of requests that arrive as those of many users
+do, at so much of the rate above, with {cores} cores and the chosen groups. One that is refused
+counts as 30 s.
+"""
+
+START = """\
+## How long a start takes
+
+Ready after {seconds:.1f} s, with these processor seconds: {api:.1f} of the API process, which
+imports first, then {children} of its children, which open their
+models, check them and run each shape of `warmup`.
 """
 
 COSTS = """\
@@ -56,35 +73,50 @@ REPLICAS = """\
 
 Replicas = requests a second / ({used} × what one answers), rounded up, of {cores} cores each and
 with the chosen groups; {spare:.0%} are left for bursts and for a replica that is being replaced.
-Memory is replicas × {memory:.1f} GB.
+Memory is replicas × {memory:.2f} GB. A million requests cost
+1,000,000 / 3,600 × {cores} cores × {price:g} / ({used} × what one answers), where a core costs
+{price:g} an hour (`--price`).
 """
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The page of a report as capacity.py writes it."""
-    rows: Sequence[Row] = report["replicas"]
+def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
+    """The page of a report as capacity.py writes it; sums are of figures as they are printed."""
+    rows: Sequence[Row] = [as_shown(row) for row in report["replicas"]]
     cores = max(row["cores"] for row in rows)
     costs = [row for row in rows if (row["cores"], row["precision"]) == (cores, CHOSEN)]
-    proxy = {row["request"]: row for row in report["proxy"]}
+    proxy = {row["request"]: as_shown(row) for row in report["proxy"]}
     memory = max(row["memory"] for row in costs)
     planned = [row for row in costs if row["request"] in PLANNED]
     parts = [
         INTRODUCTION.format(machine=report["machine"]),
         _rates(rows),
+        *_latency(costs),
+        *_start(report),
         COSTS.format(cores=cores),
         _costs(costs, proxy),
         CEILINGS.format(link=LINK_BITS / 1e9),
         _ceilings(costs, proxy),
-        _api_check(report["api"][0]),
+        _api_check(as_shown(report["api"][0])),
         "`loadtest/with_without.py haproxy` measures what the way through the balancer adds.\n",
-        REPLICAS.format(used=USED, cores=cores, spare=1 - USED, memory=memory / 1e9),
-        _replicas(planned, proxy, memory),
+        REPLICAS.format(used=USED, cores=cores, spare=1 - USED, memory=memory / 1e9, price=price),
+        _replicas(planned, proxy, memory, price),
         "## What breaks first\n",
         "".join(_first(row, proxy) for row in planned)
         + f"- `deploy/haproxy/haproxy.cfg` takes {report['balanced']} replicas; beyond that, raise "
         "the number in its\n  `server-template`.\n",
     ]
     return "\n".join(parts)
+
+
+def as_shown(row: Row) -> Row:
+    """The row with the digits that the page prints."""
+    digits = {"cpu_seconds": 4, "api_cpu_seconds": 5, "proxy_cpu_seconds": 6, "memory": -7}
+    return {
+        **row,
+        **{name: round(row[name], places) for name, places in digits.items() if name in row},
+        "per_second": float(_number(row["per_second"]).replace(",", "")),
+        "bytes": 1e3 * float(_number(row["bytes"] / 1e3).replace(",", "")),
+    }
 
 
 def replicas_for(wanted: float, per_second: float) -> int:
@@ -112,6 +144,26 @@ def _rates(rows: Sequence[Row]) -> str:
     lines.append(["memory, GB", *(f"{memory[kind] / 1e9:.2f}" for kind in kinds)])
     heads = (f"{n} core{'s' if n > 1 else ''}, {precision}" for n, precision in kinds)
     return _table(["", *heads], lines)
+
+
+def _latency(rows: Iterable[Row]) -> Iterator[str]:
+    lines = [
+        [row["request"], *(f"{1e3 * p95:.0f}, {1e3 * p99:.0f}" for p95, p99 in row["latency"])]
+        for row in rows
+        if "latency" in row
+    ]
+    if lines:
+        yield LATENCY.format(cores=max(row["cores"] for row in rows))
+        yield _table(["", *(f"{load:.0%}" for load in LOADS)], lines)
+
+
+def _start(report: Mapping[str, Any]) -> Iterator[str]:
+    if found := report.get("start"):
+        yield START.format(
+            seconds=found["seconds"],
+            api=found["api_cpu_seconds"],
+            children=", ".join(f"{each:.1f}" for each in found["child_cpu_seconds"]),
+        )
 
 
 def _rate(row: Row) -> str:
@@ -154,7 +206,7 @@ def _api_check(probe: Row) -> str:
     )
 
 
-def _replicas(rows: Iterable[Row], proxy: Mapping[str, Row], memory: float) -> str:
+def _replicas(rows: Iterable[Row], proxy: Mapping[str, Row], memory: float, price: float) -> str:
     lines = []
     for row in rows:
         for wanted in WANTED:
@@ -167,9 +219,18 @@ def _replicas(rows: Iterable[Row], proxy: Mapping[str, Row], memory: float) -> s
                     f"{count * memory / 1e9:,.0f}",
                     f"{wanted * proxy[row['request']]['proxy_cpu_seconds']:.2f}",
                     f"{wanted * 8 * row['bytes'] / 1e9:.3f}",
+                    _number(1e6 / 3600 * row["cores"] * price / (USED * row["per_second"])),
                 ]
             )
-    heads = ["", "replicas", "cores", "memory, GB", "balancer, cores", "Gbit/s"]
+    heads = [
+        "",
+        "replicas",
+        "cores",
+        "memory, GB",
+        "balancer, cores",
+        "Gbit/s",
+        "cost of a million",
+    ]
     return _table(heads, lines)
 
 
