@@ -179,6 +179,9 @@ async def _lifespan(
     stopping = threading.Event()
     watching = asyncio.create_task(watch_loop(services.metrics.loop_woke))
     threading.Thread(target=load, args=(stopping,), name="load", daemon=True).start()
+    if services.lifecycle.accepts_when_ready:
+        while not (registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
     yield
     await services.lifecycle.close_doors()
     stopping.set()

@@ -5,8 +5,9 @@
 
 The chart is linted and rendered with several sets of values; every rendered object of a core kind
 is held to the schemas of the oldest and the newest Kubernetes that the chart supports, in strict
-mode. DIR holds custom resource definitions as `*.yaml.gz`; objects of kinds that nobody's schema
-covers are named, not passed over. Exit code 1: a finding.
+mode, and those of KEDA and the Prometheus Operator to theirs. DIR holds further custom resource
+definitions as `*.yaml.gz`; objects of kinds that nobody's schema covers are named, not passed over.
+Exit code 1: a finding.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import helm_python
 import jsonschema
 import kubernetes_validate
 import yaml
+from cloudcoil.models.keda.v1alpha1 import ScaledObject
+from cloudcoil.models.prometheus_operator.v1 import PrometheusRule, ServiceMonitor
 
 DEPLOY = Path(__file__).parent
 CHART = DEPLOY / "helm" / "paddlepool"
@@ -33,12 +36,15 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     "everything": {
         "image": {"digest": "sha256:" + "0" * 64},
         "imagePullSecrets": [{"name": "registry"}],
-        "settings": {"PADDLEPOOL_CODEC_PROCESSES": "4"},
+        "settings": {"PADDLEPOOL_METRICS_NEEDS_KEY": "true", "PADDLEPOOL_TRACING": "true"},
         "service": {"grpcPort": 8001},
         "resources": {"requests": {"cpu": 1.5}, "limits": {"memory": "6291456Ki"}},
         "extraEnv": [
             {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "bucket", "key": "token"}}}
         ],
+        "extraVolumes": [{"name": "certificates", "configMap": {"name": "certificates"}}],
+        "extraVolumeMounts": [{"name": "certificates", "mountPath": "/certificates"}],
+        "extraContainers": [{"name": "proxy", "image": "proxy:1"}],
         "keys": {"existingSecret": "paddlepool-keys", "adminKeyItem": "admin-key"},
         "models": {
             "from": "source",
@@ -50,9 +56,18 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "hosts": [{"host": "paddlepool.example"}],
             "tls": [{"secretName": "tls", "hosts": ["paddlepool.example"]}],
         },
+        "httpRoute": {
+            "enabled": True,
+            "parentRefs": [{"name": "gateway"}],
+            "hostnames": ["paddlepool.example"],
+        },
         "autoscaling": {"enabled": True},
         "monitoring": {
-            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "serviceMonitor": {
+                "enabled": True,
+                "labels": {"release": "prometheus"},
+                "keyItem": "prometheus-key",
+            },
             "prometheusRule": {"enabled": True, "runbooks": "https://runbooks.example/paddlepool/"},
         },
         "networkPolicy": {
@@ -139,6 +154,23 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
     },
     "a queue that nobody measures": {"keda": {"enabled": True}},
     "an ingress without a host": {"ingress": {"enabled": True}},
+    "a route without a gateway": {"httpRoute": {"enabled": True}},
+    "metrics that Prometheus has no key for": {
+        "keys": {"existingSecret": "keys"},
+        "settings": {"PADDLEPOOL_METRICS_NEEDS_KEY": "True"},
+        "monitoring": {"serviceMonitor": {"enabled": True}},
+    },
+    "a key of Prometheus without a secret": {
+        "monitoring": {"serviceMonitor": {"enabled": True, "keyItem": "prometheus"}}
+    },
+    "a share of a CPU that is not requested": {
+        "autoscaling": {"enabled": True},
+        "resources": {"requests": {"cpu": None}},
+    },
+    "spans that the network policy keeps in": {
+        "settings": {"PADDLEPOOL_TRACING": "1"},
+        "networkPolicy": {"enabled": True},
+    },
 }
 
 
@@ -146,7 +178,7 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     arguments.add_argument("--crds", type=Path, help="custom resource definitions, *.yaml.gz")
     given = arguments.parse_args()
-    schemas = {} if given.crds is None else crd_schemas(given.crds)
+    schemas = model_schemas() | ({} if given.crds is None else crd_schemas(given.crds))
     findings = [*lint(CHART), *accepted_nonsense(CHART)]
     objects = [*written(KSERVE), *written(RAY)]
     try:
@@ -228,7 +260,8 @@ def written(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def is_core(found: Mapping[str, Any]) -> bool:
     group, _, version = found["apiVersion"].rpartition("/")
-    return (not group or "." not in group or group.endswith(".k8s.io")) and bool(version)
+    named = group.endswith(".k8s.io") and group.count(".") == 2  # the Gateway API is not built in
+    return ("." not in group or named) and bool(version)
 
 
 def core_faults(found: dict[str, Any]) -> Iterator[str]:
@@ -252,6 +285,20 @@ def crd_schemas(directory: Path) -> dict[tuple[str, str], dict[str, Any]]:
             schemas[name, definition["names"]["kind"]] = schema
     if not schemas:
         raise SystemExit(f"no *.yaml.gz in {directory}")
+    return schemas
+
+
+def model_schemas() -> dict[tuple[str, str], dict[str, Any]]:
+    """The same of KEDA's and the Prometheus Operator's, from a package with their definitions."""
+    schemas = {}
+    for model in (ScaledObject, PrometheusRule, ServiceMonitor):
+        schema = model.model_json_schema()
+        close(schema)
+        name, kind = (
+            schema["properties"][each]["anyOf"][0]["const"] for each in ("apiVersion", "kind")
+        )
+        schema["properties"]["metadata"] = METADATA
+        schemas[name, kind] = schema
     return schemas
 
 

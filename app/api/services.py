@@ -29,6 +29,8 @@ class Lifecycle:
     """
 
     draining: bool = False
+    accepts_when_ready: bool = False
+    """Leaves connections to whoever else has the listening socket until every model answers."""
     doors: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     def drain(self) -> None:

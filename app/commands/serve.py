@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from app.pipelines.task import load_tasks, settings_class
     from app.resources import use_one_heap
     from app.server import run as server
+    from app.server.supervisor import passed_listener
     from app.server.system_limits import require_descriptors, require_room_for_children
     from app.settings import explain, unknown_variables
     from app.sources.refresh import first_refresh
@@ -62,17 +63,21 @@ def run(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     all_settings = settings_class(load_tasks(PIPELINES).values())
     try:
+        if passed := passed_listener():
+            given |= zip(("host", "port"), passed.getsockname(), strict=False)
         settings = all_settings(**given)
+    except ConfigError as error:
+        return _refuse(error.message)
     except ValidationError as error:
         return _refuse(explain(error))
     configure(settings.log_level, form=_form(settings.log_format, settings.replica))
     for name in unknown_variables(os.environ, all_settings):
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
-    lifecycle = Lifecycle()
+    lifecycle = Lifecycle(accepts_when_ready=passed is not None)
     try:
         # The address first: no process is started for a port that is taken.
         port = settings.port
-        listener = server.listen(settings.host, port, backlog=settings.backlog)
+        listener = passed or server.listen(settings.host, port, backlog=settings.backlog)
         if settings.grpc_port:  # gRPC opens it itself, when there is an event loop
             port = settings.grpc_port
             server.listen(settings.host, port, backlog=1).close()
@@ -106,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
         reply_bytes=body_memory(settings),
         on_drain=lifecycle.drain,
         close_doors=lifecycle.close_doors,
+        ready=app.state.paddlepool.registry.ready,
     )
 
 

@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from app.server.connection_limits import ProtocolLimits, protocol_class
+from app.server.supervisor import notify
 from app.settings import Settings
 
 EXIT_FORCED = 1
@@ -38,8 +39,10 @@ class PoolServer(uvicorn.Server):
         on_drain: Callable[[], None],
         drain_delay: float,
         close_doors: Callable[[], Awaitable[None]],
+        ready: Callable[[], bool],
     ) -> None:
         super().__init__(config)
+        self._ready = ready
         self._on_drain = on_drain
         self._drain_delay = drain_delay
         self._close_doors = close_doors
@@ -59,12 +62,15 @@ class PoolServer(uvicorn.Server):
         self._stop_at = time.monotonic() + delay
 
     async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:  # every second
+            notify("READY=1\nWATCHDOG=1" if self._ready() else "WATCHDOG=1")
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             self.should_exit = True
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close other doors while ours drains: all have the same time."""
+        notify("STOPPING=1")  # and no watchdog from here on
         closing = asyncio.ensure_future(self._close_doors())
         await super().shutdown(sockets)
         closing.cancel()  # the application is down, and has waited for them unless it was forced
@@ -114,11 +120,12 @@ def run(
     reply_bytes: int,
     on_drain: Callable[[], None],
     close_doors: Callable[[], Awaitable[None]],
+    ready: Callable[[], bool],
 ) -> NoReturn:
     """Serve until a signal, then end the process: code 0 after a drain, 1 when forced.
 
     Replies that their clients do not take hold at most `reply_bytes` together. `close_doors` closes
-    the doors beside HTTP.
+    the doors beside HTTP, and a service manager is told once the server is `ready`.
     """
     limits = ProtocolLimits(
         header_seconds=settings.header_timeout_seconds,
@@ -147,6 +154,7 @@ def run(
         on_drain=on_drain,
         drain_delay=settings.drain_delay_seconds,
         close_doors=close_doors,
+        ready=ready,
     )
     host, port = listener.getsockname()[:2]
     log.info("listening", extra={"url": f"http://{_bracketed(host)}:{port}", "pid": os.getpid()})

@@ -18,6 +18,13 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
 """Seconds after which a server that has not done what a test waits for counts as hung."""
 
+AS_SYSTEMD = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
 
 class Server:
     """One `paddlepool serve`; `log()` are the JSON lines it has written so far."""
@@ -103,10 +110,12 @@ def running(
     settings: Mapping[str, object] | None = None,
     module: str = "app.cli",
     script: Path | None = None,
+    passed: socket.socket | None = None,
 ) -> Iterator[Server]:
     """A server on this model repository; its log goes to `directory`. Killed at the end.
 
-    `script` runs in place of `module`, with the same arguments.
+    `script` runs in place of `module`, with the same arguments. A listening socket is `passed` as
+    systemd does it.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PADDLEPOOL_")}
     # The groups stay as config.toml says, unless a test asks for more.
@@ -115,6 +124,8 @@ def running(
     environment |= {f"PADDLEPOOL_{name.upper()}": str(v) for name, v in settings.items()}
     what = ["-m", module] if script is None else [str(script)]
     command = [sys.executable, *what, "serve", "--port", "0"]
+    if passed is not None:
+        command = [sys.executable, "-c", AS_SYSTEMD, str(passed.fileno()), *command]
     log_file = directory / "server.log"
     with log_file.open("wb") as log:
         process = subprocess.Popen(
@@ -123,6 +134,7 @@ def running(
             env=environment,
             stdout=log,
             stderr=subprocess.STDOUT,
+            pass_fds=[] if passed is None else [passed.fileno()],
         )
     try:
         yield Server(process, log_file, repository)

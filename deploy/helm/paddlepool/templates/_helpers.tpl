@@ -17,6 +17,12 @@ app.kubernetes.io/name: {{ include "paddlepool.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Of the pod of `helm test`, which the selector must not find. */}}
+{{- define "paddlepool.testLabels" -}}
+app.kubernetes.io/component: test
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "paddlepool.labels" -}}
 {{ include "paddlepool.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -38,6 +44,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- else -}}
 {{- .Values.serviceAccount.name | default "default" -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Both autoscalers' steps: without them Kubernetes ends most replicas at once (loadtest/burst.py). */}}
+{{- define "paddlepool.scaling" -}}
+scaleUp:
+  stabilizationWindowSeconds: 0
+  policies:
+    - {type: Percent, value: 100, periodSeconds: 30}
+    - {type: Pods, value: 2, periodSeconds: 30}
+  selectPolicy: Max
+scaleDown:
+  stabilizationWindowSeconds: {{ .Values.autoscaling.scaleDownStabilizationSeconds }}
+  policies:
+    - {type: Pods, value: 1, periodSeconds: 60}
+{{- end -}}
+
+{{/* "true" where a setting that is on or off is on, as the server reads it. */}}
+{{- define "paddlepool.on" -}}
+{{- has (lower (toString .)) (list "1" "on" "t" "true" "y" "yes") -}}
 {{- end -}}
 
 {{/* What both containers may do: nothing but run. */}}

@@ -1,0 +1,43 @@
+"""The units for systemd."""
+
+import configparser
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from app.settings import Settings
+
+UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
+
+
+def test_the_unit_waits_for_the_drain_and_names_settings() -> None:
+    """A variable that is no setting would be reported and ignored."""
+    text = (UNITS / "paddlepool@.service").read_text("utf-8")
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.read_string(text)
+    service = unit["Service"]
+    assert float(service["TimeoutStopSec"]) >= Settings().drain_timeout_seconds + 5
+    assert (service["Type"], service["Sockets"]) == ("notify", "paddlepool.socket")
+    named = set(re.findall(r"PADDLEPOOL_(\w+)=", text))
+    assert named, "the unit sets nothing"
+    assert {name.lower() for name in named} <= set(Settings.model_fields)
+
+
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    """With a program at the place that they name."""
+    if (verify := shutil.which("systemd-analyze")) is None:
+        pytest.skip("SKIPPED A TEST OF THE UNITS: systemd-analyze is not on the path")
+    for file in UNITS.iterdir():
+        text = file.read_text("utf-8")
+        text = text.replace("/opt/paddlepool/.venv/bin/paddlepool", "/bin/true")
+        (tmp_path / file.name).write_text(text.replace("/opt/paddlepool", "/"))
+    (tmp_path / "paddlepool@main.service").symlink_to("paddlepool@.service")
+    units = [tmp_path / "paddlepool.socket", tmp_path / "paddlepool@main.service"]
+    done = subprocess.run(
+        [verify, "--man=no", "verify", *units], capture_output=True, text=True, timeout=60
+    )
+    ours = [line for line in done.stderr.splitlines() if "paddlepool" in line]
+    assert ours == []
