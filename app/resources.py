@@ -1,4 +1,4 @@
-"""Memory and processor cores available to this process and its children."""
+"""Memory and processor cores available to this process and its children, and what those can do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import gc
 import os
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 M_ARENA_MAX = -8
@@ -108,3 +110,49 @@ def _quotas(cgroup: Path) -> Iterable[float]:
             continue  # not there, or "max": no quota
         if quota > 0 and period > 0:
             yield quota / period
+
+
+CPUINFO = Path("/proc/cpuinfo")
+X86 = (
+    "avx2", "fma", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16",
+)  # fmt: skip
+ARM = ("asimddp", "i8mm", "bf16", "sve")
+SUMS_OF_32_BITS = frozenset({"avx_vnni", "avx512_vnni", "amx_int8"})
+NARROW_SUMS = (
+    "this processor adds eight-bit products in 16 bits, in which a program with weights of eight "
+    "bits saturates"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """The instruction sets by which frameworks choose their kernels, and what follows from them."""
+
+    name: str
+    instruction_sets: tuple[str, ...]
+    missing: tuple[str, ...]
+    remark: str | None
+
+
+def processor(cpuinfo: Path = CPUINFO) -> Processor:
+    """Read it; everything is empty where the system tells nothing."""
+    x86 = cpu_line("flags", cpuinfo)
+    found = (x86 or cpu_line("Features", cpuinfo) or "").split()
+    known = X86 if x86 else ARM if found else ()
+    narrow = x86 is not None and SUMS_OF_32_BITS.isdisjoint(found)
+    return Processor(
+        name=cpu_line("model name", cpuinfo) or "unknown processor",
+        instruction_sets=tuple(each for each in known if each in found),
+        missing=tuple(each for each in known if each not in found),
+        remark=NARROW_SUMS if narrow else None,
+    )
+
+
+def cpu_line(key: str, cpuinfo: Path = CPUINFO) -> str | None:
+    """The value of the first line with this key; None where there is none."""
+    try:
+        text = cpuinfo.read_text("utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(rf"^(?:{key})\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else None

@@ -6,7 +6,9 @@ This server is measured as it serves by default, after it has chosen its instanc
 
 Pictures (a JPEG of 1 MP): masks by `/segment`, the rembg server, LitServe and bare loops over ONNX
 Runtime and OpenVINO; cut-outs as PNG by `/segment` and rembg. All run the weights of
-model_repo/u2netp, the others as float32 ONNX. Texts: `/sentiment` and bare ONNX Runtime loops.
+model_repo/u2netp, the others as float32 ONNX. Texts: `/sentiment` and bare ONNX Runtime loops. Bare
+loops run the version's int8 program as well, where it has one: "the same program without a server".
+The processor and the machine's load are printed with each table.
 Everyone has the same cores and a worker for each of them; one run, in turns, so that a busy machine
 slows all of them. The peers are installed once into .venv-peers-*; nothing needs the network after
 that.
@@ -40,6 +42,7 @@ from tqdm import tqdm
 
 from app.backends.handler import onnx_bytes
 from app.backends.process import NICE
+from app.observability.build_info import describe_machine
 from app.process.child import Child, Limits
 from app.repository.layout import ModelFiles, ModelRepository
 
@@ -104,7 +107,14 @@ def served(
 
 @contextlib.contextmanager
 def loops(
-    framework: str, task: str, *, model: Path, payload: bytes, threads: int, loads: Sequence[str]
+    framework: str,
+    task: str,
+    *,
+    model: Path,
+    payload: bytes,
+    threads: int,
+    loads: Sequence[str],
+    note: str = "",
 ) -> Iterator[Contender]:
     """One-thread loops, as many as there are threads; always busy, whatever the load's name."""
     opening = {"framework": framework, "task": task, "model": str(model)}
@@ -127,7 +137,7 @@ def loops(
             return float(sum(reply["runs"] / reply["seconds"] for reply in replies))
 
         yield Contender(
-            name=f"bare {framework} loop",
+            name=f"bare {framework} loop{note}",
             threads_each=1,
             one=one,
             busy=dict.fromkeys(loads, busy),
@@ -147,6 +157,12 @@ def as_onnx(files: ModelFiles, directory: Path) -> Path:
     if (tokenizer := files.directory / "tokenizer.json").exists():
         shutil.copy(tokenizer, directory)
     return target
+
+
+def int8_of(files: ModelFiles) -> Path | None:
+    """The program that the server's int8 groups run; a tokenizer lies beside it."""
+    program = files.manifest.find("int8")
+    return files.directory / program.program if program else None
 
 
 @contextlib.contextmanager
@@ -210,14 +226,18 @@ def pictures(
                     threads_each=threads if peer is REMBG else 1,
                 )
                 (masks if output == "mask" else cutouts).append(contender)
-        for framework in ("onnxruntime", "openvino"):
+        programs = [("onnxruntime", onnx, ""), ("openvino", onnx, "")]
+        if int8 := int8_of(files):
+            programs.append(("openvino", int8, ", int8"))
+        for framework, model, note in programs:
             loop = loops(
                 framework,
                 "picture",
-                model=onnx,
+                model=model,
                 payload=body,
                 threads=threads,
                 loads=[*masks[0].busy],
+                note=note,
             )
             masks.append(stack.enter_context(loop))
         yield [
@@ -232,20 +252,27 @@ def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterat
     files = newest(repository, "emotion")
     single, several = text_request(TEXT), text_request([TEXT] * 32)
     loads = {"32 clients": (32, single, 1), "4 of 32 texts": (4, several, 32)}
-    with (
-        server_of_one(files, scratch) as (server, group, threads_each),
-        loops(
-            "onnxruntime",
-            "text",
-            model=as_onnx(files, scratch),
-            payload=TEXT.encode(),
-            threads=threads,
-            loads=[*loads],
-        ) as bare,
-    ):
+    programs = [("onnxruntime", as_onnx(files, scratch), "")]
+    if int8 := int8_of(files):
+        programs.append(("onnxruntime as served", int8, ", int8"))
+    with contextlib.ExitStack() as stack:
+        server, group, threads_each = stack.enter_context(server_of_one(files, scratch))
         name = f"paddlepool /sentiment ({group})"
-        ours = served(name, server.port, server.pid, single, loads, threads_each=threads_each)
-        yield [Contest(task="texts", contenders=[ours, bare], requests=40)]
+        contenders = [
+            served(name, server.port, server.pid, single, loads, threads_each=threads_each)
+        ]
+        for framework, model, note in programs:
+            loop = loops(
+                framework,
+                "text",
+                model=model,
+                payload=TEXT.encode(),
+                threads=threads,
+                loads=[*loads],
+                note=note,
+            )
+            contenders.append(stack.enter_context(loop))
+        yield [Contest(task="texts", contenders=contenders, requests=40)]
 
 
 def measure(contest: Contest, *, seconds: float, rounds: int) -> None:
@@ -309,15 +336,16 @@ def show(table: Sequence[Mapping[str, Any]], *, cores: int) -> None:
     """Latency, rate and memory, each beside its ratio to the first row."""
     first = table[0]
     print(f"\n{first['task']} on {cores} cores, one run, in turns; ratios to the first line")
+    print(f"{describe_machine(cores=cores)}; load {os.getloadavg()[0]:.1f}")
     loads = "".join(f"{load + ', 1/s':>20}{'ratio':>7}" for load in first["per_second"])
-    print(f"{'':34}{'threads':>8}{'one client':>12}{'p95':>9}{'ratio':>7}{loads}{'memory':>10}")
+    print(f"{'':40}{'threads':>8}{'one client':>12}{'p95':>9}{'ratio':>7}{loads}{'memory':>10}")
     for row in table:
         rates = "".join(
             f"{rate:20.2f}{row['throughput_ratio'][load]:7.2f}"
             for load, rate in row["per_second"].items()
         )
         print(
-            f"{row['name']:34}{row['threads_each']:8d}{1000 * row['p50_seconds']:10.1f}ms"
+            f"{row['name']:40}{row['threads_each']:8d}{1000 * row['p50_seconds']:10.1f}ms"
             f"{1000 * row['p95_seconds']:7.1f}ms{row['latency_ratio']:7.2f}{rates}"
             f"{row['memory_bytes'] / 1e6:8.0f}MB   {row['agreement']}"
         )

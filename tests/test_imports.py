@@ -117,7 +117,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("app.pipelines.*", ()),
     ("app.pipelines", ()),
-    ("app.api*", (*EDGE, "app.engine", "app.repository")),
+    ("app.api*", (*EDGE, "app.engine", "app.repository", "app.resources")),
     # Each translates to one task: to its request, and to what answers it.
     (
         "app.doors*",

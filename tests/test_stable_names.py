@@ -139,7 +139,8 @@ models.predictors.count models.predictors.default models.predictors.effective mo
 models.predictors.name models.predictors.proof models.predictors.queue_limit models.predictors.ready
 models.predictors.reason models.predictors.started models.predictors.threads models.reason
 models.sha256 models.state models.task models.version models.weights
-name ready thread_budget.cores thread_budget.threads thread_budget.warning version
+name processor.instruction_sets processor.missing processor.name processor.remark
+ready thread_budget.cores thread_budget.threads thread_budget.warning version
 """
 MAPS = ("default_models", "models.files", "models.weights")
 """Their keys are data."""

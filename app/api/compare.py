@@ -13,7 +13,14 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from app.api.info import ChoiceInfo, GroupInfo, group_members, shown
+from app.api.info import (
+    ChoiceInfo,
+    GroupInfo,
+    ProcessorInfo,
+    group_members,
+    processor_info,
+    shown,
+)
 from app.api.services import Services, ServicesDep
 from app.contracts.errors import ModelNotFound, ModelNotReady
 from app.contracts.status import CANNOT_START, ModelStatus
@@ -109,6 +116,7 @@ class Comparison(BaseModel):
     interval: int = Field(description="Number of the interval that is not over; 0 is the first.")
     interval_seconds: float
     window_seconds: float = Field(description="What the groups' numbers cover, up to now.")
+    processor: ProcessorInfo
     prove_groups: str = Field(description="The setting; off: nothing is measured or chosen.")
     bounds: list[float] = Field(
         description="Upper bounds of the buckets in seconds, those of /metrics."
@@ -209,6 +217,7 @@ class EngineState:
     def __init__(self) -> None:
         self._read_at = float("-inf")
         self._state: list[Mapping[str, Any]] = []
+        self.processor = processor_info()
 
     def read(self, services: Services) -> list[Mapping[str, Any]]:
         """The members of ComparedModel; of `groups` those that are no numbers of the window."""
@@ -261,6 +270,7 @@ def _comparison(services: Services, state: EngineState, window: str, after: int)
         interval=history.interval(),
         interval_seconds=INTERVAL_SECONDS,
         window_seconds=round(window_seconds(history, intervals), 1),
+        processor=state.processor,
         prove_groups=services.settings.prove_groups,
         bounds=list(history.seconds),
         models=[

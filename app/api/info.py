@@ -17,6 +17,7 @@ from app.contracts.errors import ModelNotFound, ModelNotReady
 from app.contracts.status import CANNOT_START, Choice, GroupStatus, ModelStatus
 from app.engine.registry.load_history import NOT_LOADED
 from app.engine.registry.model import ServedModel
+from app.resources import processor
 from app.settings import Settings
 
 LIMITS = (
@@ -137,6 +138,17 @@ class ThreadBudgetInfo(BaseModel):
     warning: str | None = Field(description="Set when predictors wait for each other.")
 
 
+class ProcessorInfo(BaseModel):
+    """The processor, as far as it decides which instance groups are fast and exact."""
+
+    name: str
+    instruction_sets: list[str] = Field(
+        description="Those that it has of the ones by which the frameworks choose their kernels."
+    )
+    missing: list[str] = Field(description="The others of these for its architecture.")
+    remark: str | None = Field(description="What that means for int8 programs; null: nothing.")
+
+
 class Info(BaseModel):
     """Open doors add the members that their clients read."""
 
@@ -149,6 +161,7 @@ class Info(BaseModel):
     models: list[ModelInfo]
     limits: dict[str, int | float]
     thread_budget: ThreadBudgetInfo
+    processor: ProcessorInfo
     confinement: dict[str, list[str]] = Field(
         description="What keeps codec and predictor processes from the rest of the system, of"
         " no_new_privileges, landlock and seccomp: as far as the kernel has them."
@@ -184,8 +197,13 @@ def _info(services: Services, card: Sequence[str], more: Sequence[More]) -> Info
         thread_budget=ThreadBudgetInfo.model_validate(
             services.registry.budget(), from_attributes=True
         ),
+        processor=processor_info(),
         confinement={kind: list(held) for kind, held in services.confinement().items()},
     )
+
+
+def processor_info() -> ProcessorInfo:
+    return ProcessorInfo.model_validate(processor(), from_attributes=True)
 
 
 def shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from app.commands.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import PaddlepoolError
 
-PICTURES = ("docs/images/astronaut.jpg", "training/u2netp/pictures/*.jpg")
-"""Public domain and CC0, of a source tree; elsewhere the self-test's input is what is checked."""
+SAMPLES = {
+    "segment": ("docs/images/astronaut.jpg", "training/u2netp/pictures/*.jpg"),
+    "sentiment": ("training/emotion/*.jsonl",),
+}
+"""Public domain and CC0, of a source tree; elsewhere the task's own samples are what is checked."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -68,21 +70,19 @@ def derive_program(root: Path, name: str) -> str:
     from app.programs.check import checked
 
     task = comparison_of(files.info(), tasks=load_tasks(PIPELINES))
-    pictures = _pictures() if files.config.pipeline == "segment" else []
+    patterns = SAMPLES.get(files.config.pipeline or "", ())
+    data = [path for pattern in patterns for path in sorted(Path().glob(pattern))]
     selftest = files.selftest()
-    samples = [inputs for _, inputs in choose_samples(task, pictures, selftest)]
+    samples = [inputs for _, inputs in choose_samples(task, data, selftest)]
     derived = checked(
         derived,
         files,
         [selftest.inputs, *samples],
         agreement=task.agreement if task else None,
+        least_agreement=task.least_agreement if task else 0.0,
         open_predictor=ProcessBackend(),
     )
     add_program(files.directory, derived)
     [*_, loss] = derived.entry.quality
     figures = ", ".join(f"{key} {value:.4f}" for key, value in loss.figures.items())
     return f"{where}: program {INT8} added; {figures} on {loss.count} {loss.data}"
-
-
-def _pictures() -> Sequence[Path]:
-    return [path for pattern in PICTURES for path in sorted(Path().glob(pattern))]

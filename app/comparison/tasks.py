@@ -20,6 +20,8 @@ class TaskComparison(Protocol):
     """Result of a task's `comparison`."""
 
     agreement_name: str
+    least_agreement: float
+    """What a derived program must reach on average over some samples."""
 
     def samples(self, files: Sequence[Path]) -> list[Sample]: ...
 

@@ -9,24 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app import __version__
-from app.resources import LIBRARY_SWITCHES, available_cores
+from app.resources import CPUINFO, LIBRARY_SWITCHES, available_cores, cpu_line, processor
 
-CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
-"""The instruction sets that oneDNN chooses its kernels by."""
-
-CPUINFO = Path("/proc/cpuinfo")
 ENGINES = ("paddlepaddle", "onnxruntime", "openvino", "paddle2onnx")
 NONE = "none"
 
 
 def build_info(cpuinfo: Path = CPUINFO) -> dict[str, str]:
     """Labels of `paddlepool_build_info`; a word `none` where something is absent."""
-    present = _cpu(r"flags", cpuinfo).split()
     return {
         "version": __version__,
         "paddle": _version("paddlepaddle"),
         "onednn": _onednn_abi(),
-        "cpu_flags": "+".join(flag for flag in CPU_FLAGS if flag in present) or NONE,
+        "cpu_flags": "+".join(processor(cpuinfo).instruction_sets) or NONE,
     }
 
 
@@ -43,8 +38,8 @@ def machine(
         if name.startswith(LIBRARY_SWITCHES)
     )
     return {
-        "processor": _cpu("model name", cpuinfo),
-        "instructions": " ".join(sorted(_cpu("flags|Features", cpuinfo).split())),
+        "processor": cpu_line("model name", cpuinfo) or NONE,
+        "instructions": " ".join(sorted((cpu_line("flags|Features", cpuinfo) or NONE).split())),
         "cores": f"{available_cores():g}",
         "engines": " ".join(f"{name} {_version(name)}" for name in ENGINES),
         "server": __version__,
@@ -54,23 +49,12 @@ def machine(
 
 def describe_machine(*, cores: float) -> str:
     """In one line, without its name: processor, usable cores, instruction sets and versions."""
-    processor = _cpu("model name", CPUINFO)
     build = build_info()
     return (
-        f"{'unknown processor' if processor == NONE else processor}, {cores:g} cores, "
+        f"{processor().name}, {cores:g} cores, "
         f"{build['cpu_flags'].replace('+', ' ')}; "
         f"Paddle {build['paddle']}, Paddlepool {build['version']}"
     )
-
-
-def _cpu(key: str, cpuinfo: Path) -> str:
-    """The value of the first line with this key."""
-    try:
-        text = cpuinfo.read_text("utf-8", errors="replace")
-    except OSError:
-        return NONE
-    found = re.search(rf"^(?:{key})\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else NONE
 
 
 def _version(package: str) -> str:

@@ -21,10 +21,6 @@ from app.repository.layout import ModelFiles
 from app.repository.manifest import MeasuredLoss
 
 RUN_SECONDS = 120.0
-LEAST_AGREEMENT = 0.9
-"""Of masks their intersection over union, of labels the share of the same. Low,
-because samples may be pictures without an object; a collapse is far below."""
-
 LARGEST_DRIFT = 0.02
 """Mean absolute difference of outputs, as a share of the reference's largest output or of 1."""
 
@@ -35,11 +31,13 @@ def checked(
     samples: Sequence[Tensors],
     *,
     agreement: Agreement | None,
+    least_agreement: float = 0.0,
     open_predictor: PredictorFactory,
 ) -> Derived:
     """The same with what it loses on `samples` among its quality.
 
-    Raises ExportError with the figures where that is too much: the machine, or the packages on it,
+    `agreement` is the measure of the model's task, `least_agreement` its limit. Raises ExportError
+    with the figures where that is too much: the machine, or the packages on it,
     compute something else than those that the ranges were measured with.
     """
     reference = files.spec(files.config.group(_reference_group(files)))
@@ -60,12 +58,12 @@ def checked(
     if agreement is not None:
         both = [agreement(ours, theirs) for ours, theirs in zip(found, expected, strict=True)]
         figures["agreement"] = round(float(np.mean(both)), 5)
-        fit = fit and figures["agreement"] >= LEAST_AGREEMENT
+        fit = fit and figures["agreement"] >= least_agreement
     if not fit:
         said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
         raise ExportError(
             f"{files.name}: the program {derived.entry.name} is not what it should be: {said} on "
-            f"{len(samples)} samples (limits {LARGEST_DRIFT}, {LEAST_AGREEMENT})"
+            f"{len(samples)} samples (limits {LARGEST_DRIFT}, {least_agreement})"
         )
     loss = MeasuredLoss(data="samples on this machine", count=len(samples), figures=figures)
     return replace(derived, entry=replace(derived.entry, quality=(*derived.entry.quality, loss)))

@@ -26,6 +26,7 @@ from app.contracts.tensors import (
 )
 from app.repository.config import Budget, InstanceGroup
 from app.repository.files import open_plain_file
+from app.resources import processor
 
 SELFTEST = "selftest.npz"
 MOST_BYTES = 256 << 20
@@ -60,7 +61,7 @@ class SelfTest:
     """One input, the output it must give, and how far from it another may be: by `tolerance`, the
     largest absolute difference, or, where there is one, by the budget of a lower precision.
 
-    `agreement` is the measure of the model's task.
+    `agreement` is the measure of the model's task, `program` the derived program that is judged.
     """
 
     inputs: Tensors
@@ -68,10 +69,16 @@ class SelfTest:
     tolerance: float
     budget: Budget | None = None
     agreement: Agreement | None = None
+    program: str | None = None
 
     def judging(self, group: InstanceGroup) -> SelfTest:
         """The same test by the tolerance or the budget of this group, if it has one."""
-        return replace(self, tolerance=group.tolerance or self.tolerance, budget=group.budget)
+        return replace(
+            self,
+            tolerance=group.tolerance or self.tolerance,
+            budget=group.budget,
+            program=group.program,
+        )
 
     def opened(
         self, open_predictor: PredictorFactory, spec: PredictorSpec, *, timeout: float
@@ -129,7 +136,7 @@ class SelfTest:
         if mean is not None and not quality.mean_difference <= mean:
             raise BackendError(
                 f"self-test: the outputs differ by {quality.mean_difference:.3g} on average from "
-                f"the expected values, the budget is {mean:.3g}",
+                f"the expected values, the budget is {mean:.3g}{self._cause()}",
                 limit=mean,
                 received=quality.mean_difference,
             )
@@ -145,10 +152,15 @@ class SelfTest:
         if not (quality.agreement >= least and math.isfinite(quality.mean_difference)):
             raise BackendError(
                 f"self-test: the outputs agree with the expected ones by {quality.agreement:.3f}, "
-                f"the budget is {least:.3f}",
+                f"the budget is {least:.3f}{self._cause()}",
                 limit=least,
                 received=quality.agreement,
             )
+
+    def _cause(self) -> str:
+        """Of a derived program the likely one, where this processor has one."""
+        remark = processor().remark if self.program else None
+        return f": {remark}" if remark else ""
 
 
 def write_selftest(directory: Path, inputs: Tensors, outputs: Tensors, *, tolerance: float) -> None:

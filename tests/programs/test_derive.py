@@ -65,7 +65,8 @@ def test_a_transformer_gets_its_int8_program(
     assert files.manifest.format == 2
     [program] = files.manifest.programs
     assert program.derivation.settings["reduce_range"] is True
-    assert program.quality[0].figures["agreement"] == 1.0
+    assert program.quality[0].count > 100
+    assert program.quality[0].figures["agreement"] >= 0.98
     _run_on(files, "onnxruntime_int8", "openvino_int8")
     assert main(["derive", "emotion", "--repository", str(tmp_path)]) == 0
     assert "emotion/1 has the program int8" in capsys.readouterr().out
@@ -131,3 +132,12 @@ def test_a_program_that_computes_something_else_is_refused(double: ModelFiles) -
             open_predictor=open_predictor,  # type: ignore[arg-type]
         )
     assert double.manifest.programs == ()
+
+
+def test_labels_decide_where_the_mean_difference_is_small(double: ModelFiles) -> None:
+    """What many outputs near a tie lose, a mean difference does not show."""
+    refused = {"agreement": lambda *_outputs: 0.93, "open_predictor": FakeFactory()}
+    with pytest.raises(ExportError, match=r"difference 0\.0000, agreement 0\.9300 .*0\.97"):
+        checked(derived(), double, [row(1, 2, 3)], least_agreement=0.97, **refused)  # type: ignore[arg-type]
+    found = checked(derived(), double, [row(1, 2, 3)], least_agreement=0.9, **refused)  # type: ignore[arg-type]
+    assert found.entry.quality[-1].figures["agreement"] == 0.93

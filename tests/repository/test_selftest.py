@@ -17,6 +17,7 @@ from app.contracts.tensors import Array, TensorSpec
 from app.pipelines.segment.parameters import MaskAgreement
 from app.repository.config import Budget, InstanceGroup
 from app.repository.selftest import SelfTest, read_selftest
+from app.resources import processor
 
 INPUTS = (TensorSpec("x", "float32", (-1, 2)),)
 BOXES = TensorSpec("boxes", "int64", (-1, 4))
@@ -217,6 +218,23 @@ def test_what_exceeds_its_budget_is_refused(
 ) -> None:
     with pytest.raises(BackendError, match=named):
         judged(budget).check(Answering({"mask": mask.astype(np.float32)}), timeout=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("program", ["int8", None])
+def test_the_likely_cause_of_a_refusal_is_told(
+    program: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A float32 group that is wrong is wrong for another reason."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags : avx2\n")
+    told = processor(cpuinfo)
+    monkeypatch.setattr("app.repository.selftest.processor", lambda: told)
+    budget = Budget(mean_difference=0.005, agreement=0.95)
+    group = InstanceGroup(name="low", backend="fake", program=program, budget=budget)
+    test = judged({"agreement": 0.95}).judging(group)
+    with pytest.raises(BackendError) as refusal:
+        test.check(Answering({"mask": 1 - DISC}), timeout=1)  # type: ignore[arg-type]
+    assert ("adds eight-bit products in 16 bits" in str(refusal.value)) == (program is not None)
 
 
 def test_an_agreement_that_nothing_measures_is_a_wrong_configuration() -> None:

@@ -155,6 +155,7 @@ class MaskComparison:
     """Samples are (name, tensors); agreement is the intersection over union of two masks."""
 
     agreement_name = "mask IoU"
+    least_agreement = 0.9  # pictures may be without an object
 
     def __init__(self, info: ServedModelInfo) -> None:
         self._parameters = read_parameters(info)

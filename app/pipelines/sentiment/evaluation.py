@@ -157,6 +157,7 @@ class LabelComparison:
     """Samples are (name, tensors); agreement is the share of texts that get the same label."""
 
     agreement_name = "label agreement"
+    least_agreement = 0.99
     agreement = staticmethod(label_agreement)
 
     def __init__(self, info: ServedModelInfo) -> None:
@@ -166,9 +167,15 @@ class LabelComparison:
         )
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """One of each line that is not empty. Raises ConfigError, or InputError as serving does."""
+        """One of each line that is not empty, of .jsonl files its `text`.
+
+        Raises ConfigError, or InputError as serving does.
+        """
         texts: list[str] = []
         for file in files:
+            if file.suffix == ".jsonl":
+                texts += [row["text"] for row in read_jsonl(file, keys=("text",))]
+                continue
             try:
                 lines = file.read_text("utf-8").splitlines()
             except (OSError, UnicodeDecodeError) as error:

@@ -46,12 +46,18 @@ export function showVerdict(answer, model) {
     chosen?.gain_low ? t("interval.of", { low: two(chosen.gain_low), high: two(chosen.gain_high), first }) : "",
     answer.prove_groups === "off" ? t("proving.off") : "",
     model.precision === "exact" ? t("proving.exact") : "",
+    processorText(answer.processor),
   ].filter(Boolean);
   $("verdict-text").replaceChildren(
     element("p", { className: "chosen" }, swatch, element("strong", {}, choice.group), element("span", { className: "badge accent" }, howOf(choice))),
     ...notes.map((note) => element("p", { className: "small" }, note)),
   );
   showCandidates(model, first);
+}
+
+function processorText({ name, instruction_sets: has, missing, remark }) {
+  const sets = (names) => names.join(" ") || NONE;
+  return t("processor", { name, has: sets(has), missing: sets(missing) }) + (remark ? ` ${t("processor.narrow")}` : "");
 }
 
 function qualityOf({ agreement, largest_difference: largest }) {

@@ -46,6 +46,8 @@ export const WORDS = {
   equal: ["line: as fast as {first}", "竖线：与 {first} 一样快"],
   "proving.off": ["PADDLEPOOL_PROVE_GROUPS is off: nothing is measured and nothing chosen.", "PADDLEPOOL_PROVE_GROUPS 为 off：不测量，也不选择。"],
   "proving.exact": ["PADDLEPOOL_PRECISION=exact: no lower precision is chosen.", "PADDLEPOOL_PRECISION=exact：不选用较低精度。"],
+  processor: ["This processor: {name}, with {has}, without {missing}.", "本机处理器：{name}，支持 {has}，不支持 {missing}。"],
+  "processor.narrow": ["It adds eight-bit products in 16 bits, in which a program with weights of eight bits saturates.", "它用 16 位累加 8 位乘积，权重为 8 位的程序会饱和。"],
   candidates: ["The groups that were tried", "已试用的组"],
   quality: ["accuracy", "准确度"],
   finding: ["what came out", "结论"],
