@@ -1,94 +1,65 @@
-"""Await futures that threads settle: the one bridge between asyncio and the executors."""
+"""Await work that blocks, and the futures of several jobs at once."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextvars
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
-from typing import TypeVar
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# An error keeps the frames it was raised through, and a future keeps its error. A frame that names
-# the future would close the circle, and the request's pictures and tensors would stay until the
-# garbage collector runs: these functions let go of their futures before they return or raise.
 
+async def in_thread(name: str, work: Callable[[], T]) -> T:
+    """Run `work` in a new thread of that name and return what it returns or raises.
 
-async def result_of(future: Future[T]) -> T:
-    """Await one future. If this task is cancelled meanwhile, so is the future."""
-    futures = [future]
-    del future
-    [result] = await results_of(futures)
-    return result
-
-
-async def results_of(futures: list[Future[T]]) -> list[T]:
-    """Await all futures, or the first failure among them, and cancel what is not done then.
-
-    Raises asyncio.CancelledError when a future was cancelled. Empties the list. Futures that are
-    done already cost no turn of the event loop.
-    """
-    each: Future[T] | None = None
-    try:
-        if not all(each.done() for each in futures):
-            await _settled(futures)
-        for each in futures:
-            if each.done():
-                each.result()
-        return [each.result() for each in futures]
-    except concurrent.futures.CancelledError:
-        raise asyncio.CancelledError from None
-    finally:
-        each = None
-        while futures:
-            futures.pop().cancel()
-
-
-async def _settled(futures: Sequence[Future[T]]) -> None:
-    """Return when all futures are done or one has failed.
-
-    The event loop is woken once for all of them: a wake-up for each would take the interpreter
-    from the thread that is about to start the next batch.
+    The thread is a daemon: it does not keep the process from ending. Work goes on when the awaiting
+    task is cancelled. Raises OSError (EAGAIN) where the system has no thread to give.
     """
     loop = asyncio.get_running_loop()
-    settled = asyncio.Event()
-    waiting = set(futures)
+    ended = loop.create_future()
+    outcome: list[tuple[Any, BaseException | None]] = []
 
-    def settle(future: Future[T]) -> None:
-        waiting.discard(future)  # atomic: no two threads settle one future
-        failed = future.cancelled() or future.exception() is not None
-        if (failed or not waiting) and not loop.is_closed():
-            loop.call_soon_threadsafe(settled.set)
+    def wake() -> None:
+        if not ended.done():  # nor cancelled
+            ended.set_result(None)
 
-    for each in futures:
-        each.add_done_callback(settle)
+    def run() -> None:
+        try:
+            outcome.append((work(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(wake)
+
     try:
-        await settled.wait()
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
+    await ended
+    result, raised = outcome.pop()
+    if raised is None:
+        return result  # type: ignore[no-any-return]
+    try:
+        raise raised
     finally:
-        waiting.clear()
+        del raised  # its traceback holds this frame: each would keep the other, and the arrays
 
 
-async def submitted_in(
-    executor: Executor, submit: Callable[[], list[Future[T]]]
-) -> list[Future[T]]:
-    """What submit() returns or raises, in a thread, with the caller's context variables.
+async def results_of(futures: list[asyncio.Future[T]]) -> list[T]:
+    """Await all futures, or the first failure among them, and cancel what is not done then.
 
-    When the awaiting task is cancelled meanwhile, what was submitted is cancelled, too.
+    Empties the list: an error keeps the frames that it was raised through, and a future keeps its
+    error. A frame that names the future would keep the request's tensors until the garbage
+    collector runs.
     """
-    context = contextvars.copy_context()
-    submitting = asyncio.get_running_loop().run_in_executor(executor, context.run, submit)
     try:
-        return await asyncio.shield(submitting)
-    except asyncio.CancelledError:
-        submitting.add_done_callback(_cancel_submitted)
-        raise
+        if len(futures) == 1:
+            return [await futures[0]]
+        return list(await asyncio.gather(*futures))
     finally:
-        del submitting
-
-
-def _cancel_submitted(submitting: asyncio.Future[list[Future[T]]]) -> None:
-    if not submitting.cancelled() and submitting.exception() is None:
-        for future in submitting.result():
-            future.cancel()
+        while futures:
+            futures.pop().cancel()

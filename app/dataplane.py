@@ -17,13 +17,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from app.awaiting import results_of, submitted_in
+from app.awaiting import results_of
 from app.contracts.caller import CALLER
 from app.contracts.errors import (
     DeadlineExceeded,
@@ -128,14 +128,14 @@ class DataPlane:
             pipeline = _pipeline_of(served, task)
             group = group or served.config.default_group
             _check_may_start(served, group)
-            async with self._within(deadline, timeout, served, group):
-                with served.reserving(group=group, deadline=deadline) as reservation:
+            async with _Deadline(timeout, served, group):
+                with served.reserve(group=group, deadline=deadline) as reservation:
                     given = await payload() if callable(payload) else payload
                     prepared = await pipeline.prepare(given, deadline=deadline)
                     try:
                         results = await results_of(
                             served.submit_all(
-                                prepared.jobs,
+                                served.checked(prepared.jobs),
                                 deadline=deadline,
                                 group=group,
                                 reservation=reservation,
@@ -169,7 +169,7 @@ class DataPlane:
             reservation = None
             if place_timeout is not None:
                 until = began + place_timeout
-                reservation = held.enter_context(served.reserving(deadline=until))
+                reservation = held.enter_context(served.reserve(deadline=until))
             asked = await read(served)
             group = served.config.default_group if asked.group is None else asked.group
             if group != served.config.default_group:
@@ -178,19 +178,22 @@ class DataPlane:
                 _check_may_start(served, group)
             deadline = began + asked.timeout
             try:
-                async with self._within(deadline, asked.timeout, served, group):
-                    submit = partial(
-                        served.submit_all,
-                        [asked.inputs],
-                        deadline=deadline,
-                        group=group,
-                        priority=asked.priority,
-                        reservation=reservation,
+                async with _Deadline(deadline - self._clock(), served, group, asked.timeout):
+                    check = partial(served.checked, [asked.inputs])
+                    if sum(array.nbytes for array in asked.inputs.values()) > LARGE_TENSORS:
+                        loop = asyncio.get_running_loop()
+                        checked = await loop.run_in_executor(checked_in, check)
+                    else:
+                        checked = check()
+                    results = await results_of(
+                        served.submit_all(
+                            checked,
+                            deadline=deadline,
+                            group=group,
+                            priority=asked.priority,
+                            reservation=reservation,
+                        )
                     )
-                    size = sum(array.nbytes for array in asked.inputs.values())
-                    beside = checked_in if size > LARGE_TENSORS else None
-                    jobs = submit() if beside is None else await submitted_in(beside, submit)
-                    results = await results_of(jobs)
             except RunRefused:
                 # The model has passed its self-test, and these tensors were alone in their run.
                 shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())
@@ -226,46 +229,84 @@ class DataPlane:
             value=value, model=served.name, version=served.version, group=group, stages=stages
         )
 
-    @contextlib.contextmanager
-    def _leased(self, model: str, version: int | None) -> Iterator[ServedModel]:
+    def _leased(self, model: str, version: int | None) -> _Leased:
         """The model version, held; the listener knows of the request while it is."""
-        listener = self._traffic_listener
-        if listener is not None:
-            listener.began()
-        try:
-            with self._registry.lease(model, version) as served:
-                yield served
-        finally:
-            if listener is not None:
-                listener.ended()
-
-    @contextlib.asynccontextmanager
-    async def _within(
-        self, deadline: float, timeout: float, served: ServedModel, group: str
-    ) -> AsyncIterator[None]:
-        """End what is awaited inside at the deadline, which came `timeout` seconds after the call.
-
-        Raises DeadlineExceeded.
-        """
-        try:
-            async with asyncio.timeout(deadline - self._clock()):
-                yield
-        except TimeoutError:
-            idle = any(
-                status.name == group and status.started and status.live == 0
-                for status in served.groups()
-            )
-            why = f": instance group {group!r} has no predictor running" if idle else ""
-            raise DeadlineExceeded(
-                f"no answer within the deadline of {timeout * 1000:.0f} ms{why}",
-                limit=round(timeout, 3),
-            ) from None
+        return _Leased(self._registry, self._traffic_listener, model, version)
 
     def _default_model(self, task: str) -> str:
         try:
             return self._default_models[task]
         except KeyError:
             raise ModelNotFound(f"no model for the task {task!r} is configured") from None
+
+
+class _Leased:
+    """Holds a model version and tells the listener, for the length of a block."""
+
+    __slots__ = ("_asked", "_lease", "_listener", "_registry")
+
+    def __init__(
+        self,
+        registry: ModelRegistry,
+        listener: TrafficListener | None,
+        model: str,
+        version: int | None,
+    ) -> None:
+        self._registry = registry
+        self._listener = listener
+        self._asked = model, version
+
+    def __enter__(self) -> ServedModel:
+        if self._listener is not None:
+            self._listener.began()
+        try:
+            self._lease = self._registry.lease(*self._asked)
+        except BaseException:
+            self._ended()
+            raise
+        return self._lease.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._lease.__exit__()
+        self._ended()
+
+    def _ended(self) -> None:
+        if self._listener is not None:
+            self._listener.ended()
+
+
+class _Deadline:
+    """Ends what is awaited in its block after `left` seconds, with DeadlineExceeded.
+
+    The caller allowed `timeout` seconds in all.
+    """
+
+    __slots__ = ("_group", "_served", "_timeout", "_timer")
+
+    def __init__(
+        self, left: float, served: ServedModel, group: str, timeout: float | None = None
+    ) -> None:
+        self._timer = asyncio.timeout(left)
+        self._served = served
+        self._group = group
+        self._timeout = left if timeout is None else timeout
+
+    async def __aenter__(self) -> None:
+        await self._timer.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        try:
+            await self._timer.__aexit__(*raised)
+        except TimeoutError:
+            idle = any(
+                status.name == self._group and status.started and status.live == 0
+                for status in self._served.groups()
+            )
+            why = f": instance group {self._group!r} has no predictor running" if idle else ""
+            raise DeadlineExceeded(
+                f"no answer within the deadline of {self._timeout * 1000:.0f} ms{why}",
+                limit=round(self._timeout, 3),
+            ) from None
 
 
 def _check_may_start(served: ServedModel, group: str) -> None:

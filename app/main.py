@@ -6,10 +6,18 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+)
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -17,6 +25,7 @@ from app.api.metrics import read_gauges
 from app.api.middleware.limits import Gates
 from app.api.services import Lifecycle, Services
 from app.application import build_application
+from app.awaiting import in_thread
 from app.backends.process import ProcessBackend
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
@@ -35,7 +44,14 @@ from app.live.shadow import warn_of_unknown_groups
 from app.observability.build_info import build_info, machine
 from app.observability.metrics import Metrics
 from app.pipelines import PIPELINES
-from app.pipelines.task import agreement_of, build_pipeline, first_route, load_tasks
+from app.pipelines.task import (
+    Task,
+    agreement_of,
+    build_pipeline,
+    first_route,
+    load_tasks,
+    task_of,
+)
 from app.repository.config import ModelConfig
 from app.repository.default_models import find_default_models, read_configs
 from app.repository.layout import ModelRepository
@@ -86,12 +102,15 @@ def create_app(
     workers: Workers | None = None
     backend = ProcessBackend()
     if registry is None:
-        workers = build_workers(settings, metrics)
+        workers = build_workers(settings, metrics, tasks.values())
         registry = ModelRegistry(
             repository,
             open_predictor=backend,
             build_pipeline=introduced(
-                partial(build_pipeline, tasks=tasks, workers=workers), repository, metrics
+                partial(build_pipeline, tasks=tasks, workers=workers),
+                repository,
+                metrics,
+                warm=partial(_warm, tasks=tasks, workers=workers),
             ),
             observer=metrics,
             drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request, and its end
@@ -166,19 +185,21 @@ def create_app(
 async def _lifespan(
     app: FastAPI,
     *,
-    load: Callable[[threading.Event], None],
+    load: Callable[[threading.Event], Coroutine[Any, Any, None]],
     registry: ModelRegistry,
     workers: Workers | None,
     operations: Executor,
     background: Background | None,
 ) -> AsyncIterator[None]:
-    """Load in a thread, so that the socket is open at once; close everything after the drain."""
+    """Load in a task, so that the socket is open at once; close everything after the drain."""
     services: Services = app.state.paddlepool
     if services.settings.grpc_port is not None:
         await _open_grpc(services, app.state.gates)
     stopping = threading.Event()
-    watching = asyncio.create_task(watch_loop(services.metrics.loop_woke))
-    threading.Thread(target=load, args=(stopping,), name="load", daemon=True).start()
+    watching = asyncio.create_task(watch_loop(services.metrics.loop_woke), name="loop lag")
+    if workers is not None:
+        workers.codec.pool.start()
+    loading = asyncio.create_task(load(stopping), name="load")
     if services.lifecycle.accepts_when_ready:
         while not (registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -186,14 +207,15 @@ async def _lifespan(
     await services.lifecycle.close_doors()
     stopping.set()
     watching.cancel()
+    loading.cancel()
     if background is not None:
-        await asyncio.to_thread(background.close)
-    await asyncio.to_thread(registry.close)
+        await in_thread("background end", background.close)
+    await registry.close()
     if workers is not None:
-        await asyncio.to_thread(workers.close)
+        await workers.close()
     operations.shutdown(wait=False)
     if services.tracing is not None:
-        await asyncio.to_thread(services.tracing.close)
+        await in_thread("tracing end", services.tracing.close)
 
 
 async def _open_grpc(services: Services, gates: Gates) -> None:
@@ -205,7 +227,7 @@ async def _open_grpc(services: Services, gates: Gates) -> None:
     services.lifecycle.doors.append(door.close)
 
 
-def _load(
+async def _load(
     repository: ModelRepository,
     registry: ModelRegistry,
     background: Background | None,
@@ -216,10 +238,10 @@ def _load(
     routes: Mapping[str, str],
 ) -> None:
     """Load everything, then what changes, looking every `poll` seconds (0: never)."""
-    watcher = RepositoryWatcher(repository, registry)
+    watcher = await in_thread("repository", partial(RepositoryWatcher, repository, registry))
     started = time.monotonic()
     try:
-        registry.load_all()
+        await registry.load_all()
     except Exception:
         log.exception("the models could not be loaded")
     for served in registry.served():
@@ -229,7 +251,9 @@ def _load(
     if background is not None:  # only now: it must not delay the start
         background.start()
     if poll:
-        watcher.run(every=poll, until=stopping, refresh=refresh)
+        await watcher.run(
+            every=poll, refresh=None if refresh is None else partial(refresh, stopping)
+        )
 
 
 def _say_what_answers(served: ServedModel, routes: Mapping[str, str]) -> None:
@@ -258,7 +282,7 @@ def model_source(settings: Settings) -> Callable[[threading.Event], bool] | None
     return lambda until: refresh(settings.model_source, root, until=until)
 
 
-def build_workers(settings: Settings, metrics: Metrics) -> Workers:
+def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -> Workers:
     """The executors that pipelines share; /metrics counts the codec processes among them."""
     limits = PictureLimits(
         pixels=settings.image_max_pixels,
@@ -270,6 +294,7 @@ def build_workers(settings: Settings, metrics: Metrics) -> Workers:
     )
     pool = CodecPool(
         count=settings.codec_processes,
+        warm_ups=[each for task in tasks for each in task.warm_ups],
         queue_size=settings.codec_queue_size,
         wall_seconds=settings.codec_timeout_seconds,
         memory_bytes=settings.codec_memory_bytes,
@@ -285,15 +310,32 @@ def build_workers(settings: Settings, metrics: Metrics) -> Workers:
 
 
 def introduced(
-    build: BuildPipeline, repository: ModelRepository, metrics: Metrics
+    build: Callable[[ServedModelInfo], Pipeline | None],
+    repository: ModelRepository,
+    metrics: Metrics,
+    *,
+    warm: Callable[[ServedModelInfo], Awaitable[None]],
 ) -> BuildPipeline:
-    """`build`, after telling the metrics of the model: polling finds models that are new."""
+    """`build` in a thread, after telling the metrics of the model: polling finds models that are
+    new. Then wait until what the pipeline calls is `warm`."""
 
     def build_known(info: ServedModelInfo) -> Pipeline | None:
         _introduce(info.name, repository.config(info.name), metrics)
         return build(info)
 
-    return build_known
+    async def build_warm(info: ServedModelInfo) -> Pipeline | None:
+        pipeline = await in_thread(f"{info.name} pipeline", partial(build_known, info))
+        await warm(info)
+        return pipeline
+
+    return build_warm
+
+
+async def _warm(info: ServedModelInfo, *, tasks: Mapping[str, Task], workers: Workers) -> None:
+    """Wait for the codec processes where the model's task uses them. Raises BackendError."""
+    task = task_of(info, tasks)
+    if task is not None and task.warm_ups:
+        await workers.codec.pool.opened()
 
 
 def _introduce(name: str, config: ModelConfig, metrics: Metrics) -> None:

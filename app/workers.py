@@ -17,6 +17,6 @@ class Workers:
     codec: Codecs
     text: ThreadPoolExecutor
 
-    def close(self) -> None:
-        self.codec.close()
+    async def close(self) -> None:
+        await self.codec.pool.close()
         self.text.shutdown(wait=False, cancel_futures=True)

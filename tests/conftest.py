@@ -8,6 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.engine.driving import Loop
 from tests.ran import ran
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +52,14 @@ def tiny_model_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = tmp_path_factory.mktemp("tiny_model_repository")
     ran([sys.executable, "-m", "tests.tiny_model", str(repository)])
     return repository
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """The event loop that a test of the engine drives."""
+    loop = Loop()
+    yield loop
+    loop.close()
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from app.contracts.errors import (
     InvalidTensor,
     Overloaded,
 )
-from app.contracts.ports import Finished, Prepared
+from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Tensors
 from app.dataplane import Answer, DataPlane, TensorRequest
 from app.engine.registry.model import ServedModel
-from app.engine.registry.registry import ModelRegistry
 from app.observability.metrics import Metrics
+from tests.engine.driving import Loop
 from tests.engine.fakes import (
     DOUBLE,
     PATIENCE,
@@ -38,6 +38,8 @@ from tests.engine.fakes import (
     wait_until,
 )
 from tests.model_files import write_config, write_version
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class OneJobEach:
@@ -88,19 +90,30 @@ def factory() -> FakeFactory:
 
 
 @pytest.fixture
-def registry(tmp_path: Path, factory: FakeFactory, pipeline: OneJobEach) -> Iterator[ModelRegistry]:
+def registry(
+    loop: Loop, tmp_path: Path, factory: FakeFactory, pipeline: OneJobEach
+) -> Iterator[Any]:
+    async def build(info: ServedModelInfo) -> OneJobEach:
+        return pipeline
+
     options = DOUBLE.format(batch=4, delay=0, queue=6, count=1)
     write_config(tmp_path / "double", 'pipeline = "several"\n' + options)
     write_version(tmp_path / "double" / "1")
-    registry = open_registry(tmp_path, factory, build_pipeline=lambda info: pipeline)
+    registry = open_registry(loop, tmp_path, factory, build_pipeline=build)
     registry.load_all()
     yield registry
     registry.close()
 
 
 @pytest.fixture
-def dataplane(registry: ModelRegistry) -> DataPlane:
-    return DataPlane(registry, observer=Metrics(build={}), default_models={"several": "double"})
+def dataplane(registry: Any) -> DataPlane:
+    return DataPlane(registry.it, observer=Metrics(build={}), default_models={"several": "double"})
+
+
+@pytest.fixture
+def run(loop: Loop) -> Run:
+    """Runs a coroutine on the event loop of the registry."""
+    return lambda coroutine: loop(lambda: coroutine)
 
 
 async def ask(dataplane: DataPlane, *numbers: float) -> Answer:
@@ -108,7 +121,7 @@ async def ask(dataplane: DataPlane, *numbers: float) -> Answer:
 
 
 def test_the_answers_stand_in_the_order_of_the_jobs(
-    dataplane: DataPlane, factory: FakeFactory
+    run: Run, dataplane: DataPlane, factory: FakeFactory
 ) -> None:
     """Six jobs fill one batch of four and one of two: an idle predictor is not handed the first
     alone."""
@@ -119,13 +132,13 @@ def test_the_answers_stand_in_the_order_of_the_jobs(
         return doubled(inputs)
 
     factory.behaviour = count
-    answer = asyncio.run(ask(dataplane, 1, 2, 3, 4, 5, 6))
+    answer = run(ask(dataplane, 1, 2, 3, 4, 5, 6))
     assert answer.value == [2, 4, 6, 8, 10, 12]
     assert sizes == [4, 2]
 
 
 def test_a_payload_is_read_when_a_place_is_held(
-    dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory
+    run: Run, dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory
 ) -> None:
     """Where there is none it is never asked for; what it raises reaches the caller, and its place
     goes to the next."""
@@ -155,10 +168,10 @@ def test_a_payload_is_read_when_a_place_is_held(
             event.set()
         await asyncio.gather(*held, return_exceptions=True)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_who_may_start_no_group_uses_those_that_run(dataplane: DataPlane) -> None:
+def test_who_may_start_no_group_uses_those_that_run(run: Run, dataplane: DataPlane) -> None:
     """By both front doors; the default group and one that somebody else has started are running."""
 
     async def choose(group: str, *, may_start: bool) -> None:
@@ -173,19 +186,19 @@ def test_who_may_start_no_group_uses_those_that_run(dataplane: DataPlane) -> Non
 
         await dataplane.infer("double", read)
 
-    asyncio.run(choose("main", may_start=False))
+    run(choose("main", may_start=False))
     for refused in (choose("spare", may_start=False), choose_raw("spare")):
         with pytest.raises(GroupNotRunning, match="'spare' is not running"):
-            asyncio.run(refused)
+            run(refused)
     with pytest.raises(InvalidParameter):
-        asyncio.run(choose("unknown", may_start=False))
-    asyncio.run(choose("spare", may_start=True))
-    asyncio.run(choose("spare", may_start=False))
-    asyncio.run(choose_raw("spare"))
+        run(choose("unknown", may_start=False))
+    run(choose("spare", may_start=True))
+    run(choose("spare", may_start=False))
+    run(choose_raw("spare"))
 
 
 def test_one_job_that_fails_fails_the_request_at_once(
-    dataplane: DataPlane, factory: FakeFactory, registry: ModelRegistry, pipeline: OneJobEach
+    run: Run, dataplane: DataPlane, factory: FakeFactory, registry: Any, pipeline: OneJobEach
 ) -> None:
     """While another batch of the same request still runs; what is queued is taken back."""
     gate = Gate()
@@ -199,7 +212,7 @@ def test_one_job_that_fails_fails_the_request_at_once(
     # The batch of four fails whole, and again for its guilty job: that one comes first, so that
     # the gate then holds a job of a request that has its answer already.
     with pytest.raises(BackendError, match="unlucky"):
-        asyncio.run(ask(dataplane, 13, 1, 2, 3, 4, 5))
+        run(ask(dataplane, 13, 1, 2, 3, 4, 5))
     gate.wait_entered()
     [group] = [each for each in registry.served()[0].groups() if each.name == "main"]
     assert group.queue_depth == 0
@@ -208,7 +221,7 @@ def test_one_job_that_fails_fails_the_request_at_once(
 
 
 def test_a_request_that_is_given_up_leaves_the_queue(
-    dataplane: DataPlane, factory: FakeFactory, registry: ModelRegistry, pipeline: OneJobEach
+    run: Run, dataplane: DataPlane, factory: FakeFactory, registry: Any, pipeline: OneJobEach
 ) -> None:
     """Cancelling the task takes what has not started out of the queue."""
     factory.behaviour = gate = Gate()
@@ -220,7 +233,7 @@ def test_a_request_that_is_given_up_leaves_the_queue(
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(give_up())
+    run(give_up())
     [group] = [each for each in registry.served()[0].groups() if each.name == "main"]
     assert group.queue_depth == 0
     assert pipeline.released == 1
@@ -228,7 +241,7 @@ def test_a_request_that_is_given_up_leaves_the_queue(
 
 
 def test_a_request_without_room_is_refused_before_its_work(
-    dataplane: DataPlane, pipeline: OneJobEach, registry: ModelRegistry
+    run: Run, dataplane: DataPlane, pipeline: OneJobEach, registry: Any
 ) -> None:
     """Six places in the queue: the seventh picture is not even opened, and the six are answered."""
     pipeline.slow = []
@@ -244,12 +257,12 @@ def test_a_request_without_room_is_refused_before_its_work(
             proceed.set()
         return await asyncio.gather(*waiting)
 
-    assert [answer.value for answer in asyncio.run(seven())] == [[2 * n] for n in range(6)]
+    assert [answer.value for answer in run(seven())] == [[2 * n] for n in range(6)]
     assert registry.served()[0].statistics().failure.count == 1
 
 
 def test_who_leaves_while_its_work_is_done_gives_its_place_back(
-    dataplane: DataPlane, pipeline: OneJobEach
+    run: Run, dataplane: DataPlane, pipeline: OneJobEach
 ) -> None:
     """And so does one whose picture turns out to be none."""
     pipeline.slow = []
@@ -264,7 +277,7 @@ def test_who_leaves_while_its_work_is_done_gives_its_place_back(
         pipeline.slow = None
         return await ask(dataplane, 1, 2, 3, 4, 5, 6)
 
-    assert asyncio.run(leave()).value == [2, 4, 6, 8, 10, 12]
+    assert run(leave()).value == [2, 4, 6, 8, 10, 12]
 
 
 def asked_for(
@@ -290,7 +303,7 @@ class Reading:
 
 
 def test_a_large_body_without_room_is_refused_before_it_is_read(
-    dataplane: DataPlane, pipeline: OneJobEach, registry: ModelRegistry
+    run: Run, dataplane: DataPlane, pipeline: OneJobEach, registry: Any
 ) -> None:
     """Both front doors share the six places: three pictures, three bodies, and no seventh."""
     read = Reading()
@@ -309,30 +322,34 @@ def test_a_large_body_without_room_is_refused_before_it_is_read(
             proceed.set()
         return await asyncio.gather(*tasks)
 
-    answers = asyncio.run(seven())
+    answers = run(seven())
     assert [answer.value for answer in answers[:3]] == [[0], [2], [4]]
     assert [answer.value["y"].item() for _, answer in answers[3:]] == [6, 6, 6]
 
 
 def test_a_small_body_is_read_before_it_has_a_place(
-    dataplane: DataPlane, registry: ModelRegistry
+    run: Run, dataplane: DataPlane, registry: Any
 ) -> None:
     """Reading it costs less than asking for a place twice; its group may be another one."""
 
-    async def read(served: ServedModel) -> TensorRequest:
-        places.close()
-        return asked_for(row(3), group="spare")
+    async def infer() -> tuple[TensorRequest, Answer]:
+        with ExitStack() as places:
 
-    with ExitStack() as places:
-        served = places.enter_context(registry.lease("double"))
-        for _ in range(6):
-            places.enter_context(served.reserving(deadline=float("inf")))
-        _, answer = asyncio.run(dataplane.infer("double", read))
+            async def read(served: ServedModel) -> TensorRequest:
+                places.close()
+                return asked_for(row(3), group="spare")
+
+            served = places.enter_context(registry.it.lease("double"))
+            for _ in range(6):
+                places.enter_context(served.reserve(deadline=float("inf")))
+            return await dataplane.infer("double", read)
+
+    _, answer = run(infer())
     assert answer.group == "spare"
 
 
 def test_a_body_that_cannot_be_read_gives_everything_back(
-    dataplane: DataPlane, registry: ModelRegistry
+    run: Run, dataplane: DataPlane, registry: Any
 ) -> None:
     """The place in the queue and the hold on the model version."""
 
@@ -341,30 +358,30 @@ def test_a_body_that_cannot_be_read_gives_everything_back(
 
     for _ in range(7):
         with pytest.raises(InvalidTensor):
-            asyncio.run(dataplane.infer("double", unfit, place_timeout=PATIENCE))
-    assert asyncio.run(ask(dataplane, 1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
-    assert registry.served()[0].drain(0)
+            run(dataplane.infer("double", unfit, place_timeout=PATIENCE))
+    assert run(ask(dataplane, 1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
+    assert run(registry.served()[0].drain(0))
 
 
 def test_a_deadline_counts_from_the_call_and_not_from_when_the_body_is_read(
-    registry: ModelRegistry,
+    run: Run, registry: Any
 ) -> None:
     """Reading is a part of what the client waits for."""
     now = [100.0]
     observer = Metrics(build={})
-    dataplane = DataPlane(registry, observer=observer, default_models={}, clock=lambda: now[0])
+    dataplane = DataPlane(registry.it, observer=observer, default_models={}, clock=lambda: now[0])
 
     async def read(served: ServedModel) -> TensorRequest:
         now[0] += 7
         return asked_for(row(3), timeout=6)
 
     with pytest.raises(DeadlineExceeded):
-        asyncio.run(dataplane.infer("double", read))
+        run(dataplane.infer("double", read))
 
 
 @pytest.mark.parametrize("ending", ["left", "deadline", "failed"])
 def test_a_request_that_ends_in_finish_is_released_once(
-    dataplane: DataPlane, pipeline: OneJobEach, registry: ModelRegistry, ending: str
+    run: Run, dataplane: DataPlane, pipeline: OneJobEach, registry: Any, ending: str
 ) -> None:
     """Whether its client leaves, its time is over or finish() raises."""
 
@@ -385,9 +402,9 @@ def test_a_request_that_ends_in_finish_is_released_once(
         "deadline": DeadlineExceeded,
         "failed": BackendError,
     }
-    assert isinstance(asyncio.run(end()), expected[ending])
+    assert isinstance(run(end()), expected[ending])
     assert pipeline.released == 1
-    assert registry.served()[0].drain(0)
+    assert run(registry.served()[0].drain(0))
 
 
 class Payload(list[float]):
@@ -396,7 +413,7 @@ class Payload(list[float]):
 
 @pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
 def test_nothing_of_a_request_waits_for_the_garbage_collector(
-    dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory, ending: str
+    run: Run, dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory, ending: str
 ) -> None:
     """Pictures and tensors go with their request: the collector comes by when small things have
     piled up, and large ones would by then fill the memory."""
@@ -428,7 +445,7 @@ def test_nothing_of_a_request_waits_for_the_garbage_collector(
     gc.collect()
     gc.disable()
     try:
-        asyncio.run(several())
+        run(several())
         if pipeline.slow:
             pipeline.slow.clear()
         wait_until(lambda: [payload() for payload in watched] == [None] * 3)
@@ -438,7 +455,7 @@ def test_nothing_of_a_request_waits_for_the_garbage_collector(
 
 @pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
 def test_nothing_of_raw_tensors_waits_for_the_garbage_collector(
-    dataplane: DataPlane, factory: FakeFactory, registry: ModelRegistry, ending: str
+    run: Run, dataplane: DataPlane, factory: FakeFactory, registry: Any, ending: str
 ) -> None:
     """The other front door: a body may have 64 MB of them."""
 
@@ -470,7 +487,7 @@ def test_nothing_of_raw_tensors_waits_for_the_garbage_collector(
     gc.collect()
     gc.disable()
     try:
-        asyncio.run(several())
+        run(several())
         gate.open()
         assert len(read.watched) == (0 if ending == "refused" else 3)
 
@@ -481,4 +498,4 @@ def test_nothing_of_raw_tensors_waits_for_the_garbage_collector(
         wait_until(gone)
     finally:
         gc.enable()
-    assert registry.served()[0].drain(0)
+    assert run(registry.served()[0].drain(0))

@@ -20,7 +20,14 @@ SOURCES = sorted((ROOT / "app").rglob("*.py"))
 # The rooms of app/, the lowest first: a module imports from its own room and from those that its
 # room's row names. First match counts. `{here}` is the task's own package: one task never imports
 # another.
-ENGINE = ("app.contracts", "app.process", "app.repository", "app.resources", "app.engine")
+ENGINE = (
+    "app.awaiting",
+    "app.contracts",
+    "app.process",
+    "app.repository",
+    "app.resources",
+    "app.engine",
+)
 PORTS = ("app.contracts", "app.repository.config")
 EDGE = (
     "app.api",
@@ -65,6 +72,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "app.engine.pool*",
         (
+            "app.awaiting",
             "app.contracts",
             "app.process",
             "app.repository",
@@ -146,7 +154,8 @@ TEXTS = ("tokenizers",)
 
 MAY_NOT_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.contracts*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "pydantic")),
-    ("app.engine*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "prometheus_client")),
+    ("app.process*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "pydantic")),
+    ("app.engine*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "prometheus_client")),
     ("app.dataplane", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "prometheus_client", "pydantic")),
     ("app.observability*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.settings", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
@@ -156,10 +165,10 @@ MAY_NOT_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     # A task's edge: its endpoint, and the reading of its request's body.
     ("app.pipelines.*.router", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.pipelines.*.form", (*FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.pipelines*", (*HTTP, *FRAMEWORKS, "asyncio", "prometheus_client")),
-    ("app.codecs*", (*HTTP, *FRAMEWORKS, *TEXTS, "asyncio", "prometheus_client")),
+    ("app.pipelines*", (*HTTP, *FRAMEWORKS, "prometheus_client")),
+    ("app.codecs*", (*HTTP, *FRAMEWORKS, *TEXTS, "prometheus_client")),
     ("app.backends*", (*HTTP, *PICTURES, *TEXTS, "asyncio", "prometheus_client")),
-    ("app.comparison*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio")),
+    ("app.comparison*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.networks*", (*HTTP, *PICTURES, *TEXTS, "asyncio")),
     ("app.quality*", (*HTTP, *FRAMEWORKS, *TEXTS, "asyncio", "prometheus_client")),
     ("app.export*", ("fastapi", "starlette", "uvicorn", "httptools", "prometheus_client")),
@@ -283,7 +292,7 @@ def forbidden_to(name: str) -> tuple[str, ...]:
 
 
 def test_frameworks_stay_at_the_edges() -> None:
-    """FastAPI in api/ and router.py, Pillow and OpenCV in codecs, no asyncio in the engine."""
+    """FastAPI in api/ and router.py, Pillow and OpenCV in codecs, no asyncio in child processes."""
     forbidden = {name: forbidden_to(name) for name in MODULES}
     assert [
         str(found)

@@ -1,5 +1,6 @@
 """The composition root: what it refuses before anything starts, and what it connects."""
 
+import asyncio
 import sys
 import time
 from functools import partial
@@ -95,17 +96,23 @@ def test_a_reload_waits_out_the_longest_request(
 def test_codec_processes_are_in_the_metrics() -> None:
     """One that a picture ends is counted by its reason, and its successor as alive."""
     metrics = Metrics(build={})
-    workers = build_workers(Settings(codec_processes=1), metrics)
-    submit = partial(workers.codec.pool.submit, meta={}, deadline=time.monotonic() + 60)
-    try:
-        with pytest.raises(WorkerCrashed):
-            submit("tests.codecs.faults:crash").result(timeout=60)
-        submit("tests.codecs.faults:echo").result(timeout=60)
-        shown = metrics.render()[0].decode().splitlines()
-    finally:
-        workers.close()
-    assert 'paddlepool_codec_restarts_total{reason="crashed"} 1.0' in shown
-    assert "paddlepool_codec_processes 1.0" in shown
+    workers = build_workers(Settings(codec_processes=1), metrics, tasks=())
+
+    async def shown() -> list[str]:
+        pool = workers.codec.pool
+        submit = partial(pool.submit, meta={}, deadline=time.monotonic() + 60)
+        pool.start()
+        try:
+            with pytest.raises(WorkerCrashed):
+                await submit("tests.codecs.faults:crash")
+            await submit("tests.codecs.faults:echo")
+            return metrics.render()[0].decode().splitlines()
+        finally:
+            await workers.close()
+
+    lines = asyncio.run(shown())
+    assert 'paddlepool_codec_restarts_total{reason="crashed"} 1.0' in lines
+    assert "paddlepool_codec_processes 1.0" in lines
 
 
 def test_settings_win_over_the_repository_s_default(tmp_path: Path) -> None:

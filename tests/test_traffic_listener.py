@@ -1,8 +1,8 @@
 """What the data plane tells those who stand by: every request's coming and going, every answer."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,8 +10,8 @@ from app.contracts.errors import DeadlineExceeded, InvalidParameter, ModelNotFou
 from app.contracts.tensors import Tensors
 from app.dataplane import DataPlane, TensorRequest
 from app.engine.registry.model import ServedModel
-from app.engine.registry.registry import ModelRegistry
 from app.observability.metrics import Metrics
+from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import (
     Crash,
     FakeFactory,
@@ -48,9 +48,9 @@ def factory() -> FakeFactory:
 
 
 @pytest.fixture
-def registry(tmp_path: Path, factory: FakeFactory) -> Iterator[ModelRegistry]:
+def registry(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Any]:
     write_double(tmp_path)
-    registry = open_registry(tmp_path, factory)
+    registry = open_registry(loop, tmp_path, factory)
     registry.load_all()
     yield registry
     registry.close()
@@ -62,21 +62,25 @@ def traffic_listener() -> RecordingListener:
 
 
 @pytest.fixture
-def dataplane(registry: ModelRegistry, traffic_listener: RecordingListener) -> DataPlane:
-    return DataPlane(
-        registry, observer=Metrics(build={}), default_models={}, traffic_listener=traffic_listener
+def dataplane(loop: Loop, registry: Any, traffic_listener: RecordingListener) -> Any:
+    dataplane = DataPlane(
+        registry.it,
+        observer=Metrics(build={}),
+        default_models={},
+        traffic_listener=traffic_listener,
     )
+    return Driven(loop, dataplane)
 
 
-def infer(dataplane: DataPlane, *, group: str | None = None, timeout: float = 10) -> None:
+def infer(dataplane: Any, *, group: str | None = None, timeout: float = 10) -> None:
     async def read(served: ServedModel) -> TensorRequest:
         return TensorRequest(inputs=row(1), group=group, priority=0, timeout=timeout)
 
-    asyncio.run(dataplane.infer("double", read))
+    dataplane.infer("double", read)
 
 
 def test_an_answer_is_told_with_its_group_and_outputs(
-    dataplane: DataPlane, traffic_listener: RecordingListener
+    dataplane: Any, traffic_listener: RecordingListener
 ) -> None:
     """While it still counts as a request, so that nothing else begins before it is told."""
     infer(dataplane)
@@ -85,18 +89,18 @@ def test_an_answer_is_told_with_its_group_and_outputs(
 
 
 def test_a_refused_request_comes_and_goes_without_an_answer(
-    dataplane: DataPlane, traffic_listener: RecordingListener
+    dataplane: Any, traffic_listener: RecordingListener
 ) -> None:
     """Whatever the reason."""
     with pytest.raises(InvalidParameter, match="main, spare"):
         infer(dataplane, group="nothing")
     with pytest.raises(ModelNotFound):
-        asyncio.run(dataplane.run("task", None, model="nothing", timeout=1))
+        dataplane.run("task", None, model="nothing", timeout=1)
     assert traffic_listener.told == ["began", "ended"] * 2
 
 
 def test_a_deadline_that_a_starting_group_misses_says_so(
-    dataplane: DataPlane, factory: FakeFactory
+    dataplane: Any, factory: FakeFactory
 ) -> None:
     """The client learns that it may come again."""
     gate = Gate()
@@ -108,7 +112,7 @@ def test_a_deadline_that_a_starting_group_misses_says_so(
 
 
 def test_a_deadline_that_a_restarting_group_misses_does_not_call_it_a_start(
-    dataplane: DataPlane, registry: ModelRegistry, factory: FakeFactory
+    dataplane: Any, registry: Any, factory: FakeFactory
 ) -> None:
     """Its predictor was there and has crashed."""
     gate = Gate()
@@ -129,7 +133,7 @@ def test_a_deadline_that_a_restarting_group_misses_does_not_call_it_a_start(
 
 
 def test_a_deadline_that_a_running_group_misses_is_just_that(
-    dataplane: DataPlane, factory: FakeFactory
+    dataplane: Any, factory: FakeFactory
 ) -> None:
     """Nothing is said of the group."""
     gate = Gate()

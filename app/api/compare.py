@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,7 +21,6 @@ from app.api.info import (
     shown,
 )
 from app.api.services import Services, ServicesDep
-from app.contracts.errors import ModelNotFound, ModelNotReady
 from app.contracts.status import CANNOT_START, ModelStatus
 from app.engine.registry.model import ServedModel
 from app.observability.history import INTERVAL_SECONDS, Counts, History, Series, Window, quantiles
@@ -290,10 +288,7 @@ def _comparison(services: Services, state: EngineState, window: str, after: int)
 
 def _model(services: Services, status: ModelStatus) -> Mapping[str, Any]:
     told = asdict(status) | {"reason": status.reason or None, "groups": []}
-    with (
-        contextlib.suppress(ModelNotFound, ModelNotReady),
-        services.registry.lease(status.name, status.version) as served,
-    ):
+    if (served := services.registry.find(status.name, status.version)) is not None:
         told |= _served(services, served)
     return told
 

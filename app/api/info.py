@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -13,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app import __version__
 from app.api.services import Services, ServicesDep
-from app.contracts.errors import ModelNotFound, ModelNotReady
 from app.contracts.status import CANNOT_START, Choice, GroupStatus, ModelStatus
 from app.engine.registry.load_history import NOT_LOADED
 from app.engine.registry.model import ServedModel
@@ -227,10 +225,7 @@ def limits(settings: Settings) -> dict[str, int | float]:
 def _model(services: Services, status: ModelStatus, card: Sequence[str]) -> ModelInfo:
     known = asdict(status) | {"reason": status.reason or None}
     parameters: Mapping[str, Any] = {}
-    with (
-        contextlib.suppress(ModelNotFound, ModelNotReady),
-        services.registry.lease(status.name, status.version) as served,
-    ):
+    if (served := services.registry.find(status.name, status.version)) is not None:
         known |= _served(served)
         parameters = served.config.parameters
     return ModelInfo(**{name: parameters.get(name) for name in card} | known)

@@ -16,13 +16,14 @@ from app.contracts.errors import (
     BackendError,
     ConfigError,
     DeadlineExceeded,
+    PaddlepoolError,
     RunRefused,
     WorkerCrashed,
 )
 from app.contracts.ports import Predictor, PredictorSpec, Ran, Suspended
 from app.contracts.reasons import Restart
-from app.contracts.tensors import Tensors, TensorSpec
-from app.process.child import Child, ChildDied, ChildTimeout, Limits
+from app.contracts.tensors import Tensors, TensorSpec, all_finite
+from app.process.child import Child, ChildDied, ChildTimeout, Heard, Limits, Reply
 from app.process.confinement import MEASURES, Confinement
 
 log = logging.getLogger(__name__)
@@ -85,46 +86,75 @@ class ProcessPredictor:
         self._outputs = spec.outputs
         self._batched = spec.batched
         self._failure: Restart | None = None
+        self._heard: Heard | None = None
+        self._rows: int | None = None
 
     @property
     def pid(self) -> int:
         return self._child.pid
 
+    def fileno(self) -> int:
+        return self._child.fileno()
+
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
-        self._send({}, inputs)
+        self.put(inputs)
+        self._send({})
         return self.receive(timeout=timeout).outputs
 
-    def send(self, inputs: Tensors) -> None:
-        rows = len(next(iter(inputs.values()))) if self._batched else None
-        self._send({"rows": rows}, inputs)
+    def put(self, inputs: Tensors) -> None:
+        self._rows = len(next(iter(inputs.values()))) if self._batched else None
+        self._child.put(inputs)
 
-    def _send(self, asked: Mapping[str, Any], inputs: Tensors) -> None:
+    def send(self, _: Tensors, /) -> None:
+        self._send({"rows": self._rows})
+
+    def _send(self, asked: Mapping[str, Any]) -> None:
         try:
-            self._child.send(asked, inputs)
+            self._child.send(asked)
         except ChildDied as error:
-            raise self._crashed(error) from error
-
-    def arrives(self, seconds: float) -> bool:
-        return self._child.arrives(seconds)
+            raise self._blamed(error) from error
 
     def receive(self, *, timeout: float) -> Ran:
         try:
-            reply = self._child.receive(timeout=timeout)
-        except ChildTimeout:
-            self._failure = Restart.TIMEOUT
-            raise DeadlineExceeded(
-                f"the predictor gave no result within {timeout:.1f} s and was ended"
-            ) from None
+            return self._ran(self._child.receive(timeout=timeout))
+        except (ChildDied, BackendError) as error:
+            raise self._blamed(error) from error
+
+    def expect(self, *, timeout: float) -> None:
+        self._child.expect(timeout=timeout)
+
+    def look(self) -> float:
+        try:
+            return self._child.look()
         except ChildDied as error:
-            raise self._crashed(error) from error
-        except BackendError as error:
-            raise RunRefused("the framework cannot run the model on these tensors") from error
+            raise self._blamed(error) from error
+
+    def hear(self) -> int | None:
+        try:
+            self._heard = self._child.hear()
+        except (ChildDied, BackendError) as error:
+            raise self._blamed(error) from error
+        return None if self._heard is None else self._heard.nbytes
+
+    def fetch(self) -> Ran:
+        heard, self._heard = self._heard, None
+        if heard is None:
+            raise RuntimeError("this is a bug: no answer was heard")
+        ran = self._ran(self._child.fetch(heard))
+        return ran._replace(finite=all_finite(ran.outputs))
+
+    def _ran(self, reply: Reply) -> Ran:
         named = [(spec.name, reply.arrays.get(str(n))) for n, spec in enumerate(self._outputs)]
         outputs = {name: array for name, array in named if array is not None}
         return Ran(outputs, reply.seconds)
 
-    def _crashed(self, error: ChildDied) -> WorkerCrashed:
+    def _blamed(self, error: ChildDied | BackendError) -> PaddlepoolError:
+        """What a failure means to the caller of a run."""
+        if isinstance(error, BackendError):
+            return RunRefused("the framework cannot run the model on these tensors")
         self._failure = error.reason
+        if isinstance(error, ChildTimeout):
+            return DeadlineExceeded("the predictor gave no result in time and was ended")
         return WorkerCrashed(f"the predictor process ended during the run ({error.reason})")
 
     def failure(self) -> Restart | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, 
 from app.contracts.ports import Interrupted
 from app.contracts.reasons import Restart
 from app.engine.queue.job import Job
-from app.process.child import Child, ChildDied, ChildTimeout
+from app.process.child import Child, ChildDied, ChildTimeout, Heard
 from app.process.child import Reply as Reply  # pipelines take it from here
 
 KILLED_RETRY_SECONDS = 5.0
@@ -27,29 +26,17 @@ class Descriptors:
 
     def __init__(self, originals: Sequence[int]) -> None:
         """Raises OSError where the system has no descriptor to give, and keeps none then."""
-        self._lock = threading.Lock()
-        self._held: tuple[int, ...] = ()
-        self._closed = False
+        self.held: list[int] = []
         try:
             for original in originals:
-                self._held += (os.dup(original),)
+                self.held.append(os.dup(original))
         except OSError:
             self.close()
             raise
 
-    def send(self, child: Child, request: Mapping[str, Any], call: Job) -> None:
-        """Send the request with them. Raises ChildDied; DeadlineExceeded when they are closed,
-        because nobody waits for the call any more."""
-        with self._lock:  # another thread may settle the call now: no other file must be sent
-            if self._closed:
-                raise DeadlineExceeded("the deadline passed before a codec process was free")
-            child.send(request, call.inputs, descriptors=self._held)
-
     def close(self) -> None:
-        with self._lock:
-            held, self._held, self._closed = self._held, (), True
-        for descriptor in held:
-            os.close(descriptor)
+        while self.held:
+            os.close(self.held.pop())
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -70,100 +57,121 @@ class Call(Job):
 
 
 class CodecProcess:
-    """A child process that runs calls: an `app.contracts.ports.Worker`.
-
-    Another thread than its owner may run a warm-up in it, between two calls.
-    """
+    """A child process that runs calls: an `app.contracts.ports.Worker`."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
-        self._turn = threading.Lock()
         self._call: Call | None = None
+        self._heard: Heard | None = None
+        self._wall = 0.0
         self._failure: Restart | None = None
-        self.warmed = 0
 
     @property
     def pid(self) -> int:
         return self._child.pid
 
+    def fileno(self) -> int:
+        return self._child.fileno()
+
+    def put(self, call: Call, /) -> None:
+        self._child.put(call.inputs)
+
     def send(self, call: Call, /) -> None:
-        self._turn.acquire()
+        """Raises WorkerCrashed, and DeadlineExceeded for a call that is settled."""
+        if call.future.done():  # and its descriptors are closed, or about to be
+            raise DeadlineExceeded("the deadline passed before a codec process was free")
+        request = {"function": call.function, "meta": call.meta}
         try:
-            request = {"function": call.function, "meta": call.meta}
-            call.descriptors.send(self._child, request, call)
-        except BaseException as error:
-            self._turn.release()
-            if isinstance(error, ChildDied):
-                raise self._crashed(error) from None
-            raise
+            self._child.send(request, descriptors=call.descriptors.held)
+        except ChildDied as error:
+            raise self._crashed(error) from None
         self._call = call
 
-    def arrives(self, seconds: float) -> bool:
-        """Always true: no call is handed over behind a picture that may hang."""
-        del seconds
-        return True
+    def expect(self, *, timeout: float) -> None:
+        if self._call is not None:
+            self._wall = min(self._call.wall_seconds, timeout)
+        self._child.expect(timeout=self._wall, patience=timeout - self._wall)
 
-    def receive(self, *, timeout: float) -> Reply:
-        """The reply to the call, or what the function raised (the process lives on).
+    def look(self) -> float:
+        try:
+            return self._child.look()
+        except ChildDied as died:
+            raise self._blamed(died) from None
+
+    def hear(self) -> int | None:
+        """What the function raised is raised again, and the process lives on.
 
         Raises the error to blame when the process died, ran out of memory or took longer than the
         call's wall limit, and DeadlineExceeded when others kept it from running. Where somebody
         else killed or stopped the process (out of memory, the system takes one) the call is not to
         blame: raises Interrupted once, then Overloaded. Raises WorkerCrashed for a corrupt answer.
         """
-        call, self._call = self._call, None
-        if call is None:
-            raise RuntimeError("this is a bug: nothing was sent")
-        wall = min(call.wall_seconds, timeout)
         try:
-            reply = self._child.receive(timeout=wall, patience=timeout - wall)
-        except ChildTimeout as late:
-            self._failure = late.reason
-            if wall < call.wall_seconds or late.starved:
-                raise DeadlineExceeded("the deadline passed while a picture was open") from None
-            limit = call.wall_seconds
-            message = f"the picture took longer than the limit of {limit:g} s"
-            raise call.blame(message, limit=limit) from None
+            self._heard = self._child.hear()
         except ChildDied as died:
-            self._failure = died.reason
-            if died.reason in (Restart.KILLED, Restart.STOPPED):
-                if not call.interrupted:
-                    call.interrupted = True
-                    raise Interrupted from None
-                message = "the system ended two processes working on the picture"
-                raise Overloaded(message, retry_after=KILLED_RETRY_SECONDS) from None
-            if died.reason is Restart.TIMEOUT:
-                raise call.blame("the picture took longer than one of its size may") from None
-            blame = WorkerCrashed if died.reason is Restart.CORRUPT else call.blame
-            raise blame("the process working on the picture died") from None
+            raise self._blamed(died) from None
         except WorkerCrashed:  # so the sandbox says that memory ran out
             self._failure = Restart.MEMORY
             message = "the picture needs more memory than one picture may take"
-            raise call.blame(message) from None
+            raise self._done().blame(message) from None
         except PaddlepoolError:
+            self._done()
             self._check_descriptors()
             raise
-        else:
-            self._check_descriptors()
-            return reply
-        finally:
-            self._turn.release()
+        if self._heard is None:
+            return None
+        self._done()
+        self._check_descriptors()
+        return self._heard.nbytes
+
+    def fetch(self) -> Reply:
+        heard, self._heard = self._heard, None
+        if heard is None:
+            raise RuntimeError("this is a bug: no answer was heard")
+        return self._child.fetch(heard)
+
+    def _done(self) -> Call:
+        """The call that was sent, which is no longer held here."""
+        call, self._call = self._call, None
+        if call is None:
+            raise RuntimeError("this is a bug: nothing was sent")
+        return call
+
+    def _blamed(self, died: ChildDied) -> Exception:
+        """What the end of the process means for the call that was in it."""
+        if self._call is None:
+            return self._crashed(died)
+        call = self._done()
+        self._failure = died.reason
+        if isinstance(died, ChildTimeout):
+            if self._wall < call.wall_seconds or died.starved:
+                return DeadlineExceeded("the deadline passed while a picture was open")
+            limit = call.wall_seconds
+            return call.blame(f"the picture took longer than the limit of {limit:g} s", limit=limit)
+        if died.reason in (Restart.KILLED, Restart.STOPPED):
+            if not call.interrupted:
+                call.interrupted = True
+                return Interrupted()
+            message = "the system ended two processes working on the picture"
+            return Overloaded(message, retry_after=KILLED_RETRY_SECONDS)
+        if died.reason is Restart.TIMEOUT:
+            return call.blame("the picture took longer than one of its size may")
+        blame = WorkerCrashed if died.reason is Restart.CORRUPT else call.blame
+        return blame("the process working on the picture died")
 
     def warm_up(self, functions: Sequence[str], *, timeout: float) -> list[PaddlepoolError]:
-        """Run those of the functions that it has not run yet, and return what they raised.
+        """Block until each of the functions has run once, and return what they raised.
 
         Raises WorkerCrashed when the process died.
         """
         raised = []
-        with self._turn:
-            for function in functions[self.warmed :]:
-                try:
-                    self._child.call({"function": function, "meta": {}}, timeout=timeout)
-                except ChildDied as error:
-                    raise self._crashed(error) from None
-                except PaddlepoolError as error:
-                    raised.append(error)
-                self.warmed += 1
+        for function in functions:
+            try:
+                self._child.call({"function": function, "meta": {}}, timeout=timeout)
+            except ChildDied as error:
+                raise self._crashed(error) from None
+            except PaddlepoolError as error:
+                raised.append(error)
         return raised
 
     def _check_descriptors(self) -> None:

@@ -9,7 +9,6 @@ import fcntl
 import mmap
 import os
 import resource
-import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -38,7 +37,6 @@ class PictureStore:
 
     def __init__(self, *, budget: int) -> None:
         self._budget = budget
-        self._lock = threading.Lock()
         self._held = 0
 
     @property
@@ -70,29 +68,26 @@ class PictureStore:
                 limit=self._budget,
                 received=size,
             )
-        with self._lock:
-            if self._held + size > self._budget:
-                raise Overloaded(
-                    f"decoded pictures hold {self._held >> 20} MiB of memory, the limit is "
-                    f"{self._budget >> 20} MiB; this one needs {-(-size >> 20)} MiB more",
-                    retry_after=1.0,
-                    limit=self._budget,
-                    received=self._held + size,
-                )
-            self._held += size
+        if self._held + size > self._budget:
+            raise Overloaded(
+                f"decoded pictures hold {self._held >> 20} MiB of memory, the limit is "
+                f"{self._budget >> 20} MiB; this one needs {-(-size >> 20)} MiB more",
+                retry_after=1.0,
+                limit=self._budget,
+                received=self._held + size,
+            )
+        self._held += size
 
     def _refund(self, size: int) -> None:
-        with self._lock:
-            self._held -= size
+        self._held -= size
 
 
 class Picture:
-    """One picture's memory. Whoever opened it calls `release`, at any time and any thread."""
+    """One picture's memory. Whoever opened it calls `release`, at any time."""
 
     def __init__(self, store: PictureStore, descriptor: int) -> None:
         self.descriptor = descriptor
         self._store = store
-        self._lock = threading.Lock()
         self._charged = 0
         self._open = True
 
@@ -101,20 +96,18 @@ class Picture:
 
         Raises Overloaded when it does not fit now, ResolutionTooHigh when it never would.
         """
-        with self._lock:
-            if self._open:
-                size = os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
-                self._store._charge(size)
-                self._charged = size
+        if self._open:
+            size = os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
+            self._store._charge(size)
+            self._charged = size
 
     def release(self) -> None:
         """Free the memory; the second call does nothing."""
-        with self._lock:
-            if not self._open:
-                return
-            self._open = False
-            os.close(self.descriptor)
-            self._store._refund(self._charged)
+        if not self._open:
+            return
+        self._open = False
+        os.close(self.descriptor)
+        self._store._refund(self._charged)
 
 
 def write_pixels(descriptor: int, pixels: Pixels) -> None:

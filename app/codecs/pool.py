@@ -6,18 +6,16 @@ replaced at once; its neighbours and the queue do not notice.
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import logging
 import math
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from app.awaiting import result_of
+from app.awaiting import in_thread
 from app.codecs.call import Call, CodecProcess, Descriptors
 from app.codecs.limits import PictureLimits
 from app.codecs.picture import PictureStore
@@ -57,9 +55,11 @@ log = logging.getLogger(__name__)
 
 
 class CodecPool:
-    """`count` codec processes. Its methods are safe in any thread.
+    """`count` codec processes; belongs to the event loop, and start() opens them.
 
-    `memory_bytes` is the address space that each may have, its libraries included.
+    `warm_ups` are functions that each process has run once, as `function({}, {}, ())`, before its
+    first call, so that no request pays for an import. `memory_bytes` is the address space that each
+    may have, its libraries included.
     `on_restart` hears why a process was replaced (CODEC_RESTARTS); it must not block or raise.
     """
 
@@ -67,6 +67,7 @@ class CodecPool:
         self,
         *,
         count: int,
+        warm_ups: Sequence[str] = (),
         queue_size: int = 32,
         wall_seconds: float = 5.0,
         memory_bytes: int = MEMORY_LIMIT,
@@ -82,8 +83,7 @@ class CodecPool:
         self._clock = clock
         self._held: tuple[str, ...] | None = None
         self._backoff = RestartBackoff(clock)
-        self._changed = threading.Condition()
-        self._warm_ups: list[str] = []
+        self._warm_ups = tuple(warm_ups)
         self._checks: dict[str, Check] = {}
         self._processes: set[CodecProcess] = set()
         self._batcher = Batcher(
@@ -93,6 +93,10 @@ class CodecPool:
             clock=clock,
             on_rejected=lambda _: None,
         )
+        self._instances: list[Instance[Call, Reply]] = []
+
+    def start(self) -> None:
+        """Begin to open the processes; calls wait until one is open."""
         self._instances = [
             Instance(
                 f"codec {number}",
@@ -101,12 +105,19 @@ class CodecPool:
                 lost=self._lost,
                 request_of=_call_of,
                 deliver=_deliver,
-                serving=contextlib.nullcontext,
-                clock=clock,
+                serving=lambda _: None,
+                clock=self._clock,
                 max_resident_bytes=sys.maxsize,
+                ahead=False,  # no call lies ready behind a picture that may hang
             )
-            for number in range(count)
+            for number in range(self._count)
         ]
+
+    async def opened(self) -> None:
+        """Wait until every process is open and warm. Raises BackendError when it takes too long."""
+        opened = [instance.opened for instance in self._instances]
+        if opened and (await asyncio.wait(opened, timeout=START_SECONDS))[1]:
+            raise BackendError(f"the codec processes were not ready in {START_SECONDS:.0f} s")
 
     def submit(
         self,
@@ -118,7 +129,7 @@ class CodecPool:
         deadline: float,
         blame: type[PaddlepoolError] = WorkerCrashed,
         urgent: bool = False,
-    ) -> Future[Reply]:
+    ) -> asyncio.Future[Reply]:
         """Run `function(meta, arrays, descriptors)` ("module:name") in a codec process.
 
         Raises Overloaded when the queue is full or too slow for the deadline. An `urgent` call (our
@@ -165,24 +176,6 @@ class CodecPool:
         if (check := self._checks.get(asked["function"])) is not None:
             check(asked["meta"], meta, arrays)
 
-    def warm_up(self, function: str) -> None:
-        """Run `function({}, {}, ())` once in every process, now and in each replacement.
-
-        Returns when all have run it, so that no request pays for an import or a first call. Raises
-        BackendError when that takes too long.
-        """
-        with self._changed:
-            if function not in self._warm_ups:
-                self._warm_ups.append(function)
-            wanted = self._warm_ups.index(function) + 1
-            processes = list(self._processes)
-        for process in processes:
-            with contextlib.suppress(WorkerCrashed, OSError):  # its replacement will run it
-                self._warm(process)
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._ready(wanted), START_SECONDS):
-                raise BackendError(f"the codec processes were not ready in {START_SECONDS:.0f} s")
-
     @property
     def live(self) -> int:
         """How many processes are there to take calls."""
@@ -195,22 +188,22 @@ class CodecPool:
 
     def pids(self) -> tuple[int, ...]:
         """The processes alive now, to read their memory."""
-        with self._changed:
-            return tuple(each.pid for each in self._processes if each.failure() is None)
+        return tuple(each.pid for each in self._processes if each.failure() is None)
 
-    def close(self) -> None:
-        """Fail what waits, end every process, and return when all threads have ended."""
+    async def close(self) -> None:
+        """Fail what waits, end every process, and return when all have ended."""
         self._batcher.close(Overloaded("the server is stopping", retry_after=1.0))
-        with self._changed:
-            self._changed.notify_all()
-        close_all(self._instances)
+        await close_all(self._instances)
 
-    def _ready(self, wanted: int) -> bool:
-        warm = sum(each.warmed >= wanted for each in self._processes if each.failure() is None)
-        return self._batcher.closed or warm >= self._count
-
-    def _open(self, _: bool) -> CodecProcess:
+    async def _open(self, _: bool) -> CodecProcess:
         """Raises WorkerCrashed and OSError; no refusal: there is no model in it."""
+        process = await in_thread("codec opening", self._opened)
+        self._processes = {each for each in self._processes if each.failure() is None}
+        self._processes.add(process)
+        return process
+
+    def _opened(self) -> CodecProcess:
+        """Blocks until the process is warm."""
         try:
             child = Child(
                 TARGET, {}, limits=self._limits, start_timeout=START_SECONDS, check=self._check
@@ -221,23 +214,14 @@ class CodecPool:
         if self._held is None and (missing := [m for m in MEASURES if m not in child.held]):
             log.warning("codec processes are not confined by %s", " nor by ".join(missing))
         self._held = child.held
-        with self._changed:
-            self._processes = {each for each in self._processes if each.failure() is None}
-            self._processes.add(process)
         try:
-            self._warm(process)
+            for failure in process.warm_up(self._warm_ups, timeout=START_SECONDS):
+                # Not fatal: the first real call shows the same fault to somebody who waits for it.
+                log.error("a warm-up failed in a codec process", exc_info=failure)
         except BaseException:
             process.close()
             raise
         return process
-
-    def _warm(self, process: CodecProcess) -> None:
-        """Raises WorkerCrashed."""
-        for error in process.warm_up(self._warm_ups, timeout=START_SECONDS):
-            # Not fatal: the first real call shows the same fault to somebody who waits for it.
-            log.error("a warm-up failed in a codec process", exc_info=error)
-        with self._changed:
-            self._changed.notify_all()
 
     def _lost(self, reason: Restart) -> float:
         """Replace a process at once: pictures that kill must not keep the others waiting. One that
@@ -255,8 +239,8 @@ def _call_of(batch: Batch) -> Call:
 
 def _deliver(run: Run, reply: Reply) -> None:
     [call] = run.batch.jobs
-    if call.claim():
-        call.finish(reply)
+    if not call.future.done():
+        call.future.set_result(reply)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,17 +267,12 @@ class Codecs:
         When the awaiting task is cancelled, a call that still waits is dropped. One that runs ends
         by itself with its own duplicates of `descriptors`: the caller may close them at once.
         """
-        return await result_of(
-            self.pool.submit(
-                function,
-                meta,
-                arrays,
-                descriptors=descriptors,
-                deadline=deadline,
-                blame=blame,
-                urgent=urgent,
-            )
+        return await self.pool.submit(
+            function,
+            meta,
+            arrays,
+            descriptors=descriptors,
+            deadline=deadline,
+            blame=blame,
+            urgent=urgent,
         )
-
-    def close(self) -> None:
-        self.pool.close()

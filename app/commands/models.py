@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
+
     from app.contracts.errors import PaddlepoolError
     from app.engine.registry.load_history import UNSEALED
     from app.repository.manifest import read_manifest
@@ -116,6 +117,8 @@ def _served(repository: ModelRepository, name: str) -> set[int]:
 
 
 def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
+    import asyncio
+
     from app.contracts.errors import PaddlepoolError
     from app.engine.registry.load_history import UNSEALED
 
@@ -134,7 +137,7 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
             try:
                 files = repository.read(name, version)
                 files.selftest()
-                result = _self_test(files) if args.self_test else "ok"
+                result = asyncio.run(_self_test(files)) if args.self_test else "ok"
             except PaddlepoolError as error:
                 result = f"FAILED: {error.message}"
                 faults += 1
@@ -146,13 +149,13 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
     return verify_quality(newest, args)
 
 
-def _self_test(files: ModelFiles) -> str:
+async def _self_test(files: ModelFiles) -> str:
     model = _open(files)
     try:
-        model.start()
+        await model.start()
         groups = [group for group in model.groups() if group.started]
     finally:
-        model.close()
+        await model.close()
     return f"ok, self-test passed on {', '.join(group.name for group in groups)}"
 
 

@@ -105,6 +105,8 @@ def _agreed(question: str) -> bool:
 
 
 def _tune(args: argparse.Namespace) -> int:
+    import asyncio
+
     from tqdm import tqdm
 
     from app.backends.process import ProcessBackend
@@ -120,7 +122,7 @@ def _tune(args: argparse.Namespace) -> int:
     cores = max(1, int(available_cores()))
     total = most_ticks(cores, buckets="buckets" in files.config.parameters)
     with tqdm(total=total, desc=f"tuning {files.name}", unit="turn", disable=None) as bar:
-        chosen, outcomes = Search(
+        search = Search(
             files=files,
             p95_seconds=args.p95 / 1000,
             cores=cores,
@@ -129,7 +131,8 @@ def _tune(args: argparse.Namespace) -> int:
             comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
             tick=bar.update,
             say=lambda text: bar.write(text, file=sys.stderr),
-        ).run()
+        )
+        chosen, outcomes = asyncio.run(search.run())
     rows = [["candidate", "clients", "per second", "p95", f"within {args.p95:g} ms", "memory"]]
     for each in outcomes:
         rows.append(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -62,25 +61,22 @@ class CandidateUnderLoad:
     seconds: float = 0.0
     _turn: int = field(default=0)
 
-    def run(self, seconds: float) -> None:
+    async def run(self, seconds: float) -> None:
         """Keep every client busy for `seconds`; requests that have begun are finished."""
         ends = time.perf_counter() + seconds
-        lock = threading.Lock()
 
-        def client(_: int) -> None:
+        async def client() -> None:
             while time.perf_counter() < ends:
-                with lock:
-                    self._turn += 1
-                    inputs = self.samples[self._turn % len(self.samples)][1]
+                self._turn += 1
+                inputs = self.samples[self._turn % len(self.samples)][1]
                 began = time.monotonic()
-                self.model.submit(inputs, deadline=began + REQUEST_SECONDS).result()
+                await self.model.submit(inputs, deadline=began + REQUEST_SECONDS)
                 self.metrics.request_done(
                     route=ROUTE, method="POST", status=200, seconds=time.monotonic() - began
                 )
 
         began = time.perf_counter()
-        with ThreadPoolExecutor(self.clients) as clients:
-            list(clients.map(client, range(self.clients)))
+        await asyncio.gather(*(client() for _ in range(self.clients)))
         self.seconds += time.perf_counter() - began
 
     def outcome(self) -> Outcome:
@@ -94,11 +90,11 @@ class CandidateUnderLoad:
             resident_bytes=sum(group.resident_bytes for group in self.model.groups()),
         )
 
-    def close(self) -> None:
-        self.model.close()
+    async def close(self) -> None:
+        await self.model.close()
 
 
-def open_candidate(
+async def open_candidate(
     files: ModelFiles,
     candidate: Candidate,
     samples: Sequence[Sample],
@@ -107,7 +103,7 @@ def open_candidate(
     open_predictor: PredictorFactory,
     agreement: Agreement | None = None,
 ) -> CandidateUnderLoad:
-    """Blocks until every predictor has passed its self-test and is warm. Raises BackendError."""
+    """Returns when every predictor has passed its self-test and is warm. Raises BackendError."""
     metrics = Metrics(build={})
     metrics.expect_model(files.name, [files.config.default_group])
     metrics.expect_route(ROUTE)
@@ -122,9 +118,9 @@ def open_candidate(
         ),
     )
     try:
-        model.start()
+        await model.start()
     except BaseException:
-        model.close()
+        await model.close()
         raise
     clients = max(cores, candidate.count * candidate.batch)
     return CandidateUnderLoad(

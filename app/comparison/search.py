@@ -37,18 +37,20 @@ class Search:
     tick: Callable[[], None] = lambda: None
     say: Callable[[str], None] = lambda _: None
 
-    def run(self) -> tuple[Outcome | None, list[Outcome]]:
+    async def run(self) -> tuple[Outcome | None, list[Outcome]]:
         """The choice, None where nothing is fast enough, and everything that was measured."""
         buckets = tuple(int(size) for size in self.files.config.parameters.get("buckets", ()))
-        outcomes = self._stage(thread_candidates(self.cores, buckets=buckets), known=[])
+        outcomes = await self._stage(thread_candidates(self.cores, buckets=buckets), known=[])
         for follow in (batch_candidates, bucket_candidates):
             best = choose(outcomes, p95_seconds=self.p95_seconds)
             if best is None:
                 return None, outcomes
-            outcomes += self._stage(follow(best.candidate), known=outcomes)
+            outcomes += await self._stage(follow(best.candidate), known=outcomes)
         return choose(outcomes, p95_seconds=self.p95_seconds), outcomes
 
-    def _stage(self, candidates: Sequence[Candidate], *, known: Sequence[Outcome]) -> list[Outcome]:
+    async def _stage(
+        self, candidates: Sequence[Candidate], *, known: Sequence[Outcome]
+    ) -> list[Outcome]:
         loaded: list[CandidateUnderLoad] = []
         task = self.comparison_of(self.files.info())
         try:
@@ -57,7 +59,7 @@ class Search:
                     self.say(f"left out for lack of memory: {candidate}")
                     continue
                 loaded.append(
-                    open_candidate(
+                    await open_candidate(
                         self.files,
                         candidate,
                         self._samples(candidate),
@@ -68,12 +70,12 @@ class Search:
                 )
             for _ in range(ROUNDS):
                 for each in loaded:
-                    each.run(self.seconds / ROUNDS)
+                    await each.run(self.seconds / ROUNDS)
                     self.tick()
             return [each.outcome() for each in loaded]
         finally:
             for each in loaded:
-                each.close()
+                await each.close()
 
     def _fits_memory(
         self, candidate: Candidate, known: Sequence[Outcome], loaded: Sequence[CandidateUnderLoad]

@@ -72,10 +72,14 @@ AgreementOf = Callable[[ServedModelInfo], Agreement | None]
 
 
 class Ran(NamedTuple):
-    """A run's outputs, owned by the caller, and the seconds it took in the predictor's process."""
+    """A run's outputs, owned by the caller, and the seconds it took in the predictor's process.
+
+    `finite` says that they are known to hold no NaN and no infinity.
+    """
 
     outputs: Tensors
     seconds: float
+    finite: bool = False
 
 
 class Interrupted(Exception):
@@ -83,21 +87,41 @@ class Interrupted(Exception):
 
 
 class Worker(Protocol[Request, Answer]):
-    """A process that works on one request after another; owned by one thread."""
+    """A process that works on one request after another; owned by the event loop.
+
+    put() and fetch() may be called in a thread, and no other call is made meanwhile.
+    """
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when hear() has something to say."""
+
+    def put(self, request: Request, /) -> None:
+        """Copy a request into the memory shared with the process; at most one is under way."""
 
     def send(self, request: Request, /) -> None:
-        """Hand a request over, while at most one other is under way; it runs when that has ended.
+        """Send the request that was put; it runs when the one under way has ended.
 
         Raises WorkerCrashed when the process had died: the request never began.
         """
 
-    def arrives(self, seconds: float) -> bool:
-        """Whether the oldest request under way comes to its end within so many seconds."""
+    def expect(self, *, timeout: float) -> None:
+        """Give the oldest request under way so many seconds from now."""
 
-    def receive(self, *, timeout: float) -> Answer:
-        """The answer to the oldest request under way. When it raises and failure() gives a reason,
-        the process is gone, and the request behind it never began. Raises Interrupted for one that
-        may be run again."""
+    def look(self) -> float:
+        """Check on the oldest request, and return the seconds until the next check is due.
+
+        Raises as hear() does: where the request took too long, or the process was stopped.
+        """
+
+    def hear(self) -> int | None:
+        """The bytes of the answer to the oldest request; None before it comes.
+
+        When it raises and failure() gives a reason, the process is gone, and the request behind it
+        never began. Raises Interrupted for one that may be run again.
+        """
+
+    def fetch(self) -> Answer:
+        """The answer that was heard, copied out of the memory shared with the process."""
 
     def failure(self) -> Restart | None:
         """Why it can do no further work, or None. Cheap."""
@@ -105,21 +129,25 @@ class Worker(Protocol[Request, Answer]):
     def resident_bytes(self) -> int: ...
 
     def abort(self) -> None:
-        """End the process at once, from any thread: a run in progress raises WorkerCrashed."""
+        """End the process at once: a run in progress raises WorkerCrashed."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the process and wait for its end."""
 
 
 class Predictor(Worker[Tensors, Ran], Protocol):
     """One loaded model that runs one batch at a time; outputs are owned by the caller.
 
-    receive() raises DeadlineExceeded after its timeout (the predictor is then dead), WorkerCrashed
-    when the process died or was ended because its outputs are not those that the model has,
-    RunRefused when the framework refused the batch.
+    look() and hear() raise DeadlineExceeded after the timeout (the predictor is then dead),
+    WorkerCrashed when the process died or was ended because its outputs are not those that the
+    model has, RunRefused when the framework refused the batch.
     """
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
-        """Send one batch and receive its outputs, whatever they are, for who tests the model."""
+        """Send one batch and block until its outputs, whatever they are, for tests of the model."""
+
+    def receive(self, *, timeout: float) -> Ran:
+        """Block until the answer to the oldest request, which gets so many seconds."""
 
     def settle(self) -> None:
         """Leave the suspension that it was opened with; it serves from now on."""
@@ -142,8 +170,7 @@ class PredictorFactory(Protocol):
     """Opens a predictor in a child process. Raises ConfigError and BackendError when the model or
     its options are refused, WorkerCrashed and OSError when the process could not be started.
 
-    With a `suspension` it stands still while that is held, from its start until it is settled, and
-    the thread that opened it must outlive it.
+    With a `suspension` it stands still while that is held, from its start until it is settled.
     """
 
     def __call__(
@@ -208,7 +235,7 @@ class Pipeline(Protocol):
     """One task on one model version: turns a payload into engine jobs and outputs into a reply.
 
     Both coroutines run on the event loop: work above a millisecond belongs in a thread or a codec
-    process, awaited through `app.awaiting`. `deadline` is absolute. Either may be cancelled at any
+    process. `deadline` is absolute. Either may be cancelled at any
     await: work that it leaves behind must own what it reads.
     """
 

@@ -40,6 +40,13 @@ def shape_key(tensors: Tensors) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     return tuple((name, a.dtype.str, a.shape[1:]) for name, a in sorted(tensors.items()))
 
 
+def all_finite(tensors: Tensors) -> bool:
+    """Whether every floating-point value is a number."""
+    return all(
+        array.dtype.kind != "f" or bool(np.isfinite(array).all()) for array in tensors.values()
+    )
+
+
 def absolute_differences(found: Array, expected: Array) -> NDArray[np.float64]:
     """Return the absolute differences of two arrays of one shape."""
     with np.errstate(invalid="ignore"):  # infinity less infinity is NaN, as it should be

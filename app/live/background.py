@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from app.contracts.ports import AgreementOf, Clock, PredictorFactory
 from app.contracts.status import Choice
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
-from app.live.chooser import Adopting, Chooser, Choosing, Precision
+from app.live.chooser import Chooser, Choosing, Precision
 from app.live.idle_gate import Closed, IdleGate
 from app.live.prover import Prover, Which
 from app.live.shadow import Shadow
-from app.live.shadow_predictor import LiveObserver, ShadowPredictors
+from app.live.shadow_predictor import LiveObserver, Served, ShadowPredictors
 from app.process.suspension import Suspension
 from app.repository.layout import ModelFiles
 
@@ -46,6 +48,7 @@ class Background:
         chooser: Chooser,
         clock: Clock = time.monotonic,
         start_seconds: float = START_SECONDS,
+        started: Callable[[], None] = lambda: None,
     ) -> None:
         self._idle_gate = idle_gate
         self._clock = clock
@@ -53,9 +56,12 @@ class Background:
         self._shadow = shadow
         self._prover = prover
         self._chooser = chooser
+        self._started = started
         self._thread = threading.Thread(target=self._live, name="background", daemon=True)
 
     def start(self) -> None:
+        """Start the thread; called on the event loop that answers requests."""
+        self._started()
         self._thread.start()
 
     def began(self) -> None:
@@ -99,8 +105,37 @@ class Background:
             self._thread.join(CLOSING_SECONDS)
 
 
+class Registry(Served, Protocol):
+    """The registry's part that is needed here; it belongs to the event loop."""
+
+    async def adopt(self, served: ServedModel, choice: Choice) -> bool: ...
+
+
+class FromThread:
+    """The registry as the background thread calls it: an `Adopting`."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def bind(self) -> None:
+        """Take the running event loop as the registry's."""
+        self._loop = asyncio.get_running_loop()
+
+    def served(self) -> tuple[ServedModel, ...]:
+        return self._registry.served()
+
+    def adopt(self, served: ServedModel, choice: Choice) -> bool:
+        """Blocks until the event loop has done it."""
+        if self._loop is None:
+            raise RuntimeError("this is a bug: no event loop was bound")
+        return asyncio.run_coroutine_threadsafe(
+            self._registry.adopt(served, choice), self._loop
+        ).result()
+
+
 def open_background(
-    registry: Adopting,
+    registry: Registry,
     *,
     backend: Callable[[Suspension], PredictorFactory],
     observer: LiveObserver,
@@ -121,8 +156,9 @@ def open_background(
     predictors = ShadowPredictors(
         open_predictor=backend(suspension), suspension=suspension, idle_gate=idle_gate
     )
+    from_thread = FromThread(registry)
     shadow = Shadow(
-        registry,
+        from_thread,
         predictors,
         fraction=fraction,
         groups=groups,
@@ -134,6 +170,7 @@ def open_background(
     return Background(
         idle_gate,
         shadow=shadow,
-        prover=Prover(registry, predictors, which=prove),
-        chooser=Chooser(registry, predictors, precision=which, keep=keep),
+        prover=Prover(from_thread, predictors, which=prove),
+        chooser=Chooser(from_thread, predictors, precision=which, keep=keep),
+        started=from_thread.bind,
     )

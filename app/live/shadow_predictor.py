@@ -84,6 +84,8 @@ def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Time
         idle_gate.wait()
         holds = suspension.holds
         for each in predictors:
+            each._predictor.put(inputs)
+        for each in predictors:
             each._predictor.send(inputs)
         ran = [each._predictor.receive(timeout=RUN_SECONDS) for each in predictors]
     except PaddlepoolError:

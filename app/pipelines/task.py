@@ -46,6 +46,9 @@ class Task:
     """Inputs for `paddlepool compare` and a measure of agreement."""
     agreement: Callable[[ServedModelInfo], Callable[[Tensors, Tensors], float]] | None = None
     """The measure alone, for the API process: agreement of two outputs, from 0 to 1."""
+    warm_ups: tuple[str, ...] = ()
+    """Functions ("module:name") that each codec process runs once, as `function({}, {}, ())`,
+    before a model of this task is served."""
     quality: Callable[[ServedModelInfo, Source], TaskQuality] | None = None
     """Measurement for `paddlepool models verify --quality`; raises ConfigError without data."""
 

@@ -20,8 +20,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from app.process.answers import Reply as Reply
 from app.process.environment import Limits as Limits  # whoever starts a child takes it from here
 from app.process.environment import child_environment
 from app.process.printed import pass_on
-from app.process.shared_arrays import SharedArrays
+from app.process.shared_arrays import Layout, SharedArrays
 from app.process.suspension import HELD_SECONDS
 from app.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
 
@@ -119,6 +120,42 @@ class ProcStatus:
 
 STOPPED_SECONDS = 0.5
 """A child in state T (stopped) for this long counts as dead: nothing in it will ever answer."""
+PRINTED = select.EPOLLIN | select.EPOLLONESHOT
+DYING_SECONDS = 0.1
+"""How long a process that has closed its socket may take to end by itself."""
+
+
+class _UnderWay(NamedTuple):
+    """A request that was sent: the memory it uses, when, with what, and the bytes of its arrays."""
+
+    slot: int
+    sent: float
+    meta: Mapping[str, Any]
+    nbytes: int
+
+
+@dataclass(slots=True)
+class _Wait:
+    """The oldest request's time: `timeout` in seconds, all else values of time.monotonic()."""
+
+    timeout: float
+    deadline: float
+    last: float
+    had: float  # processor seconds of the process when the wait began
+    looked: float
+    patient: bool
+    stopped_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A reply that has arrived; `views` lie in memory that the child can write. `nbytes` are those
+    of the reply and of its request, which both are given back to the system if they are large."""
+
+    meta: Mapping[str, Any]
+    views: Tensors
+    seconds: float
+    nbytes: int
 
 
 log = logging.getLogger(__name__)
@@ -172,7 +209,10 @@ class Child:
 
     def _start(self, opened: contextlib.ExitStack, limits: Limits) -> None:
         """Start the process; all that it takes is closed with `opened`, also where this fails."""
-        self._under_way: deque[tuple[int, float, Mapping[str, Any]]] = deque()
+        self._under_way: deque[_UnderWay] = deque()
+        self._wait = _Wait(0.0, 0.0, 0.0, 0.0, 0.0, patient=False)
+        self._put: tuple[int, Layout, int] = (0, [], 0)
+        self._printed: IO[bytes] | None = None
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened.enter_context(self._socket)
         with contextlib.ExitStack() as given:
@@ -198,12 +238,19 @@ class Child:
                 stderr=subprocess.PIPE,
                 env=child_environment(limits.environment),
             )
-        opened.callback(pass_on(self._process).join, 1.0)
+        opened.callback(self._end_printed)
         self._suspension = limits.suspension
+        opened.callback(self._process.wait)
         opened.callback(self.kill)
         self.pid = self._process.pid
         self._arrival = select.poll()
         self._arrival.register(self._socket, select.POLLIN)
+        self._events = opened.enter_context(select.epoll())
+        self._events.register(self._socket, select.EPOLLIN)
+        if self._process.stderr is not None:
+            self._printed = self._process.stderr
+            os.set_blocking(self._printed.fileno(), False)
+            self._events.register(self._printed, PRINTED)
         if limits.idle:
             # Before it has a second thread: threads inherit the policy. Where a sandbox forbids it,
             # its niceness alone must do.
@@ -224,6 +271,10 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.setpriority(os.PRIO_PROCESS, int(task.name), priority)
 
+    def fileno(self) -> int:
+        """Readable when hear() has something to do: a reply, the end, or printed text."""
+        return self._events.fileno()
+
     def call(
         self,
         meta: Mapping[str, Any],
@@ -231,24 +282,26 @@ class Child:
         *,
         descriptors: Sequence[int] = (),
         timeout: float,
-        patience: float = 0.0,
     ) -> Reply:
-        """Send one request and wait for its reply; see send() and receive()."""
-        self.send(meta, arrays, descriptors=descriptors)
-        return self.receive(timeout=timeout, patience=patience)
+        """Send one request and block until its reply; see send() and receive()."""
+        self.put(arrays or {})
+        self.send(meta, descriptors=descriptors)
+        return self.receive(timeout=timeout)
 
-    def send(
-        self,
-        meta: Mapping[str, Any],
-        arrays: Tensors | None = None,
-        *,
-        descriptors: Sequence[int] = (),
-    ) -> None:
-        """Send one request, without waiting for anything. Raises ChildDied: it then never began."""
-        if not self._under_way and self.arrives(0.0):
+    def put(self, arrays: Tensors) -> None:
+        """Copy the arrays of the next request into the memory shared with the process."""
+        slot = next(n for n in range(SLOTS) if all(n != each.slot for each in self._under_way))
+        size = sum(array.nbytes for array in arrays.values())
+        self._put = slot, self._slots[slot][0].write(arrays), size
+
+    def send(self, meta: Mapping[str, Any], *, descriptors: Sequence[int] = ()) -> None:
+        """Send the request whose arrays were put, without waiting for anything.
+
+        Raises ChildDied: it then never began.
+        """
+        if not self._under_way and self._arrives(0.0):
             raise self._died() if self._hung_up() else self._not_believed("it spoke unasked")
-        slot = next(n for n in range(SLOTS) if all(n != used for used, *_ in self._under_way))
-        layout = self._slots[slot][0].write(arrays or {})
+        slot, layout, size = self._put
         header = json.dumps({"meta": meta, "arrays": layout, "slot": slot}).encode()
         if len(header) > HEADER_BYTES:
             raise ValueError(
@@ -256,96 +309,142 @@ class Child:
             )
         try:
             if descriptors:
-                socket.send_fds(self._socket, [header], list(descriptors))
+                socket.send_fds(self._socket, [header], list(descriptors), socket.MSG_DONTWAIT)
             else:
-                self._socket.send(header)
+                self._socket.send(header, socket.MSG_DONTWAIT)
+        except BlockingIOError:  # it has answered earlier requests without taking them
+            raise self._not_believed("it reads nothing") from None
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
-        self._under_way.append((slot, time.monotonic(), meta))
+        self._under_way.append(_UnderWay(slot, time.monotonic(), meta, size))
 
-    def arrives(self, seconds: float) -> bool:
-        """Whether within so many seconds receive() has something to say: a reply, or the end."""
+    def _arrives(self, seconds: float) -> bool:
+        """Whether within so many seconds hear() has something to say: a reply, or the end."""
         return bool(self._arrival.poll(max(0.0, 1000 * seconds)))
 
-    def receive(self, *, timeout: float, patience: float = 0.0) -> Reply:
-        """The reply to the oldest request under way, waited for up to `timeout` seconds.
+    def receive(self, *, timeout: float) -> Reply:
+        """Block until the reply to the oldest request under way; see expect() and hear()."""
+        self.expect(timeout=timeout)
+        while True:
+            if self._events.poll(self.look()) and (heard := self.hear()) is not None:
+                return self.fetch(heard)
 
-        A process that wants to run and has had less processor time than that is given more, up to
+    def expect(self, *, timeout: float, patience: float = 0.0) -> None:
+        """Give the oldest request under way `timeout` seconds from now.
+
+        A process that wants to run and has had less processor time than that gets more, up to
         `patience` seconds: it is not slow, the machine is busy.
-
-        Raises ChildTimeout or ChildDied (the process is then gone for good, and what was sent
-        after that request never began), or what the handler raised (the process lives on).
         """
+        now = time.monotonic()
+        had = self._cpu_seconds() if patience else 0.0
+        self._wait = _Wait(timeout, now + timeout, now + timeout + patience, had, now, patience > 0)
+
+    def look(self) -> float:
+        """Check on a request under way, and return the seconds until the next check is due.
+
+        Raises ChildTimeout or ChildDied (STOPPED); the process is then gone for good.
+        """
+        wait, now = self._wait, time.monotonic()
+        if self._suspension is not None and self._suspension.held:
+            self._suspension.run_briefly(self._process)
+            now = time.monotonic()
+            wait.deadline += now - wait.looked
+            wait.stopped_since = None
+        elif now >= wait.deadline and self._arrives(0.0):
+            return 0.001  # just in time, and this thread was late
+        elif now >= wait.deadline:
+            lacking = wait.timeout - (self._cpu_seconds() - wait.had) if wait.patient else 0.0
+            starved = lacking > 0.0 and self._status.state() in "RD"
+            if not starved or now >= wait.last:
+                self.kill()
+                raise ChildTimeout(starved=starved)
+            wait.deadline = min(now + lacking, wait.last)
+        elif self._status.state() != "T":
+            wait.stopped_since = None
+        elif wait.stopped_since is None:
+            wait.stopped_since = now
+        elif now - wait.stopped_since >= STOPPED_SECONDS:
+            self.kill()
+            raise ChildDied(Restart.STOPPED, -signal.SIGKILL)
+        wait.looked = now
+        self._listen()
+        most = STOPPED_SECONDS / 2 if self._suspension is None else HELD_SECONDS
+        return max(0.001, min(most, wait.deadline - now))
+
+    def hear(self) -> Heard | None:
+        """The oldest reply, checked, whose arrays still lie in shared memory; None before it comes.
+
+        Raises ChildDied (the process is then gone for good, and requests behind that one never
+        began), or what the handler raised (the process lives on).
+        """
+        if any(source != self._socket.fileno() for source, _ in self._events.poll(0)):
+            self._pass_on()
         try:
-            received = self._receive(timeout, patience)
-        except (BrokenPipeError, ConnectionResetError, EOFError):
+            received = self._socket.recv(HEADER_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
-        slot, sent, asked = self._under_way.popleft()
-        requests, replies = self._slots[slot]
+        if not received and self._hung_up():
+            raise self._died()
+        if not self._under_way:
+            raise self._not_believed("it spoke unasked")
+        slot, sent, asked, size = self._under_way[0]
         try:
             answer = read_answer(received, opening=not self._open)
-            views = {} if isinstance(answer, Exception) else replies.read(answer.layout)
-            if self._check is not None and not isinstance(answer, Exception):
-                self._check(asked, answer.meta, views)
+            if isinstance(answer, Exception):
+                self._under_way.popleft()
+            else:
+                views = self._slots[slot][1].read(answer.layout)
+                if self._check is not None:
+                    self._check(asked, answer.meta, views)
+                seconds = min(answer.seconds, time.monotonic() - sent)
+                nbytes = size + sum(view.nbytes for view in views.values())
+                return Heard(answer.meta, views, seconds, nbytes)
         except ValueError as fault:
             raise self._not_believed(str(fault)) from None
-        if isinstance(answer, Exception):
-            try:
-                raise answer
-            finally:
-                del answer  # this frame is in its traceback: each would keep the other
-        owned: dict[str, Array] = {name: np.array(view) for name, view in views.items()}
-        replies.trim()
-        requests.trim()
-        return Reply(answer.meta, owned, min(answer.seconds, time.monotonic() - sent))
+        try:
+            raise answer
+        finally:
+            del answer  # this frame is in its traceback: each would keep the other
 
-    def _receive(self, timeout: float, patience: float) -> bytes:
-        deadline = time.monotonic() + timeout
-        last = deadline + patience
-        had = self._cpu_seconds() if patience else 0.0
-        stopped_since: float | None = None
-        look = STOPPED_SECONDS / 2 if self._suspension is None else HELD_SECONDS
-        while True:
-            now = time.monotonic()
-            self._socket.settimeout(max(0.001, min(look, deadline - now)))
-            try:
-                received = self._socket.recv(HEADER_BYTES)
-            except TimeoutError:
-                if self._suspension is not None and self._suspension.held:
-                    self._suspension.run_briefly(self._process)
-                    deadline += time.monotonic() - now
-                    stopped_since = None
-                    continue
-                now = time.monotonic()
-                if now >= deadline:
-                    lacking = timeout - (self._cpu_seconds() - had) if patience else 0.0
-                    starved = lacking > 0.0 and self._status.state() in "RD"
-                    if starved and now < last:
-                        deadline = min(now + lacking, last)
-                        continue
-                    self.kill()
-                    raise ChildTimeout(starved=starved) from None
-                if self._status.state() != "T":
-                    stopped_since = None
-                elif stopped_since is None:
-                    stopped_since = now
-                elif now - stopped_since >= STOPPED_SECONDS:
-                    self.kill()
-                    raise ChildDied(Restart.STOPPED, self._process.returncode) from None
-                continue
-            if not received and self._hung_up():
-                raise EOFError
-            return received
+    def fetch(self, heard: Heard) -> Reply:
+        """The reply, with arrays copied out of shared memory; its place is free for a request."""
+        owned: dict[str, Array] = {name: np.array(view) for name, view in heard.views.items()}
+        slot = self._under_way.popleft().slot
+        for block in self._slots[slot]:
+            block.trim()
+        return Reply(heard.meta, owned, heard.seconds)
+
+    def _pass_on(self) -> None:
+        """Copy a block of what was printed; the next one after another look() or failure().
+
+        So a process that prints without end costs this one next to nothing.
+        """
+        if self._printed is not None and not pass_on(self._printed):
+            self._events.unregister(self._printed)
+            self._printed = None
+
+    def _listen(self) -> None:
+        if self._printed is not None:
+            self._events.modify(self._printed, PRINTED)
+
+    def _end_printed(self) -> None:
+        """Copy its last words."""
+        if self._printed is not None:
+            pass_on(self._printed)
+        if self._process.stderr is not None:
+            self._process.stderr.close()
 
     def _cpu_seconds(self) -> float:
         return self._status.cpu_seconds()
 
     def _died(self) -> ChildDied:
         try:
-            code = self._process.wait(timeout=1.0)
+            code = self._process.wait(timeout=DYING_SECONDS)
         except subprocess.TimeoutExpired:  # it lives, and has closed its socket
             self.kill()
-            return ChildDied(Restart.CORRUPT, self._process.returncode)
+            return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
         return ChildDied(ended(code), code)
 
     def _hung_up(self) -> bool:
@@ -353,19 +452,20 @@ class Child:
         return any(events & select.POLLHUP for _, events in self._arrival.poll(0))
 
     def _not_believed(self, fault: str) -> ChildDied:
-        """A child that answers what it never could is not ours any more, whatever it is."""
+        """Treat the process as compromised: kill it."""
         log.error("child process %d is ended: its answer is not one: %s", self.pid, fault)
         self.kill()
-        return ChildDied(Restart.CORRUPT, self._process.returncode)
+        return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
 
     def failure(self) -> Restart | None:
         """Why an idle child can answer no further call (CRASHED, KILLED, STOPPED), or None.
 
-        Costs two system calls. Not for use during a call: that one notices by itself.
+        Costs two system calls. Not for use during a call: look() and hear() notice.
         """
         code = self._process.poll()
         if code is not None:
             return ended(code)
+        self._listen()
         stopped = self._suspension is None and self._status.state() == "T"
         return Restart.STOPPED if stopped else None
 
@@ -380,11 +480,11 @@ class Child:
             self._suspension = None
 
     def kill(self) -> None:
+        """End the process, without waiting for its end."""
         if self._suspension is not None:
             self._suspension.discard(self._process)
         self._process.kill()
-        self._process.wait()
 
     def close(self) -> None:
-        """End the process and free its memory. Safe to call twice."""
+        """End the process, wait for its end and free its memory. Safe to call twice."""
         self._opened.close()

@@ -85,7 +85,7 @@ class SharedArrays:
         return views
 
     def trim(self) -> None:
-        """Give an unusually large block back to the system. Call only while holding the turn."""
+        """Return an unusually large block to the system; the other side must not be using it."""
         status = os.fstat(self.descriptor)
         if status.st_blocks * 512 > KEEP_BYTES:
             with mmap.mmap(self.descriptor, min(status.st_size, MAX_BYTES)) as whole:

@@ -28,6 +28,7 @@ from app.repository.config import InstanceGroup, ModelConfig
 from app.repository.manifest import FileEntry, Manifest
 from app.settings import Settings
 from app.workers import Workers
+from tests.engine.driving import Driven, Loop, inner
 
 CONFIG = ModelConfig(
     pipeline="echo",
@@ -124,13 +125,15 @@ class FakeRegistry:
         del name
         return not self.failed and all(model.ready() for model in self.models)
 
+    def find(self, name: str, version: int | None) -> FakeModel | None:
+        fitting = (m for m in self.models if m.name == name and version in (None, m.version))
+        return next(fitting, None)
+
     @contextlib.contextmanager
     def lease(self, name: str, version: int | None = None) -> Iterator[FakeModel]:
-        for model in self.models:
-            if model.name == name and version in (None, model.version):
-                yield model
-                return
-        raise ModelNotFound("no model of this name and version is served")
+        if (model := self.find(name, version)) is None:
+            raise ModelNotFound("no model of this name and version is served")
+        yield model
 
     def budget(self) -> ThreadBudget:
         return ThreadBudget(threads=2, cores=4.0)
@@ -180,12 +183,12 @@ def echo_router() -> APIRouter:
 
 def make_services(
     settings: Settings | None = None,
-    registry: FakeRegistry | None = None,
+    registry: FakeRegistry | Driven | None = None,
     operations: Executor | None = None,
 ) -> Services:
     metrics = Metrics(build={"version": "0"})
     metrics.expect_model("m1", ["one"])
-    real = cast(ModelRegistry, registry or FakeRegistry())
+    real = cast(ModelRegistry, inner(registry) or FakeRegistry())
     return Services(
         settings=settings or Settings(),
         registry=real,
@@ -212,7 +215,7 @@ async def no_lifespan(app: FastAPI) -> AsyncIterator[None]:
 def make_app(
     *routers: APIRouter,
     settings: Settings | None = None,
-    registry: FakeRegistry | None = None,
+    registry: FakeRegistry | Driven | None = None,
     services: Services | None = None,
 ) -> FastAPI:
     services = services or make_services(settings, registry)
@@ -225,11 +228,12 @@ def make_app(
 
 
 class Client:
-    """Sends requests to an application in this process."""
+    """Sends requests to an application in this process, on the loop of its registry if any."""
 
-    def __init__(self, app: FastAPI, *, peer: str = "127.0.0.1") -> None:
+    def __init__(self, app: FastAPI, *, peer: str = "127.0.0.1", loop: Loop | None = None) -> None:
         self.app = app
         self._peer = peer
+        self._loop = loop
 
     def send(self, method: str, path: str, **options: Any) -> httpx.Response:
         return self.send_all([(method, path, options)])[0]
@@ -252,7 +256,9 @@ class Client:
             ) as client:
                 return [await client.request(m, path, **options) for m, path, options in requests]
 
-        return asyncio.run(run())
+        if self._loop is None:
+            return asyncio.run(run())
+        return cast(list[httpx.Response], self._loop(run))
 
 
 def assert_problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:

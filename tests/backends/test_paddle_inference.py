@@ -21,9 +21,9 @@ from app.contracts.errors import (
 )
 from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors, TensorSpec
-from app.engine.registry.registry import ModelRegistry
 from app.repository.layout import ModelFiles, ModelRepository
-from tests.engine.fakes import PATIENCE, RecordingObserver
+from tests.engine.driving import Driven, Loop
+from tests.engine.fakes import PATIENCE, RecordingObserver, open_registry
 from tests.model_files import write_manifest
 from tests.tiny_specs import SPECS
 
@@ -182,20 +182,17 @@ def observer() -> RecordingObserver:
 
 @pytest.fixture
 def registry(
-    repository: Path, observer: RecordingObserver, predictors: Callable[[], set[int]]
-) -> Iterator[ModelRegistry]:
-    registry = ModelRegistry(
-        ModelRepository(repository),
-        open_predictor=ProcessBackend(),
-        build_pipeline=lambda info: None,
-        observer=observer,
-        drain_timeout=PATIENCE,
-    )
+    loop: Loop,
+    repository: Path,
+    observer: RecordingObserver,
+    predictors: Callable[[], set[int]],
+) -> Iterator[Driven]:
+    registry = open_registry(loop, repository, ProcessBackend(), observer=observer)
     yield registry
     registry.close()
 
 
-def ask(registry: ModelRegistry, group: str | None = None) -> np.ndarray[Any, Any]:
+def ask(registry: Driven, group: str | None = None) -> np.ndarray[Any, Any]:
     with registry.lease("tiny") as model:
         future = model.submit(image(1), deadline=time.monotonic() + PATIENCE, group=group)
         scores = future.result(timeout=PATIENCE).outputs["scores"]
@@ -239,7 +236,7 @@ def _cut(share: float) -> Any:
     ],
 )
 def test_damage_with_the_right_hashes_is_caught_by_loading_or_the_self_test(
-    registry: ModelRegistry, repository: Path, damage: Any
+    registry: Driven, repository: Path, damage: Any
 ) -> None:
     """Paddle itself loads some of these and answers with garbage; version 1 serves on."""
     registry.load("tiny")

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import threading
 import time
@@ -24,12 +25,19 @@ from app.contracts.errors import (
     WorkerCrashed,
 )
 from app.contracts.ports import Predictor, PredictorSpec
-from app.contracts.tensors import TensorSpec
-from app.engine.registry.registry import ModelRegistry
+from app.contracts.tensors import Tensors, TensorSpec
 from app.process.suspension import Suspension
-from app.repository.layout import ModelRepository
 from tests.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
-from tests.engine.fakes import PATIENCE, RecordingObserver, Sleeper, row, wait_until, write_double
+from tests.engine.driving import Driven, Loop
+from tests.engine.fakes import (
+    PATIENCE,
+    RecordingObserver,
+    Sleeper,
+    open_registry,
+    row,
+    wait_until,
+    write_double,
+)
 from tests.model_files import PAIRS, write_manifest
 from tests.process import hostile
 
@@ -65,6 +73,16 @@ def predictor() -> Iterator[ProcessPredictor]:
     predictor.close()
 
 
+def send(predictor: ProcessPredictor, inputs: Tensors) -> None:
+    predictor.put(inputs)
+    predictor.send(inputs)
+
+
+def readable(predictor: ProcessPredictor, seconds: float) -> bool:
+    """Whether the event loop would be told."""
+    return bool(select.select([predictor], [], [], seconds)[0])
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (3, 0), (1, 1 << 21), (7, 5)], ids=str)
 def test_arrays_of_every_size_cross(predictor: ProcessPredictor, shape: tuple[int, int]) -> None:
     """Nothing, a few bytes and 8 MiB arrive unchanged."""
@@ -74,30 +92,29 @@ def test_arrays_of_every_size_cross(predictor: ProcessPredictor, shape: tuple[in
 
 def test_two_batches_may_be_under_way(predictor: ProcessPredictor) -> None:
     batches = [np.full((1, 1 << 16), value, np.float32) for value in range(5)]
-    predictor.send({"x": batches[0]})
+    send(predictor, {"x": batches[0]})
     for batch, following in pairwise(batches):
-        predictor.send({"x": following})
-        assert predictor.arrives(PATIENCE)
+        send(predictor, {"x": following})
         assert np.array_equal(predictor.receive(timeout=PATIENCE).outputs["y"], 2 * batch)
     assert np.array_equal(predictor.receive(timeout=PATIENCE).outputs["y"], 2 * batches[-1])
-    assert not predictor.arrives(0.01)
+    assert not readable(predictor, 0.01)
 
 
 def test_a_refused_batch_leaves_the_one_behind_it(predictor: ProcessPredictor) -> None:
-    predictor.send(row(REFUSE))
-    predictor.send(row(4))
+    send(predictor, row(REFUSE))
+    send(predictor, row(4))
     with pytest.raises(RunRefused):
         predictor.receive(timeout=PATIENCE)
     assert predictor.receive(timeout=PATIENCE).outputs["y"] == 8
 
 
 def test_a_dead_process_is_noticed_when_a_batch_is_sent(predictor: ProcessPredictor) -> None:
-    """And an arrival is announced, so that nobody waits for the usual time of a run."""
-    predictor.send(row(CRASH))
-    assert predictor.arrives(PATIENCE)
+    """And the event loop is told of its end."""
+    send(predictor, row(CRASH))
+    assert readable(predictor, PATIENCE)
     os.waitid(os.P_PID, predictor.pid, os.WEXITED | os.WNOWAIT)
     with pytest.raises(WorkerCrashed, match="crashed"):
-        predictor.send(row(1))
+        send(predictor, row(1))
     with pytest.raises(WorkerCrashed, match="crashed"):
         predictor.receive(timeout=PATIENCE)
 
@@ -119,7 +136,7 @@ def test_the_end_of_a_run_is_named(
         predictor.run(row(value), timeout=timeout)
     assert time.monotonic() - began < PATIENCE / 4
     assert predictor.failure() == reason
-    assert predictor.resident_bytes() == 0
+    wait_until(lambda: predictor.resident_bytes() == 0)
 
 
 def test_a_refusal_leaves_the_process_alive(capfd: pytest.CaptureFixture[str]) -> None:
@@ -207,25 +224,20 @@ def observer() -> RecordingObserver:
 
 @contextlib.contextmanager
 def serving_double(
+    loop: Loop,
     root: Path,
     observer: RecordingObserver,
     targets: Mapping[str, str],
     *,
     count: int,
     width: int = -1,
-) -> Iterator[ModelRegistry]:
+) -> Iterator[Driven]:
     """Model `double` on so many real processes, batches of one; x and y have so many columns."""
     directory = write_double(root, count=count, batch=1)
     if width != -1:
         specs = [(TensorSpec(name, "float32", (-1, width)),) for name in "xy"]
         write_manifest(directory / "1", specs=(specs[0], specs[1]))
-    registry = ModelRegistry(
-        ModelRepository(root),
-        open_predictor=ProcessBackend(targets),
-        build_pipeline=lambda info: None,
-        observer=observer,
-        drain_timeout=PATIENCE,
-    )
+    registry = open_registry(loop, root, ProcessBackend(targets), observer=observer)
     try:
         registry.load_all()
         yield registry
@@ -235,9 +247,9 @@ def serving_double(
 
 @pytest.fixture
 def registry(
-    tmp_path: Path, observer: RecordingObserver, predictors: Callable[[], set[int]]
-) -> Iterator[ModelRegistry]:
-    with serving_double(tmp_path, observer, BACKENDS, count=2) as registry:
+    loop: Loop, tmp_path: Path, observer: RecordingObserver, predictors: Callable[[], set[int]]
+) -> Iterator[Driven]:
+    with serving_double(loop, tmp_path, observer, BACKENDS, count=2) as registry:
         yield registry
 
 
@@ -250,11 +262,11 @@ GUILTY = {
 
 @pytest.mark.parametrize("wrong", GUILTY)
 def test_a_predictor_that_turns_hostile_costs_its_request(
-    tmp_path: Path, observer: RecordingObserver, wrong: str
+    loop: Loop, tmp_path: Path, observer: RecordingObserver, wrong: str
 ) -> None:
     """The request gets an error of the server's, and the process is replaced."""
     with (
-        serving_double(tmp_path, observer, HOSTILE, count=1, width=3) as registry,
+        serving_double(loop, tmp_path, observer, HOSTILE, count=1, width=3) as registry,
         registry.lease("double") as model,
     ):
         future = model.submit(row(GUILTY[wrong], 0, 0), deadline=time.monotonic() + PATIENCE)
@@ -267,7 +279,7 @@ def test_a_predictor_that_turns_hostile_costs_its_request(
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP], ids=str)
 def test_a_signal_under_load_costs_one_request(
-    registry: ModelRegistry,
+    registry: Driven,
     observer: RecordingObserver,
     predictors: Callable[[], set[int]],
     sent: signal.Signals,
@@ -313,7 +325,7 @@ def test_a_signal_under_load_costs_one_request(
     ("sent", "reason"), [(signal.SIGKILL, "killed"), (signal.SIGSTOP, "stopped")], ids=str
 )
 def test_an_idle_predictor_is_replaced_before_anyone_asks(
-    registry: ModelRegistry,
+    registry: Driven,
     observer: RecordingObserver,
     predictors: Callable[[], set[int]],
     sent: signal.Signals,
@@ -329,7 +341,7 @@ def test_an_idle_predictor_is_replaced_before_anyone_asks(
 
 
 def test_a_hanging_request_is_answered_at_its_deadline(
-    registry: ModelRegistry, observer: RecordingObserver
+    registry: Driven, observer: RecordingObserver
 ) -> None:
     """504 at the deadline, not later; the worker is killed 2 s after it and comes back."""
     deadline = time.monotonic() + 0.5

@@ -18,6 +18,7 @@ from app.contracts.errors import InvalidParameter
 from app.contracts.tensors import Tensors
 
 Result = tuple[Mapping[str, Any], Tensors]
+warm_ups: list[int] = []
 
 
 def echo(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
@@ -70,6 +71,16 @@ def explode(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 
 def refuse(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     raise InvalidParameter("refused on purpose", limit=3, received=4)
+
+
+def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    warm_ups.append(1)
+    return {}, {}
+
+
+def warmed(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """How often this process ran warm_up()."""
+    return {"times": len(warm_ups)}, {}
 
 
 def limits(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -37,6 +39,7 @@ from app.contracts.reasons import Restart
 from app.process.child import Child, Reply
 from tests.codecs.heic_samples import PLAIN
 from tests.codecs.pictures import chunk, encoded, padded_png, photo
+from tests.engine.driving import Loop
 from tests.engine.fakes import Sleeper, wait_until
 
 pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
@@ -59,11 +62,20 @@ class Pool:
     def __init__(self, **options: object) -> None:
         self.reasons: list[str] = []
         settings = {"count": 1, "wall_seconds": 3.0, "on_restart": self.reasons.append} | options
-        self.pool = CodecPool(**settings)  # type: ignore[arg-type]
+        self.loop = Loop()
+        self.pool = self.loop(CodecPool, **settings)
+        self.pool.start()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.close()
+        self.loop.close()
 
     def call(self, function: str, meta: object = None, **options: object) -> Future[Reply]:
         settings = {"deadline": time.monotonic() + 60, "blame": ImageUnreadable} | options
-        return self.pool.submit(f"{FAULTS}:{function}", meta or {}, **settings)  # type: ignore
+        return self.pool.submit(f"{FAULTS}:{function}", meta or {}, **settings)  # type: ignore[no-any-return]
 
     def echo(self) -> Reply:
         return self.call("echo").result(timeout=60)
@@ -71,9 +83,8 @@ class Pool:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Pool]:
-    pool = Pool()
-    yield pool
-    pool.pool.close()
+    with Pool() as pool:
+        yield pool
 
 
 @pytest.fixture
@@ -153,21 +164,25 @@ class Openings:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, at_once: int) -> None:
         self._places = threading.Semaphore(at_once)
-        self.attempts = 0
         monkeypatch.setattr("app.codecs.pool.Child", self)
 
     def __call__(self, *arguments: Any, **options: Any) -> Child:
-        self.attempts += 1
         assert self._places.acquire(timeout=60)
         return Child(*arguments, **options)
 
     def let(self) -> None:
         self._places.release(100)
 
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self.let()
+
 
 def end_idle(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    with contextlib.suppress(ChildProcessError):  # the pool was there first
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 def open_descriptors() -> int:
@@ -215,14 +230,11 @@ def test_a_busy_machine_is_not_the_pictures_fault(monkeypatch: pytest.MonkeyPatc
     """A process that the others leave no processor has its time when it gets one, up to the
     deadline of its request."""
     monkeypatch.setattr(Child, "_cpu_seconds", lambda child: 0.0)
-    pool = Pool(wall_seconds=0.3)
-    try:
+    with Pool(wall_seconds=0.3) as pool:
         pool.call("spin", {"seconds": 1.0}).result(timeout=60)
         late = pool.call("spin", {"seconds": 60.0}, deadline=time.monotonic() + 0.5)
         with pytest.raises(DeadlineExceeded):
             late.result(timeout=60)
-    finally:
-        pool.pool.close()
 
 
 @pytest.mark.parametrize("function", ["echo", "refuse"])
@@ -252,8 +264,7 @@ def test_a_crash_of_our_own_work_is_a_server_error(one: Pool) -> None:
 def test_a_process_that_dies_while_idle_costs_nobody(one: Pool) -> None:
     """SIGKILL between two calls: the next one is answered by a new process."""
     pid = one.echo().meta["pid"]
-    os.kill(pid, signal.SIGKILL)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    end_idle(pid)
     assert one.echo().meta["pid"] != pid
     assert one.reasons == ["killed"]
 
@@ -264,31 +275,26 @@ def test_a_process_killed_over_a_picture_costs_it_nothing(
 ) -> None:
     """The system takes one when memory runs out: the call is run again, from its beginning."""
     before = open_descriptors()
-    pool, gate = Pool(wall_seconds=60.0), Gate(tmp_path)
-    try:
+    gate = Gate(tmp_path)
+    with Pool(wall_seconds=60.0) as pool:
         held = gate.hold(pool)
         [pid] = pool.pool.pids()
         os.kill(pid, sent)
         gate.open()
         assert held.result(timeout=60).meta["pid"] != pid
         assert pool.reasons == ["killed"]
-    finally:
-        pool.pool.close()
     assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("sent", FROM_OUTSIDE, ids=str)
 def test_a_picture_whose_processes_are_killed_twice_is_not_to_blame(sent: signal.Signals) -> None:
     """Nor is it tried for ever: 503, with a time to come back."""
-    pool = Pool(wall_seconds=60.0)
-    try:
+    with Pool(wall_seconds=60.0) as pool:
         with pytest.raises(Overloaded, match="ended two processes") as caught:
             pool.call("end", {"signal": sent}).result(timeout=60)
         assert caught.value.retry_after > 0
         pool.echo()
         assert pool.reasons == ["killed", "killed"]
-    finally:
-        pool.pool.close()
 
 
 HOSTILE = "tests.process.hostile:attack"
@@ -337,25 +343,20 @@ def test_a_process_that_keeps_pictures_is_ended(one: Pool, refuse: bool) -> None
 def test_a_call_does_not_wait_for_a_dead_process_beside_an_idle_one(
     monkeypatch: pytest.MonkeyPatch, dead: int
 ) -> None:
-    """Of two idle processes one has died, and takes a moment to be found dead: the other answers,
-    long before that one is replaced."""
+    """Of two idle processes one has died, which the event loop could not yet see: the other
+    answers, long before that one is replaced."""
     openings = Openings(monkeypatch, at_once=2)
-    failure = Child.failure
+    with Pool(count=2) as pool, openings:
+        pool.pool.opened()
 
-    def slow_failure(child: Child) -> Restart | None:
-        reason = failure(child)
-        time.sleep(0.05 if reason else 0.0)
-        return reason
+        def end_and_call(pid: int) -> asyncio.Future[Reply]:
+            end_idle(pid)
+            future: asyncio.Future[Reply] = pool.pool.it.submit(
+                f"{FAULTS}:echo", {}, deadline=time.monotonic() + 60
+            )
+            return future
 
-    monkeypatch.setattr(Child, "failure", slow_failure)
-    pool = Pool(count=2)
-    try:
-        pool.pool.warm_up(f"{FAULTS}:echo")
-        end_idle(sorted(pool.pool.pids())[dead])
-        pool.call("echo").result(timeout=5)
-    finally:
-        openings.let()
-        pool.pool.close()
+        pool.loop(end_and_call, sorted(pool.pool.pids())[dead]).result(timeout=5)
 
 
 def test_a_process_that_died_while_idle_is_soon_not_counted(
@@ -363,9 +364,8 @@ def test_a_process_that_died_while_idle_is_soon_not_counted(
 ) -> None:
     """Nobody need call: within a second it is missing from the live ones and replaced."""
     openings = Openings(monkeypatch, at_once=2)
-    pool = Pool(count=2)
-    try:
-        pool.pool.warm_up(f"{FAULTS}:echo")
+    with Pool(count=2) as pool, openings:
+        pool.pool.opened()
         end_idle(dead := min(pool.pool.pids()))
         sleeper = Sleeper(began := time.monotonic())
         wait_until(lambda: pool.pool.live == 1, patience=5.0)
@@ -374,9 +374,6 @@ def test_a_process_that_died_while_idle_is_soon_not_counted(
         assert not Path(f"/proc/{dead}").exists(), "a zombie"
         openings.let()
         wait_until(lambda: pool.pool.live == 2)
-    finally:
-        openings.let()
-        pool.pool.close()
 
 
 def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,12 +387,9 @@ def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Mon
         return Child(*arguments, **options)
 
     monkeypatch.setattr("app.codecs.pool.Child", start)
-    pool = Pool()
-    try:
+    with Pool() as pool:
         pool.echo()
         assert (len(attempts), pool.reasons) == (2, [])
-    finally:
-        pool.pool.close()
 
 
 def test_processes_that_die_at_their_start_are_tried_ever_less(
@@ -408,7 +402,7 @@ def test_processes_that_die_at_their_start_are_tried_ever_less(
         given.append(options)
 
     monkeypatch.setattr("app.codecs.pool.Instance", instance)
-    CodecPool(count=1, clock=lambda: 0.0)
+    CodecPool(count=1, clock=lambda: 0.0).start()
     [lost] = [each["lost"] for each in given]
     delays = [lost(Restart.FAILED) for _ in range(9)]
     assert delays == sorted(delays)
@@ -421,9 +415,8 @@ import resource
 resource.setrlimit(resource.RLIMIT_AS, (1400 << 20, 1400 << 20))
 resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 20, 100 << 20))
 from tests.codecs.test_pool import Pool
-pool = Pool()
-print(pool.echo().meta)
-pool.pool.close()
+with Pool() as pool:
+    print(pool.echo().meta)
 """
 
 
@@ -437,16 +430,14 @@ def test_a_lower_limit_of_the_system_is_kept() -> None:
 def test_a_process_stopped_under_a_call_costs_it_nothing(tmp_path: Path) -> None:
     """SIGSTOP is noticed after about a second, long before the wall limit; no picture sends it, so
     the call is run again."""
-    pool, gate = Pool(wall_seconds=30.0), Gate(tmp_path)
-    try:
+    gate = Gate(tmp_path)
+    with Pool(wall_seconds=30.0) as pool:
         held = gate.hold(pool)
         [pid] = pool.pool.pids()
         os.kill(pid, signal.SIGSTOP)
         gate.open()
         assert held.result(timeout=20).meta["pid"] != pid
         assert pool.reasons == ["stopped"]
-    finally:
-        pool.pool.close()
 
 
 def test_what_a_function_refuses_comes_back_as_it_was_raised(one: Pool) -> None:
@@ -465,21 +456,18 @@ def test_an_unknown_function_is_an_installation_error(one: Pool) -> None:
 
 def test_a_neighbour_is_served_while_a_picture_hangs(tmp_path: Path) -> None:
     """With two processes, one hanging call does not delay the others."""
-    pool = Pool(count=2, wall_seconds=60.0)
-    try:
+    with Pool(count=2, wall_seconds=60.0) as pool:
         hanging = pool.call("hang")
         for _ in range(20):
             pool.echo()
         assert not hanging.done()
-    finally:
-        pool.pool.close()
     assert isinstance(hanging.exception(timeout=60), Overloaded)
 
 
 def test_a_full_queue_refuses_and_urgent_work_passes(tmp_path: Path) -> None:
     """The n-th waiting call is taken, the next refused at once with a time to come back."""
-    pool, gate = Pool(queue_size=2, wall_seconds=60.0), Gate(tmp_path)
-    try:
+    gate = Gate(tmp_path)
+    with Pool(queue_size=2, wall_seconds=60.0) as pool:
         pool.echo()
         gate.hold(pool)
         waiting = [pool.call("echo") for _ in range(2)]
@@ -497,59 +485,59 @@ def test_a_full_queue_refuses_and_urgent_work_passes(tmp_path: Path) -> None:
         for future in (*waiting, urgent):
             future.result(timeout=60)
         assert order == ["urgent", "ordinary"]
-    finally:
-        gate.open()
-        pool.pool.close()
 
 
 def test_cancelling_frees_the_place_in_the_queue_and_its_descriptors(tmp_path: Path) -> None:
     """A client who left takes no place, and nothing of his stays open."""
-    pool, gate = Pool(queue_size=1, wall_seconds=60.0), Gate(tmp_path)
-    try:
+    gate = Gate(tmp_path)
+    with Pool(queue_size=1, wall_seconds=60.0) as pool:
         held = gate.hold(pool)
         before = open_descriptors()
         abandoned = pool.call("echo", descriptors=(0, 1, 2))
         assert open_descriptors() == before + 3
         assert abandoned.cancel()
-        assert open_descriptors() == before
+        wait_until(lambda: open_descriptors() == before)
         successor = pool.call("echo")
-        assert not held.cancel()  # it is running
         gate.open()
         held.result(timeout=60)
         successor.result(timeout=60)
-    finally:
+
+
+def test_who_leaves_a_running_call_costs_nobody_a_process(tmp_path: Path) -> None:
+    """It runs to its end, and its result is dropped; descriptors are closed at once."""
+    gate = Gate(tmp_path)
+    with Pool(wall_seconds=60.0) as pool:
+        pid = pool.echo().meta["pid"]
+        before = open_descriptors()
+        assert gate.hold(pool).cancel()
+        wait_until(lambda: open_descriptors() == before)
+        waiting = pool.call("echo")
         gate.open()
-        pool.pool.close()
+        assert waiting.result(timeout=60).meta["pid"] == pid
 
 
 def test_a_call_past_its_deadline_never_starts(tmp_path: Path) -> None:
     """Queued work that nobody waits for any more is not done."""
-    pool, gate = Pool(wall_seconds=60.0), Gate(tmp_path)
-    try:
+    gate = Gate(tmp_path)
+    with Pool(wall_seconds=60.0) as pool:
         gate.hold(pool)
         late = pool.call("echo", deadline=time.monotonic() + 0.01)
         threading.Timer(0.05, gate.open).start()
         with pytest.raises(DeadlineExceeded):
             late.result(timeout=60)
         assert not pool.reasons
-    finally:
-        gate.open()
-        pool.pool.close()
 
 
 def test_a_short_deadline_kills_no_process_until_two_seconds_later(one: Pool) -> None:
     """A client's short deadline must not be a way to make the server start processes."""
     one.echo()
-    pool = Pool(wall_seconds=30.0)
-    try:
+    with Pool(wall_seconds=30.0) as pool:
         pool.echo()
         started = time.monotonic()
         with pytest.raises(DeadlineExceeded):
             pool.call("hang", deadline=started + 0.5).result(timeout=60)
         wait_until(lambda: pool.reasons == ["timeout"])
         assert 2.4 < time.monotonic() - started < 15.0
-    finally:
-        pool.pool.close()
 
 
 def test_a_process_has_its_limits(one: Pool) -> None:
@@ -561,23 +549,24 @@ def test_a_process_has_its_limits(one: Pool) -> None:
 def test_closing_fails_what_waits_and_leaves_nothing_open(tmp_path: Path) -> None:
     """After close: waiting calls failed, processes gone, no descriptor left."""
     before = open_descriptors()
-    pool, gate = Pool(wall_seconds=60.0), Gate(tmp_path)
-    running = gate.hold(pool)
-    waiting = pool.call("echo", descriptors=(0,))
-    [pid] = pool.pool.pids()
-    pool.pool.close()
-    assert isinstance(waiting.exception(timeout=10), Overloaded)
-    assert isinstance(running.exception(timeout=10), Overloaded)
-    assert not Path(f"/proc/{pid}").exists()
+    gate = Gate(tmp_path)
+    with Pool(wall_seconds=60.0) as pool:
+        running = gate.hold(pool)
+        waiting = pool.call("echo", descriptors=(0,))
+        [pid] = pool.pool.pids()
+        pool.pool.close()
+        assert isinstance(waiting.exception(timeout=10), Overloaded)
+        assert isinstance(running.exception(timeout=10), Overloaded)
+        assert not Path(f"/proc/{pid}").exists()
+        with pytest.raises(Overloaded):
+            pool.call("echo")
     assert open_descriptors() == before
-    with pytest.raises(Overloaded):
-        pool.call("echo")
 
 
-def test_a_warm_up_runs_in_every_process_and_in_each_replacement(one: Pool) -> None:
-    """warm_up returns once all have run it; a replaced process runs it before its first call."""
-    one.pool.warm_up("app.pipelines.segment.stages:warm_up")
-    with pytest.raises(ImageUnreadable):
-        one.call("crash").result(timeout=60)
-    one.pool.warm_up("app.pipelines.segment.stages:warm_up")
-    wait_until(lambda: one.pool.live == 1)
+def test_a_warm_up_runs_in_each_process_before_its_first_call() -> None:
+    """Also in a replacement. One that fails is not the end of the process."""
+    with Pool(warm_ups=[f"{FAULTS}:refuse", f"{FAULTS}:warm_up"]) as pool:
+        for _ in range(2):
+            assert pool.call("warmed").result(timeout=60).meta == {"times": 1}
+            with pytest.raises(ImageUnreadable):
+                pool.call("crash").result(timeout=60)

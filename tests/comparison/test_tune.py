@@ -1,11 +1,12 @@
 """`paddlepool tune`: what is tried, what is chosen and why, what is written."""
 
+import asyncio
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from app.comparison.load import ROUTE, open_candidate, request_buckets
+from app.comparison.load import ROUTE, CandidateUnderLoad, open_candidate, request_buckets
 from app.comparison.search import Search
 from app.comparison.tuning import (
     Candidate,
@@ -99,12 +100,17 @@ def test_load_goes_through_the_engine_and_its_metrics(tmp_path: Path) -> None:
     write_double(tmp_path)
     files = ModelRepository(tmp_path).read("double", 1)
     factory = FakeFactory()
-    loaded = open_candidate(files, PAIR, [("a", row(1))], cores=2, open_predictor=factory)
-    try:
-        loaded.run(0.3)
-        found = loaded.outcome()
-    finally:
-        loaded.close()
+
+    async def load() -> tuple[CandidateUnderLoad, Outcome]:
+        samples = [("a", row(1))]
+        loaded = await open_candidate(files, PAIR, samples, cores=2, open_predictor=factory)
+        try:
+            await loaded.run(0.3)
+            return loaded, loaded.outcome()
+        finally:
+            await loaded.close()
+
+    loaded, found = asyncio.run(load())
     assert len(factory.opened) == 2
     assert found.clients == 2
     warm_ups = 2 * len(factory.opened)
@@ -127,7 +133,7 @@ def test_a_search_runs_in_stages_and_closes_what_it_opened(tmp_path: Path) -> No
         comparison_of=lambda info: None,
         tick=lambda: ticks.append(1),
     )
-    chosen, outcomes = search.run()
+    chosen, outcomes = asyncio.run(search.run())
     assert chosen in outcomes
     assert [each.candidate for each in outcomes[:3]] == [ALONE, PAIR, WIDE]
     assert {each.candidate.batch for each in outcomes[3:]} == {2, 4, 8}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import select
+import socket
 import threading
 import time
 from collections import Counter, deque
@@ -15,18 +17,25 @@ from typing import Any
 import numpy as np
 
 from app.contracts.caller import CALLER, Caller, Quota
-from app.contracts.errors import WorkerCrashed
-from app.contracts.ports import InferResult, PredictorSpec, Ran, Suspended
+from app.contracts.errors import DeadlineExceeded, WorkerCrashed
+from app.contracts.ports import (
+    InferResult,
+    PredictorFactory,
+    PredictorSpec,
+    Ran,
+    ServedModelInfo,
+    Suspended,
+)
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.tensors import Tensors
 from app.engine.pool.context import EngineContext
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
+from app.engine.registry.watcher import RepositoryWatcher
 from app.repository.layout import ModelRepository
+from tests.engine.driving import PATIENCE as PATIENCE
+from tests.engine.driving import Driven, Loop, inner
 from tests.model_files import write_config, write_version
-
-PATIENCE = 60.0
-"""Seconds after which a test that waits for an event fails."""
 
 Behaviour = Callable[[Tensors], Tensors]
 
@@ -140,46 +149,118 @@ class Gate:
 class FakePredictor:
     """Runs `behaviour` once its self-test is over (the first run after opening).
 
-    What is sent runs when it is received. It never says that it takes as long as usual, unless its
-    factory has `slow`: then the next batch is sent before the first is received.
+    What is sent runs in a thread, one after the other, and is heard when it has ended.
     """
 
     def __init__(self, factory: FakeFactory) -> None:
         self._factory = factory
         self._tested = False
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
         self.dead: Restart | None = None
+        self.hung = False
         self.resident = 1 << 20
         self.suspension: Suspended | None = None
         self.closed = threading.Event()
         self.aborted = threading.Event()
         self.timeouts: list[float] = []
-        self.under_way: deque[Tensors] = deque()
+        self._under_way = 0
+        self._running = threading.Lock()
+        self._put: Tensors = {}
+        self._sent: deque[Tensors] = deque()
+        self._ended: deque[Ran | Exception] = deque()
+        self._heard: Ran | None = None
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        if self._tested:
+            self.expect(timeout=timeout)
+        return self.work(inputs)
+
+    def work(self, inputs: Tensors) -> Tensors:
         assert self.dead is None, "a dead predictor was run"
         assert not self.closed.is_set(), "a closed predictor was run"
         if not self._tested:
             self._tested = True
             return self._factory.selftest(inputs)
-        self.timeouts.append(timeout)
         try:
             return self._factory.behaviour(inputs)
         except Exception as error:
             self.dead = getattr(error, "kills", None)
             raise
 
-    def send(self, inputs: Tensors) -> None:
-        assert len(self.under_way) < 2, "a third batch was sent"
-        self.under_way.append(inputs)
+    def fileno(self) -> int:
+        return self._ours.fileno()
 
-    def arrives(self, seconds: float) -> bool:
-        return not self._factory.slow
+    def put(self, inputs: Tensors) -> None:
+        self._put = inputs
+
+    def send(self, _: Tensors) -> None:
+        inputs, self._put = self._put, {}
+        assert self._under_way < 2, "a third batch was sent"
+        if self.dead is not None:
+            raise WorkerCrashed("it had ended")
+        self._under_way += 1
+        self._sent.append(inputs)
+        threading.Thread(target=self._run_next, daemon=True).start()
+
+    def waiting(self) -> int:
+        """How many requests were sent and have not begun."""
+        return len(self._sent)
+
+    def _run_next(self) -> None:
+        with self._running:
+            inputs = self._sent.popleft()
+            if self.dead is not None:
+                return
+            began = time.perf_counter()
+            try:
+                outputs = self.work(inputs)
+                seconds = self._factory.seconds
+                took = time.perf_counter() - began if seconds is None else seconds
+                self._ended.append(Ran(outputs, took))
+            except Exception as error:
+                self._ended.append(error)
+        self._tell()
+        if self.closed.is_set():
+            self._ended.clear()
+
+    def _tell(self) -> None:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            self._theirs.send(b"!")
+
+    def expect(self, *, timeout: float) -> None:
+        self.timeouts.append(timeout)
 
     def receive(self, *, timeout: float) -> Ran:
-        began = time.perf_counter()
-        outputs = self.run(self.under_way.popleft(), timeout=timeout)
-        seconds = self._factory.seconds
-        return Ran(outputs, time.perf_counter() - began if seconds is None else seconds)
+        self.expect(timeout=timeout)
+        assert select.select([self._ours], [], [], PATIENCE)[0], "its run never ended"
+        self.hear()
+        return self.fetch()
+
+    def look(self) -> float:
+        if self.hung:
+            self.dead = Restart.TIMEOUT
+            raise DeadlineExceeded("it was ended")
+        return 0.05
+
+    def hear(self) -> int | None:
+        self._ours.recv(1)
+        if self.dead is not None and not self._ended:
+            raise WorkerCrashed("it was ended")
+        ended = self._ended.popleft()
+        self._under_way -= 1
+        if isinstance(ended, Exception):
+            try:
+                raise ended
+            finally:
+                del ended  # this frame is in its traceback: each would keep the other
+        self._heard = ended
+        return sum(array.nbytes for array in ended.outputs.values())
+
+    def fetch(self) -> Ran:
+        heard, self._heard = self._heard, None
+        assert heard is not None
+        return heard
 
     def failure(self) -> Restart | None:
         return self.dead
@@ -193,9 +274,20 @@ class FakePredictor:
     def abort(self) -> None:
         self.dead = Restart.KILLED
         self.aborted.set()
+        self._tell()
+
+    def die(self, reason: Restart = Restart.KILLED) -> None:
+        """End by itself, as a process that somebody kills."""
+        self.dead = reason
+        self._tell()
 
     def close(self) -> None:
         self.closed.set()
+        self._ours.close()
+        self._theirs.close()
+        self._ended.clear()
+
+    __del__ = close  # a test may leave it open
 
 
 @dataclass
@@ -208,7 +300,6 @@ class FakeFactory:
     behaviour: Behaviour = doubled
     selftest: Behaviour = doubled
     refuse: Exception | None = None
-    slow: bool = False
     seconds: float | None = None
     opened: list[FakePredictor] = field(default_factory=list)
     specs: list[PredictorSpec] = field(default_factory=list)
@@ -301,23 +392,36 @@ def write_double(
 
 
 def served_double(
+    loop: Loop,
     root: Path,
     factory: FakeFactory,
     observer: RecordingObserver,
     *,
     version: int = 1,
     **options: Any,
-) -> ServedModel:
-    """What write_double() has written, not started; `options` are those of an EngineContext."""
+) -> Any:
+    """What write_double() has written, not started, driven; `options` are an EngineContext's."""
     options.setdefault("clock", time.monotonic)
     options.setdefault("max_resident_bytes", 1 << 30)
     context = EngineContext(open_predictor=factory, observer=observer, **options)
-    return ServedModel(ModelRepository(root).read("double", version), context=context)
+    files = ModelRepository(root).read("double", version)
+    return loop(lambda: ServedModel(files, context=context))
 
 
-def open_registry(root: Path, factory: FakeFactory, **options: Any) -> ModelRegistry:
-    options.setdefault("build_pipeline", lambda info: None)
+def open_registry(loop: Loop, root: Path, factory: PredictorFactory, **options: Any) -> Any:
+    """A driven ModelRegistry."""
+
+    async def no_pipeline(_: ServedModelInfo) -> None:
+        return None
+
+    options.setdefault("build_pipeline", no_pipeline)
     options.setdefault("observer", RecordingObserver())
     options.setdefault("cores", 2.0)
     options.setdefault("drain_timeout", PATIENCE)
-    return ModelRegistry(ModelRepository(root), open_predictor=factory, **options)
+    repository = options.pop("repository", None) or ModelRepository(root)
+    return loop(lambda: ModelRegistry(repository, open_predictor=factory, **options))
+
+
+def open_watcher(loop: Loop, root: Path, registry: Any) -> Any:
+    """A driven RepositoryWatcher."""
+    return Driven(loop, RepositoryWatcher(ModelRepository(root), inner(registry)))

@@ -7,7 +7,7 @@ import gc
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,16 @@ from app.contracts.errors import BackendError, ModelNotReady, Overloaded, Worker
 from app.contracts.ports import InferResult
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors
+from app.engine.pool.context import Yielding
 from app.engine.pool.group import Group
 from app.engine.queue.admission import Reservation
-from app.engine.registry.model import ServedModel
+from app.engine.queue.batcher import Batcher
+from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,
     Crash,
     FakeFactory,
+    FakePredictor,
     ManualClock,
     RecordingObserver,
     calling,
@@ -47,10 +50,11 @@ from tests.engine.fakes import (
 COUNT, LIMIT = 2, 2
 FAST = {
     "app.engine.pool.restart_backoff.DELAYS": (0.0,) * 9,
-    "app.engine.queue.batcher.HEALTH_SECONDS": 0.01,
+    "app.engine.pool.instance.IDLE_LOOK_SECONDS": 0.01,
     "app.engine.pool.instance.FAREWELL_SECONDS": 0.0,
+    "app.engine.pool.instance.INLINE_BYTES": 8,
 }
-"""Nobody waits for the hands of a real clock."""
+"""Nobody waits for the hands of a real clock, and two wide jobs are copied in a thread."""
 
 numbers = st.integers(0, 100)
 callers = st.sampled_from(("a", "b", "c"))
@@ -105,33 +109,44 @@ class Scheduler(RuleBasedStateMachine):
             self._cleanup.enter_context(mock.patch(name, value))
         self._root = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory()))
         write_double(self._root, batch=2, queue=LIMIT // COUNT, count=COUNT)
+        self.loop = Loop()
+        self._cleanup.callback(self.loop.close)
         self._threads = set(threading.enumerate())
         self.clock = ManualClock()
-        self.factory = FakeFactory()
+        self.factory = FakeFactory(seconds=0.01)
         self.observer = RecordingObserver()
         self.futures: list[Future[InferResult]] = []
         self.settled: list[Future[InferResult]] = []
         self.inputs: list[weakref.ref[Any]] = []
-        self.reserved: list[tuple[ServedModel, Reservation, Callable[[], None]]] = []
-        self.models: list[ServedModel] = []
+        self.reserved: list[tuple[Any, Reservation]] = []
+        self.models: list[Any] = []
+        self.yielding = Yielding(1.0)
 
     @initialize()
     def load(self) -> None:
         self.runs = self.factory.behaviour = Runs()
-        self.model = served_double(self._root, self.factory, self.observer, clock=self.clock)
+        self.model = served_double(
+            self.loop,
+            self._root,
+            self.factory,
+            self.observer,
+            clock=self.clock,
+            yielding=self.yielding,
+        )
         self.models.append(self.model)
         self.model.start()
 
-    def _main(self, model: ServedModel) -> Group:
-        return model._groups["main"]
+    def _main(self, model: Any) -> Group:
+        group: Group = model.it._groups["main"]
+        return group
 
     def _keep(self, futures: list[Future[InferResult]]) -> None:
         for future in futures:
             self.futures.append(future)
             future.add_done_callback(self.settled.append)
 
-    def _tensors(self) -> Tensors:
-        inputs = row(1)
+    def _tensors(self, width: int = 1) -> Tensors:
+        inputs = row(*range(width))
         self.inputs.append(weakref.ref(inputs["x"]))
         return inputs
 
@@ -146,19 +161,20 @@ class Scheduler(RuleBasedStateMachine):
             queued = status.queue_depth + len(main._batcher._running.returned)
             return status.live == COUNT and (queued == 0 or len(self.runs) >= COUNT)
 
-        wait_until(still)
+        wait_until(lambda: bool(self.loop(still)))
 
     @rule(
         jobs=st.integers(1, LIMIT),
         priority=st.sampled_from((-1, 0, 0, 1)),
         seconds=st.just(5.0),
         caller=callers,
+        width=st.integers(1, 2),
     )
-    def submit(self, jobs: int, priority: int, seconds: float, caller: str) -> None:
+    def submit(self, jobs: int, priority: int, seconds: float, caller: str, width: int) -> None:
         with calling(caller), contextlib.suppress(Overloaded, ModelNotReady):
             self._keep(
                 self.model.submit_all(
-                    [self._tensors() for _ in range(jobs)],
+                    self.model.checked([self._tensors(width) for _ in range(jobs)]),
                     deadline=self.clock() + seconds,
                     priority=priority,
                 )
@@ -167,29 +183,31 @@ class Scheduler(RuleBasedStateMachine):
     @rule(places=st.integers(1, LIMIT + 1), caller=callers)
     def reserve(self, places: int, caller: str) -> None:
         for _ in range(places):
-            held = contextlib.ExitStack()
             with calling(caller), contextlib.suppress(Overloaded, ModelNotReady):
-                reservation = held.enter_context(self.model.reserving(deadline=self.clock() + 60.0))
-                self.reserved.append((self.model, reservation, held.close))
+                deadline = self.clock() + 60.0
+                reserved = self.loop.start(self.model.it.reserve, deadline=deadline)
+                self.reserved.append((self.model, reserved.result(PATIENCE)))
 
     @rule(number=numbers)
     def release(self, number: int) -> None:
         if self.reserved:
-            self.reserved.pop(number % len(self.reserved))[2]()
+            self.loop(self.reserved.pop(number % len(self.reserved))[1].release)
 
     @rule(number=numbers)
     def submit_reserved(self, number: int) -> None:
         """Its place is there, unless nobody serves any more."""
         if not self.reserved:
             return
-        model, reservation, release = self.reserved.pop(number % len(self.reserved))
+        model, reservation = self.reserved.pop(number % len(self.reserved))
         with contextlib.suppress(ModelNotReady):
             self._keep(
                 model.submit_all(
-                    [self._tensors()], deadline=self.clock() + 60.0, reservation=reservation
+                    model.checked([self._tensors()]),
+                    deadline=self.clock() + 60.0,
+                    reservation=reservation,
                 )
             )
-        release()
+        self.loop(reservation.release)
 
     @rule(number=numbers)
     def cancel(self, number: int) -> None:
@@ -199,9 +217,7 @@ class Scheduler(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((1.0, 6.0, 61.0)))
     def time_passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        batcher = self._main(self.model)._batcher
-        with batcher._work:
-            batcher._deadlines._changed.notify_all()  # it waits by the real clock
+        self.loop(self._main(self.model)._batcher._fail_due)  # its timer goes by the real clock
 
     @rule(number=numbers)
     def finish(self, number: int) -> None:
@@ -218,12 +234,31 @@ class Scheduler(RuleBasedStateMachine):
         self._settle_down()
         self.runs.end(number, Crash("gone"))
 
-    @rule(number=numbers)
-    def kill_one(self, number: int) -> None:
-        """Whether it is idle or in a run; one that was killed is found dead after its run."""
+    def _alive(self, number: int) -> Iterator[FakePredictor]:
         alive = [each for each in self.factory.opened if not each.closed.is_set()]
         if alive:
-            alive[number % len(alive)].dead = Restart.KILLED
+            yield alive[number % len(alive)]
+
+    @rule(number=numbers, silently=st.booleans())
+    def kill_one(self, number: int, silently: bool) -> None:
+        """Whether it is idle or in a run; one that dies silently is found dead when it is used."""
+        for predictor in self._alive(number):
+            if silently:
+                predictor.dead = Restart.KILLED
+            else:
+                predictor.die()
+
+    @rule(number=numbers)
+    def hang_one(self, number: int) -> None:
+        """Its run takes too long, or the next one will."""
+        for predictor in self._alive(number):
+            predictor.hung = True
+
+    @rule(number=numbers)
+    def grow_one(self, number: int) -> None:
+        """A successor takes over between two of its runs."""
+        for predictor in self._alive(number):
+            predictor.resident = 3 << 30
 
     @rule()
     def opening_fails_once(self) -> None:
@@ -238,12 +273,10 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule()
     def close(self) -> None:
-        closing = threading.Thread(target=self.model.close)
-        closing.start()
+        closing = self.loop.start(self.model.it.close)
         wait_until(lambda: self._main(self.model)._batcher.closed)
         self.runs.end_all()
-        closing.join(PATIENCE)
-        assert not closing.is_alive()
+        closing.result(PATIENCE)
         self.runs = self.factory.behaviour = Runs()
 
     @rule()
@@ -260,12 +293,13 @@ class Scheduler(RuleBasedStateMachine):
     @invariant()
     def every_place_is_given_once(self) -> None:
         for model in self.models:
-            batcher = self._main(model)._batcher
-            with batcher._work:
-                held = len(batcher._admission.reservations)
-                # A caller who has nothing finds a place, as many as there are.
-                assert held + batcher._queues.counted(0) <= 2 * LIMIT
-                assert held <= len(self.reserved)
+            self.loop(self._check_places, self._main(model)._batcher)
+
+    def _check_places(self, batcher: Batcher) -> None:
+        held = len(batcher._admission.reservations)
+        # A caller who has nothing finds a place, as many as there are.
+        assert held + batcher._queues.counted(0) <= 2 * LIMIT
+        assert held <= len(self.reserved)
 
     def teardown(self) -> None:
         try:
@@ -275,8 +309,8 @@ class Scheduler(RuleBasedStateMachine):
             self._cleanup.close()
 
     def _settle_everything(self) -> None:
-        for _, _, release in self.reserved:
-            release()
+        for _, reservation in self.reserved:
+            self.loop(reservation.release)
         self.runs.end_all()
         if not self._main(self.model)._batcher.closed:
             self._settle_down()
@@ -287,10 +321,11 @@ class Scheduler(RuleBasedStateMachine):
             assert self._main(model)._batcher.idle
             assert [group.live for group in model.groups()] == [0, 0]
         assert all(predictor.closed.is_set() for predictor in self.factory.opened)
+        assert not self.yielding.suspension.held
         wait_until(lambda: set(threading.enumerate()) <= self._threads)
         self.futures.clear()
         self.settled.clear()
-        gc.collect()
+        self.loop(gc.collect)
         assert [each for each in self.inputs if each() is not None] == []
 
 

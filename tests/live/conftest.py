@@ -8,20 +8,21 @@ import pytest
 from app.live.idle_gate import IdleGate
 from app.live.shadow_predictor import ShadowPredictors
 from app.process.suspension import Suspension
+from tests.engine.driving import Loop
 from tests.engine.fakes import FakeFactory, open_registry, write_double
 from tests.live.fakes import Live, RecordingLive
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> Iterator[Live]:
+def live(loop: Loop, tmp_path: Path) -> Iterator[Live]:
     """Serves `double` 1: group `main` started, group `spare` on demand."""
     suspension, beside = Suspension(), FakeFactory()
     gate = IdleGate(suspension)
     predictors = ShadowPredictors(open_predictor=beside, suspension=suspension, idle_gate=gate)
     write_double(tmp_path)
-    registry = open_registry(tmp_path, FakeFactory())
+    registry = open_registry(loop, tmp_path, FakeFactory())
     registry.load_all()
     [served] = registry.served()
-    yield Live(registry, served, predictors, beside, gate, suspension, RecordingLive())
+    yield Live(loop, registry, served, predictors, beside, gate, suspension, RecordingLive())
     registry.close()
     gate.close()

@@ -11,10 +11,10 @@ from app.contracts.errors import BackendError, WorkerCrashed
 from app.contracts.ports import PredictorSpec, Ran, Suspended
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
-from app.engine.registry.registry import ModelRegistry
 from app.live.idle_gate import IdleGate
 from app.live.shadow_predictor import ShadowPredictors
 from app.process.suspension import Suspension
+from tests.engine.driving import Loop
 from tests.engine.fakes import PATIENCE, Behaviour, FakeFactory, FakePredictor, doubled
 
 
@@ -43,7 +43,9 @@ class RecordingLive:
 
 @dataclass(frozen=True)
 class Live:
-    registry: ModelRegistry
+    loop: Loop
+    registry: Any
+    """A driven ModelRegistry."""
     served: ServedModel
     predictors: ShadowPredictors
     beside: FakeFactory
@@ -81,8 +83,8 @@ class PacedPredictor(FakePredictor):
         self.resident = int(options.get("resident", 1 << 20))
         self._swing = float(options.get("swing", 1))
 
-    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
-        outputs = super().run(inputs, timeout=timeout)
+    def work(self, inputs: Tensors) -> Tensors:
+        outputs = super().work(inputs)
         off = np.float32(self._options.get("off", 0))
         return {name: np.add(array, off) for name, array in outputs.items()}
 

@@ -14,10 +14,8 @@ import pytest
 from app.contracts.ports import PredictorSpec
 from app.contracts.status import Choice
 from app.engine.registry.model import ServedModel
-from app.engine.registry.registry import ModelRegistry
+from app.live.background import FromThread
 from app.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
-from app.live.idle_gate import IdleGate
-from app.live.shadow_predictor import ShadowPredictors
 from app.repository.layout import ModelFiles
 from tests.engine.fakes import (
     PATIENCE,
@@ -69,17 +67,17 @@ def settle(chooser: Chooser) -> None:
 class Bench:
     """A registry over model `double`, and a chooser whose predictors are as fast as they say."""
 
-    def __init__(self, root: Path, gate: IdleGate, beside: ShadowPredictors) -> None:
-        self.root, self.gate = root, gate
+    def __init__(self, root: Path, live: Live) -> None:
+        self.root, self.gate, self.loop = root, live.gate, live.loop
         self.factory, self.tried = PacedFactory(), PacedFactory()  # that serve, that are measured
         self.kept: list[Choice] = []
         self.clock = ManualClock()
         self.free_bytes = 1 << 40
-        self.beside = replace(beside, open_predictor=self.tried)
+        self.beside = replace(live.predictors, open_predictor=self.tried)
         self.registry = self.open_registry()
 
-    def open_registry(self, **options: Any) -> ModelRegistry:
-        return open_registry(self.root, self.factory, **options)
+    def open_registry(self, **options: Any) -> Any:
+        return open_registry(self.loop, self.root, self.factory, **options)
 
     def load(self, groups: str, *, first: str = AUTO) -> None:
         write_config(self.root / "double", first + groups)
@@ -94,8 +92,10 @@ class Bench:
         def remember(files: ModelFiles, choice: Choice) -> None:
             self.kept.append(choice)
 
+        from_thread = FromThread(self.registry.it)
+        self.loop(from_thread.bind)
         return Chooser(
-            self.registry,
+            from_thread,
             self.beside,
             precision=precision,
             keep=keep or remember,
@@ -126,7 +126,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, live: Live) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "auto", live.gate, live.predictors)
+    bench = Bench(tmp_path / "auto", live)
     yield bench
     bench.registry.close()
 

@@ -93,7 +93,9 @@ def test_a_group_is_proven_once_it_is_started(live: Live) -> None:
     prover = Prover(live.registry, live.predictors, which="started")
     assert prover.prove_one()  # main
     assert not prover.prove_one()
-    live.served.submit(row(1), deadline=time.monotonic() + PATIENCE, group="spare").result(PATIENCE)
+    with live.registry.lease("double") as served:
+        job = served.submit(row(1), deadline=time.monotonic() + PATIENCE, group="spare")
+        job.result(PATIENCE)
     assert prover.prove_one()
     assert effect(live.served) != UNKNOWN_EFFECT
     assert not prover.prove_one()

@@ -9,7 +9,6 @@ import pytest
 from app.contracts.errors import BackendError, WorkerCrashed
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
-from app.engine.registry.registry import ModelRegistry
 from app.live.shadow import Shadow, warn_of_unknown_groups
 from app.repository.config import InstanceGroup, ModelConfig
 from tests.engine.fakes import FakeFactory, doubled, open_registry, row, write_double
@@ -22,7 +21,7 @@ Build = Callable[..., Shadow]
 def build(live: Live) -> Iterator[Build]:
     built: list[Shadow] = []
 
-    def build(of: ModelRegistry = live.registry, **changes: Any) -> Shadow:
+    def build(of: Any = live.registry, **changes: Any) -> Shadow:
         options: dict[str, Any] = {
             "fraction": 1.0,
             "groups": ("spare",),
@@ -126,7 +125,7 @@ def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, build: Bu
     config = model / "config.toml"
     third = '[[instance_group]]\nname = "third"\nbackend = "fake"\nstart = "on_demand"\n'
     config.write_text(config.read_text("utf-8") + third, "utf-8")
-    registry = open_registry(tmp_path / "three", FakeFactory())
+    registry = open_registry(live.loop, tmp_path / "three", FakeFactory())
     alive = []
 
     def counting(inputs: Tensors) -> Tensors:

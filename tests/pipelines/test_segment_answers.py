@@ -16,6 +16,7 @@ from app.contracts.tensors import Array, Tensors, TensorSpec
 from app.pipelines.segment import stages
 from app.pipelines.segment.answers import check_background, check_opened, check_rendered
 from app.pipelines.segment.pipeline import CHECKS, STAGES, open_pipeline
+from tests.engine.driving import Loop
 from tests.engine.fakes import wait_until
 
 INFO = ServedModelInfo(
@@ -33,23 +34,23 @@ def lie(meta: Mapping[str, Any], _arrays: Tensors, _descriptors: object) -> stag
 
 
 @pytest.mark.slow
-def test_an_answer_that_is_refused_costs_the_process() -> None:
+def test_an_answer_that_is_refused_costs_the_process(loop: Loop) -> None:
     """Each stage has its check."""
     reasons: list[str] = []
-    pool = CodecPool(count=1, wall_seconds=60.0, on_restart=reasons.append)
-    codecs = Codecs(pool=pool, pictures=PictureStore(budget=1 << 30))
+    pool = loop(CodecPool, count=1, wall_seconds=60.0, on_restart=reasons.append)
+    pool.start()
     try:
-        open_pipeline(INFO, codecs=codecs)
+        open_pipeline(INFO, codecs=Codecs(pool=pool, pictures=PictureStore(budget=1 << 30)))
         expected: list[str] = []
         for stage in CHECKS:
-            pool.expect(f"{__name__}:lie", pool._checks[f"{STAGES}:{stage}"])
+            pool.expect(f"{__name__}:lie", pool.it._checks[f"{STAGES}:{stage}"])
             call = pool.submit(f"{__name__}:lie", {"answer": {}}, deadline=time.monotonic() + 60)
             with pytest.raises(WorkerCrashed):
                 call.result(timeout=60)
             expected.append("corrupt")
             wait_until(lambda: reasons == expected)
     finally:
-        codecs.close()
+        pool.close()
 
 
 @pytest.mark.parametrize("pixels", [-5, 0, 101])

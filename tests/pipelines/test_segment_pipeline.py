@@ -5,10 +5,10 @@ import contextlib
 import io
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pytest
@@ -29,13 +29,14 @@ from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Array, TensorSpec
 from app.pipelines.segment import matte
 from app.pipelines.segment.options import SIZE_PIXELS
-from app.pipelines.segment.pipeline import SegmentPipeline, open_pipeline
+from app.pipelines.segment.pipeline import open_pipeline
 from app.pipelines.segment.request import (
     SegmentRequest,
     SegmentResult,
     read_options,
 )
 from tests.codecs import pictures
+from tests.engine.driving import Loop
 from tests.engine.fakes import calling, wait_until
 
 INFO = ServedModelInfo(
@@ -50,46 +51,52 @@ Network = Callable[[Array], Array]
 T = TypeVar("T")
 
 
-def awaited(call: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(asyncio.wait_for(call, 60))
-
-
 def bright(tensor: Array) -> Array:
     """A network whose mask is the brightness of its input."""
     grey = tensor.mean(axis=1, keepdims=True)
     return (1 / (1 + np.exp(-4 * grey))).astype(np.float32)
 
 
-@dataclass(frozen=True)
 class Server:
-    pipeline: SegmentPipeline
-    codecs: Codecs
-    lost: list[str]
-    """Why codec processes were replaced."""
+    def __init__(self, codecs: Codecs, lost: list[str]) -> None:
+        self.codecs = codecs
+        self.lost = lost
+        """Why codec processes were replaced."""
+        self.pipeline = open_pipeline(INFO, codecs=codecs)
+        self._loop = Loop()
+        self._loop(codecs.pool.start)
+        self.awaited(codecs.pool.opened())
+
+    def awaited(self, call: Coroutine[Any, Any, T]) -> T:
+        return cast(T, self._loop(lambda: call))
+
+    def close(self) -> None:
+        self._loop(self.codecs.pool.close)
+        self._loop.close()
 
     def ask(self, body: bytes, network: Network = bright, **options: str) -> SegmentResult:
         return self.run(read_options(body, options), network)
 
     def run(self, request: SegmentRequest, network: Network = bright) -> SegmentResult:
         deadline = time.monotonic() + 60
-        prepared = awaited(self.pipeline.prepare(request, deadline=deadline))
+        prepared = self.awaited(self.pipeline.prepare(request, deadline=deadline))
         try:
             outputs = [{"d0": network(prepared.jobs[0]["input"])}]
-            value = awaited(self.pipeline.finish(prepared, outputs, deadline=deadline)).value
+            value = self.awaited(self.pipeline.finish(prepared, outputs, deadline=deadline)).value
         finally:
             prepared.release()
         assert isinstance(value, SegmentResult)
         return value
 
 
-def served(*, wall_seconds: float = 60.0, **limits: Any) -> Server:
+def served(*, wall_seconds: float = 60.0, budget: int = 1 << 30, **limits: Any) -> Server:
     lost: list[str] = []
     codecs = Codecs(
         pool=CodecPool(count=2, wall_seconds=wall_seconds, on_restart=lost.append),
-        pictures=PictureStore(budget=1 << 30),
+        pictures=PictureStore(budget=budget),
         limits=PictureLimits(**limits),
     )
-    return Server(open_pipeline(INFO, codecs=codecs), codecs, lost)
+    return Server(codecs, lost)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +104,7 @@ def server() -> Iterator[Server]:
     server = served()
     yield server
     assert server.codecs.pictures.held == 0
-    server.codecs.close()
+    server.close()
 
 
 def pixels_of(result: SegmentResult) -> Any:
@@ -105,7 +112,12 @@ def pixels_of(result: SegmentResult) -> Any:
 
 
 def open_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+    """Without the memory shared with codec processes, which they map at its first use."""
+    links = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            links.append(str(descriptor.readlink()))
+    return sum(not link.startswith(("/memfd:requests", "/memfd:replies")) for link in links)
 
 
 PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
@@ -132,7 +144,7 @@ def test_the_networks_input_is_the_official_preprocessing(server: Server) -> Non
     image = pictures.photo(640, 640)  # halved exactly: each value is the mean of four
     body = pictures.encoded(image, "PNG")
     request = read_options(body, {})
-    prepared = awaited(server.pipeline.prepare(request, deadline=time.monotonic() + 60))
+    prepared = server.awaited(server.pipeline.prepare(request, deadline=time.monotonic() + 60))
     prepared.release()
     whole = np.asarray(image).astype(np.float64)
     small = whole.reshape(320, 2, 320, 2, 3).mean(axis=(1, 3))
@@ -364,7 +376,7 @@ def test_output_limits_hold_at_the_very_pixel() -> None:
         assert server.ask(over, format="webp").width == 5001
         assert server.codecs.pictures.held == 0
     finally:
-        server.codecs.close()
+        server.close()
 
 
 def test_a_webp_wider_than_webp_can_be_is_refused(server: Server) -> None:
@@ -375,8 +387,6 @@ def test_a_webp_wider_than_webp_can_be_is_refused(server: Server) -> None:
 
 
 def test_nothing_leaks_on_any_way_out(server: Server) -> None:
-    before = open_descriptors()
-
     async def ask(attempt: int, answered: asyncio.Event) -> None:
         body = (PHOTO, PHOTO[: len(PHOTO) // 2], b"not a picture")[attempt % 3]
         deadline = time.monotonic() + (0.0 if attempt % 5 == 0 else 60.0)
@@ -401,31 +411,30 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
         answered = asyncio.Event()
         await asyncio.gather(*[ask(attempt, answered) for attempt in range(60)])
 
-    awaited(ask_often())
-    # Calls run in order: once this one is answered, all cancelled ones have ended.
-    for _ in range(4):
-        server.ask(PHOTO, output="mask")
+    before = open_descriptors()
+    server.awaited(ask_often())
     wait_until(lambda: open_descriptors() == before)
     assert server.codecs.pictures.held == 0
     with pytest.raises(DeadlineExceeded):
-        awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=0.0))
+        server.awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=0.0))
     with pytest.raises(ImageUnreadable):
         server.ask(PHOTO[:200])
 
 
 def test_a_full_picture_budget_is_overload() -> None:
-    codecs = Codecs(pool=CodecPool(count=1), pictures=PictureStore(budget=100_000))
+    server = served(budget=100_000)
     try:
-        pipeline = open_pipeline(INFO, codecs=codecs)
         deadline = time.monotonic() + 60
-        first = awaited(pipeline.prepare(read_options(PHOTO, {}), deadline=deadline))
+        first = server.awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=deadline))
         with pytest.raises(Overloaded):
-            awaited(pipeline.prepare(read_options(PHOTO, {}), deadline=deadline))
+            server.awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=deadline))
         first.release()
-        awaited(pipeline.prepare(read_options(PHOTO, {}), deadline=deadline)).release()
-        assert codecs.pictures.held == 0
+        server.awaited(
+            server.pipeline.prepare(read_options(PHOTO, {}), deadline=deadline)
+        ).release()
+        assert server.codecs.pictures.held == 0
     finally:
-        codecs.close()
+        server.close()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from tests.codecs import pictures
 from tests.engine.fakes import wait_until
 from tests.pipelines.test_segment_pipeline import (
     Server,
-    awaited,
     open_descriptors,
     pixels_of,
     served,
@@ -46,7 +45,7 @@ def server() -> Iterator[Server]:
     server = served()
     yield server
     assert server.codecs.pictures.held == 0
-    server.codecs.close()
+    server.close()
 
 
 def asked(
@@ -184,7 +183,7 @@ def test_a_second_picture_that_takes_too_long_is_unreadable() -> None:
             asked(server, slow, output="composite")
         assert server.codecs.pictures.held == 0
     finally:
-        server.codecs.close()
+        server.close()
 
 
 def test_both_pictures_are_held_from_prepare_to_release_and_no_longer(server: Server) -> None:
@@ -192,7 +191,7 @@ def test_both_pictures_are_held_from_prepare_to_release_and_no_longer(server: Se
     before = open_descriptors()
     large = pictures.encoded(pictures.corners(1280, 640), "PNG")
     request = read_options(BODY, {"output": "composite"}, background=large)
-    prepared = awaited(server.pipeline.prepare(request, deadline=time.monotonic() + 60))
+    prepared = server.awaited(server.pipeline.prepare(request, deadline=time.monotonic() + 60))
     expected = 320 * 320 * 3 + 640 * 320 * 3
     assert 0 <= server.codecs.pictures.held - expected < 2 * mmap.PAGESIZE
     prepared.release()

@@ -3,9 +3,9 @@
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,18 @@ import pytest
 from starlette.testclient import TestClient
 
 from app.backends.process import ProcessBackend
+from app.contracts.ports import Pipeline, ServedModelInfo
 from app.engine.registry.registry import ModelRegistry
 from app.main import create_app
+from app.pipelines import PIPELINES
 from app.pipelines.task import build_pipeline, load_tasks, settings_class
 from app.repository.layout import ModelRepository
 from app.workers import Workers
+from tests.engine.fakes import PATIENCE
 
 pytestmark = pytest.mark.paddle
 
 ROOT = Path(__file__).parents[2]
-TASKS = {"sentiment": "app.pipelines.sentiment.task"}
 TEXTS = [
     "我好开心",
     "今天气死了。",
@@ -74,25 +76,28 @@ def client(tmp_path_factory: pytest.TempPathFactory, batches: Batches) -> Iterat
         cwd=ROOT,
         capture_output=True,
     )
-    repository, tasks = ModelRepository(root), load_tasks(TASKS)
+    repository, tasks = ModelRepository(root), load_tasks(PIPELINES)
+    settings = settings_class(tasks.values())(model_repository=root)
     with ThreadPoolExecutor(2) as pool:
         workers = Workers(codec=None, text=pool)  # type: ignore[arg-type]
+
+        async def build(info: ServedModelInfo) -> Pipeline | None:
+            return build_pipeline(info, tasks=tasks, workers=workers)
+
         registry = ModelRegistry(
             repository,
             open_predictor=ProcessBackend(),
-            build_pipeline=partial(build_pipeline, tasks=tasks, workers=workers),
+            build_pipeline=build,
             observer=batches,
             drain_timeout=60.0,
         )
-        try:
-            registry.load_all()
-            assert registry.ready(), registry.index()
-            settings = settings_class(tasks.values())(model_repository=root)
-            app = create_app(settings, registry=registry, pipelines=TASKS)
-            with TestClient(app, "http://localhost", raise_server_exceptions=False) as client:
-                yield client  # with one event loop for all requests, as a server has
-        finally:
-            registry.close()
+        app = create_app(settings, registry=registry)
+        with TestClient(app, "http://localhost", raise_server_exceptions=False) as client:
+            until = time.monotonic() + PATIENCE
+            while client.get("/v2/health/ready").status_code != 200:
+                assert time.monotonic() < until, registry.index()
+                time.sleep(0.05)
+            yield client
 
 
 def scores(client: TestClient, texts: Sequence[str], **parameters: Any) -> list[dict[str, float]]:

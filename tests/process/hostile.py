@@ -3,9 +3,12 @@ what its name says."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
+import sys
+import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -108,10 +111,22 @@ def _attack(
         os.ftruncate(block, max(4096, os.fstat(block).st_size))
     if name == "hang up":
         wire.shutdown(socket.SHUT_RDWR)
+    if name == "read nothing":
+        _read_nothing(wire)
     for message in MESSAGES.get(name, ()):
         wire.send(message)
     time.sleep(60)
     raise AssertionError("it was not ended")
+
+
+def _read_nothing(wire: socket.socket) -> None:
+    """Answer each request without taking it from the socket."""
+    answered, waiting = -1, 0
+    while True:
+        if waiting > answered:
+            wire.send(reply([]))
+            answered = waiting
+        waiting = int.from_bytes(fcntl.ioctl(wire, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _shorten(wire: socket.socket) -> None:

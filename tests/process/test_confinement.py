@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -56,15 +57,22 @@ def check_outcomes(folder: Path, pid: int, found: Mapping[str, str], *, allowed:
 
 def test_a_codec_process_can_touch_nothing(folder: Path) -> None:
     """It reads its own code."""
-    pool = CodecPool(count=1)
-    try:
-        made = {"folder": str(folder)}
-        call = pool.submit("tests.process.attempts:in_codec", made, deadline=time.monotonic() + 60)
-        found = call.result(timeout=60).meta
-        check_held(pool.held)
-        check_outcomes(folder, pool.pids()[0], found, allowed={"read its code"})
-    finally:
-        pool.close()
+
+    async def attempt() -> None:
+        pool = CodecPool(count=1)
+        pool.start()
+        try:
+            made = {"folder": str(folder)}
+            until = time.monotonic() + 60
+            found = (
+                await pool.submit("tests.process.attempts:in_codec", made, deadline=until)
+            ).meta
+            check_held(pool.held)
+            check_outcomes(folder, pool.pids()[0], found, allowed={"read its code"})
+        finally:
+            await pool.close()
+
+    asyncio.run(attempt())
 
 
 def test_a_predictor_process_can_read_its_model_and_touch_nothing(folder: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from app.contracts.reasons import Restart
 from app.process.answers import read_answer
 from app.process.child import Child, ChildDied
 from app.process.shared_arrays import SharedArrays
+from tests.engine.fakes import wait_until
 from tests.process.hostile import MESSAGES
 
 pytestmark = pytest.mark.slow  # real processes
@@ -45,11 +46,12 @@ def test_an_answer_that_is_none_ends_the_child(attack: str) -> None:
     """The process is gone."""
     child = hostile(attack)
     try:
-        child.send({}, {"x": np.zeros(4, np.float32)})
+        child.put({"x": np.zeros(4, np.float32)})
+        child.send({})
         with pytest.raises(ChildDied) as caught:
             child.receive(timeout=20.0)
         assert caught.value.reason is Restart.CORRUPT
-        assert not Path(f"/proc/{child.pid}").exists()
+        wait_until(lambda: child.failure() is Restart.KILLED)
     finally:
         child.close()
 
@@ -60,11 +62,27 @@ def test_answers_that_nobody_asked_for_are_answers_to_nobody(attack: str) -> Non
     child = hostile(attack)
     try:
         child.call({}, timeout=20.0)
-        assert child.arrives(20.0)
+        assert select.select([child], [], [], 20.0)[0]
         with pytest.raises(ChildDied) as caught:
             child.send({})
         assert caught.value.reason is Restart.CORRUPT
-        assert not Path(f"/proc/{child.pid}").exists()
+        wait_until(lambda: child.failure() is Restart.KILLED)
+    finally:
+        child.close()
+
+
+def test_a_child_that_reads_nothing_holds_nobody_up() -> None:
+    """Its requests fill the socket: one that waited there would hold up the whole event loop."""
+    child = hostile("read nothing")
+
+    def ask() -> None:
+        for _ in range(100):
+            child.call({"padding": "x" * 10_000}, timeout=20.0)
+
+    try:
+        with pytest.raises(ChildDied) as caught:
+            ask()
+        assert caught.value.reason is Restart.CORRUPT
     finally:
         child.close()
 

@@ -1,6 +1,5 @@
 """Calls over a real gRPC connection to a door in this process: who may ask, what is refused."""
 
-import asyncio
 import contextlib
 import logging
 import socket
@@ -14,9 +13,9 @@ from typing import Any
 import pytest
 
 from app.application import build_gates
-from app.engine.registry.registry import ModelRegistry
 from app.settings import Settings
 from tests.api.fakes import make_services
+from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import (
     PATIENCE,
     FakeFactory,
@@ -46,16 +45,15 @@ def factory() -> FakeFactory:
 
 
 @pytest.fixture(scope="module")
-def registry(
-    tmp_path_factory: pytest.TempPathFactory, factory: FakeFactory
-) -> Iterator[ModelRegistry]:
+def registry(tmp_path_factory: pytest.TempPathFactory, factory: FakeFactory) -> Iterator[Driven]:
     """`double`: y = 2 x, at most 4 rows, 16 places in the queue."""
     root = tmp_path_factory.mktemp("repository")
     write_double(root, 1)
-    registry = open_registry(root, factory)
-    registry.load_all()
-    yield registry
-    registry.close()
+    with contextlib.closing(Loop()) as loop:
+        registry = open_registry(loop, root, factory)
+        registry.load_all()
+        yield registry
+        registry.close()
 
 
 class Client:
@@ -85,37 +83,29 @@ class Client:
 
 
 @contextlib.contextmanager
-def opened(registry: ModelRegistry, connections: int = 64, **given: Any) -> Iterator[Client]:
-    """A door in the event loop of a thread."""
+def opened(registry: Driven, connections: int = 64, **given: Any) -> Iterator[Client]:
+    """A door on the loop of the registry."""
     with ThreadPoolExecutor(1) as operations:
         chosen = Settings(grpc_port=0, **given)
-        services = make_services(chosen, registry, operations)  # type: ignore[arg-type]
+        services = make_services(chosen, registry, operations)
         gates = build_gates(chosen, chosen.keys())
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever)
-        thread.start()
+        loop: Loop = registry._loop
 
         async def build() -> GrpcDoor:
             door = GrpcDoor(services, gates, connections=connections)
             await door.open()
             return door
 
-        def done(work: Any) -> Any:
-            return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE)
-
-        door = done(build())
+        door = loop(build)
         try:
             with grpc.insecure_channel(f"127.0.0.1:{door.port}") as channel:
                 yield Client(channel, services, door.port)
         finally:
-            done(door.close())
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(PATIENCE)
-            loop.close()
+            loop(door.close)
 
 
 @pytest.fixture(scope="module")
-def client(registry: ModelRegistry) -> Iterator[Client]:
+def client(registry: Driven) -> Iterator[Client]:
     with opened(registry) as client:
         yield client
 
@@ -208,7 +198,7 @@ def test_a_model_that_is_not_there(client: Client) -> None:
     assert not client.ask("ModelReady", asked)[0].ready
 
 
-def test_keys_are_asked_for_before_a_message_is_read(registry: ModelRegistry) -> None:
+def test_keys_are_asked_for_before_a_message_is_read(registry: Driven) -> None:
     """As over HTTP: health is open, model control has a key of its own."""
     with opened(registry, api_keys=("k",), admin_key="a") as client:
         code, _, metadata = client.refused("ModelInfer", b"\xff")
@@ -234,7 +224,7 @@ def test_model_control_is_off_without_a_key(client: Client) -> None:
     assert client.refused("RepositoryIndex")[0] is grpc.StatusCode.PERMISSION_DENIED
 
 
-def test_quotas_are_those_of_the_caller(registry: ModelRegistry) -> None:
+def test_quotas_are_those_of_the_caller(registry: Driven) -> None:
     """Counted by address; who has none left is told when to come again."""
     with opened(registry, quota_requests_per_minute=2) as client:
         left = [client.ask("ModelInfer", infer())[1]["ratelimit-remaining"] for _ in range(2)]
@@ -248,7 +238,7 @@ def test_quotas_are_those_of_the_caller(registry: ModelRegistry) -> None:
         assert client.ask("ServerReady")[0].ready
 
 
-def test_too_large(registry: ModelRegistry) -> None:
+def test_too_large(registry: Driven) -> None:
     """A message above the cap, one above all memory for messages, numbers above JSON's cap."""
     sizes = {"infer_max_bytes": 10_000, "body_memory_bytes": 5_000, "infer_json_max_bytes": 1_000}
     with opened(registry, **sizes) as client:
@@ -273,7 +263,7 @@ def gated(factory: FakeFactory) -> Iterator[Gate]:
         factory.behaviour = doubled
 
 
-def test_a_full_queue(registry: ModelRegistry, factory: FakeFactory) -> None:
+def test_a_full_queue(registry: Driven, factory: FakeFactory) -> None:
     """Unavailable, with the time after which to try again."""
     with opened(registry) as client, gated(factory) as gate:
         first = client.start("ModelInfer", infer())
@@ -288,7 +278,7 @@ def test_a_full_queue(registry: ModelRegistry, factory: FakeFactory) -> None:
         assert "limit" in refused[0].details()
 
 
-def test_the_calls_deadline_is_the_requests(registry: ModelRegistry, factory: FakeFactory) -> None:
+def test_the_calls_deadline_is_the_requests(registry: Driven, factory: FakeFactory) -> None:
     """No job waits for a client that waits no more, however long the server's own limit is."""
     with opened(registry) as client, gated(factory) as gate:
         running = client.start("ModelInfer", infer())
@@ -301,9 +291,7 @@ def test_the_calls_deadline_is_the_requests(registry: ModelRegistry, factory: Fa
         assert len(gate.seen) == 2  # the running one and the last: the late one never ran
 
 
-def test_a_client_that_leaves_cancels_its_work(
-    registry: ModelRegistry, factory: FakeFactory
-) -> None:
+def test_a_client_that_leaves_cancels_its_work(registry: Driven, factory: FakeFactory) -> None:
     """Its job is taken out of the queue, and the call is counted as one whose client has gone."""
     with opened(registry) as client, gated(factory) as gate:
         running = client.start("ModelInfer", infer())
@@ -339,7 +327,7 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
 
 
 @pytest.mark.parametrize("greeting", [b"", HTTP2], ids=["silent", "HTTP/2"])
-def test_idle_connections_are_bounded(registry: ModelRegistry, greeting: bytes) -> None:
+def test_idle_connections_are_bounded(registry: Driven, greeting: bytes) -> None:
     """As many as may be open, whether they begin to speak HTTP/2 or not; and none for long."""
     short = {"header_timeout_seconds": 0.5, "send_stall_seconds": 0.05}
     with opened(registry, 8, **short) as client, contextlib.ExitStack() as stack:
@@ -390,7 +378,7 @@ def pausing_line(port: int, *, seconds: float) -> Iterator[int]:
             far.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_slow_client_gets_all_of_its_reply(registry: ModelRegistry) -> None:
+def test_a_slow_client_gets_all_of_its_reply(registry: Driven) -> None:
     """gRPC calls a connection idle as soon as the reply is written, long before it is taken."""
     with (
         opened(registry, send_stall_seconds=0.4) as client,
@@ -401,7 +389,7 @@ def test_a_slow_client_gets_all_of_its_reply(registry: ModelRegistry) -> None:
         assert len(ask(large(4_000_000), timeout=PATIENCE)) > 16_000_000
 
 
-def test_replies_that_nobody_takes_have_a_limit(registry: ModelRegistry) -> None:
+def test_replies_that_nobody_takes_have_a_limit(registry: Driven) -> None:
     """Until their calls are over; who asks for little is answered all the while."""
     numbers = 1_000_000
     sizes = {"infer_max_bytes": 7_000_000, "body_memory_bytes": 7_000_000}
@@ -452,9 +440,7 @@ def test_metadata_that_are_no_ascii_are_read() -> None:
 
 
 @pytest.mark.parametrize("path", ["grpc.health.v1.Health/Watch", REFLECTION])
-def test_what_is_kept_open_without_a_key_leaves_room_for_work(
-    registry: ModelRegistry, path: str
-) -> None:
+def test_what_is_kept_open_without_a_key_leaves_room_for_work(registry: Driven, path: str) -> None:
     """Half of all calls: the next one is told to come again."""
     with opened(registry, 8, api_keys=("k",)) as client, contextlib.ExitStack() as stack:
         ask = client.channel.stream_stream(f"/{path}")
@@ -477,7 +463,7 @@ def test_what_is_kept_open_without_a_key_leaves_room_for_work(
         assert reply.model_name == "double"
 
 
-def test_an_idle_stream_ends(registry: ModelRegistry) -> None:
+def test_an_idle_stream_ends(registry: Driven) -> None:
     """One message at a time fits, so there is one stream; the next is refused until then."""
     sizes = {"infer_max_bytes": 1_000_000, "body_memory_bytes": 1_000_000}
     with (
@@ -504,7 +490,7 @@ def test_an_idle_stream_ends(registry: ModelRegistry) -> None:
         assert next(ask(iter([infer(id="b")]), timeout=PATIENCE))
 
 
-def test_reflection_takes_names_and_nothing_larger(registry: ModelRegistry) -> None:
+def test_reflection_takes_names_and_nothing_larger(registry: Driven) -> None:
     """Each reply repeats its request."""
     with opened(registry) as client:
         ask = client.channel.stream_stream(f"/{REFLECTION}")
@@ -518,7 +504,7 @@ def test_reflection_takes_names_and_nothing_larger(registry: ModelRegistry) -> N
 
 
 @pytest.mark.parametrize("path", [f"{SERVICE}/ModelInfer", REFLECTION])
-def test_of_messages_that_have_no_place_little_is_taken(registry: ModelRegistry, path: str) -> None:
+def test_of_messages_that_have_no_place_little_is_taken(registry: Driven, path: str) -> None:
     """A window each, and as much again on the way: whole ones would be all of the memory."""
     sizes = {"infer_max_bytes": 8 << 20, "body_memory_bytes": 8 << 20}
     with opened(registry, **sizes) as client, contextlib.ExitStack() as stack:

@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -97,7 +94,7 @@ async def load_model(services: Services, model: str, parameters: Mapping[str, An
             "overridden, so parameters must be empty"
         )
     try:
-        await in_thread(partial(services.registry.load, model))
+        await services.registry.load(model)
     except OperatorError as error:
         raise ModelLoadFailed(error.message) from error
 
@@ -115,27 +112,7 @@ async def unload_model(services: Services, model: str, parameters: Mapping[str, 
     dependents = parameters.get("unload_dependents")
     if set(parameters) - {"unload_dependents"} or not isinstance(dependents, bool | None):
         raise InvalidParameter("the only parameter is unload_dependents, true or false")
-    await in_thread(partial(services.registry.unload, model))
-
-
-async def in_thread(work: Callable[[], None]) -> None:
-    """Run it in a thread of its own, to the end even when the client goes away.
-
-    Loads of one model wait for each other in the registry; an operator starts few.
-    """
-    done: Future[None] = Future()
-    done.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    threading.Thread(target=run, name="model-control", daemon=True).start()
-    await asyncio.wrap_future(done)
+    await services.registry.unload(model)
 
 
 async def _document(request: Request, *, known: tuple[str, ...]) -> dict[str, Any]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,7 +24,7 @@ class Startable(Protocol):
 
 
 class OnDemand:
-    """Thread-safe. At either limit the group that was not used for the longest makes room.
+    """At either limit the group that was not used for the longest makes room.
 
     No further group is started while those that live hold `max_bytes` or more of resident memory;
     what a group will hold is not known before it runs.
@@ -36,17 +33,15 @@ class OnDemand:
     def __init__(self, limit: float = math.inf, max_bytes: float = math.inf) -> None:
         self._limit = limit
         self._max_bytes = max_bytes
-        self._lock = threading.Lock()
         self._started: list[Startable] = []  # the last one was used last
 
     def use(self, group: Startable) -> None:
         """To be called before each job. Raises Overloaded when all the others are at work."""
-        with self._lock:
-            if group in self._started:
-                self._started.remove(group)
-            else:
-                self._make_room()
-            self._started.append(group)
+        if group in self._started:
+            self._started.remove(group)
+        else:
+            self._make_room()
+        self._started.append(group)
 
     def _make_room(self) -> None:
         """For one more group."""
@@ -79,9 +74,8 @@ class OnDemand:
 
     def forget(self, group: Startable) -> None:
         """It has no processes any more."""
-        with self._lock:
-            if group in self._started:
-                self._started.remove(group)
+        if group in self._started:
+            self._started.remove(group)
 
 
 SLICE_SECONDS = 0.01
@@ -90,7 +84,7 @@ is never idle can be reloaded, too."""
 
 
 class Yielding:
-    """Thread-safe. Predictors are opened with its `suspension`; those that serve run in serving().
+    """Predictors are opened with its `suspension`; those that serve say when they are at work.
 
     Priorities alone would not do: a process that has lowered its own cannot raise it again, and
     oneDNN prepares a shape for each thread anew, so that no other thread can warm one up.
@@ -101,25 +95,15 @@ class Yielding:
         # One core for what is opened, and one for all that is neither of the two.
         self._limit = max(1.0, (available_cores() if cores is None else cores) - 1)
         self._busy = 0
-        self._lock = threading.Lock()
 
-    @contextlib.contextmanager
-    def serving(self, threads: int) -> Iterator[None]:
-        """A run for users on so many threads."""
-        self._change(+threads)
-        try:
-            yield
-        finally:
-            self._change(-threads)
-
-    def _change(self, threads: int) -> None:
-        with self._lock:
-            self._busy += threads
-            crowded = self._busy >= self._limit
-            if crowded and not self.suspension.held:
-                self.suspension.hold()
-            elif not crowded and self.suspension.held:
-                self.suspension.release()
+    def serving(self, threads: int) -> None:
+        """So many threads begin to work for users; a negative number ends it."""
+        self._busy += threads
+        crowded = self._busy >= self._limit
+        if crowded and not self.suspension.held:
+            self.suspension.hold()
+        elif not crowded and self.suspension.held:
+            self.suspension.release()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

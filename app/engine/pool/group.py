@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import logging
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future
 from functools import partial
 
 from app.contracts.errors import (
@@ -14,13 +11,12 @@ from app.contracts.errors import (
     ConfigError,
     ModelNotReady,
     ModelOutputInvalid,
-    Overloaded,
     PaddlepoolError,
 )
 from app.contracts.ports import InferResult, Predictor, PredictorSpec, Ran
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
-from app.contracts.tensors import Tensors
+from app.contracts.tensors import Tensors, all_finite
 from app.engine.pool.context import EngineContext
 from app.engine.pool.instance import Instance, Run, close_all
 from app.engine.pool.opening import Opening
@@ -28,7 +24,7 @@ from app.engine.pool.restart_backoff import RestartBackoff
 from app.engine.pool.statistics import RunTimes, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher
-from app.engine.queue.job import Batch, Job, all_finite
+from app.engine.queue.job import Batch, Job
 from app.repository.config import DynamicBatching, InstanceGroup
 from app.repository.selftest import SelfTest
 
@@ -61,6 +57,7 @@ class Group:
         self._version = version
         self._name = f"{model}@{version} {config.name}"
         self.opening = Opening(
+            self._name,
             spec,
             open_predictor=context.open_predictor,
             selftest=selftest,
@@ -74,12 +71,12 @@ class Group:
         self._queue_limit = batching.max_queue_size * config.count
         self._backoff = RestartBackoff(context.clock)
         self._batcher = self._new_batcher()
-        self._lock = threading.Lock()
         self._gently = False
         self._instances: list[Instance[Tensors, Ran]] = []
         self._failure: PaddlepoolError | None = BackendError(spec.refusal) if spec.refusal else None
         self.has_program = not spec.refusal
         self.effect: Effect = UNKNOWN_EFFECT
+        self._ending: set[asyncio.Task[None]] = set()
 
     def _new_batcher(self) -> Batcher:
         observer, model = self._context.observer, self._model
@@ -91,32 +88,24 @@ class Group:
             on_rejected=lambda reason: observer.rejected(model=model, reason=reason),
         )
 
-    def start(self, *, gently: bool = False) -> list[Future[None]]:
-        """Open every instance, each in its own thread; a second call returns the same futures.
+    def start(self, *, gently: bool = False) -> list[asyncio.Future[None]]:
+        """Open every instance; a second call returns the same futures.
 
         Gently means one after another, each with what processor time the users of others leave.
         When one refuses the model, the group takes no job until the model is loaded again. Where
-        processes die while they are opened, the futures fail only in a crash loop. Raises
-        Overloaded.
+        processes die while they are opened, the futures fail only in a crash loop.
         """
-        if not self.has_program:
-            refused: Future[None] = Future()
+        if self._failure is not None and not self.has_program:
+            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(self._failure)
             return [refused]
-        with self._lock:
-            if not self._instances and not self._batcher.closed:
-                self._gently = gently
-                try:
-                    for _ in range(self.config.count):
-                        self._add_instance()
-                except RuntimeError:  # the system has no thread to give
-                    if not self._instances:
-                        raise Overloaded("no thread to be had", retry_after=1.0) from None
-                    log.exception("%s: fewer instances than configured", self._name)
-            return [instance.opened for instance in self._instances]
+        if not self._instances and not self._batcher.closed:
+            self._gently = gently
+            for _ in range(self.config.count):
+                self._add_instance()
+        return [instance.opened for instance in self._instances]
 
     def _add_instance(self) -> None:
-        """Raises RuntimeError where the system has no thread to give."""
         number, context = len(self._instances), self._context
         self._instances.append(
             Instance(
@@ -126,18 +115,19 @@ class Group:
                 lost=self._lost,
                 request_of=Batch.inputs,
                 deliver=partial(self._deliver, number),
-                serving=partial(context.yielding.serving, self.config.threads),
+                serving=lambda sign: context.yielding.serving(sign * self.config.threads),
                 clock=context.clock,
                 max_resident_bytes=context.max_resident_bytes,
+                ahead=True,
             )
         )
 
     def _deliver(self, instance: int, run: Run, ran: Ran) -> None:
-        """Count the run's times and give each job its rows; called by the instances' threads.
+        """Count the run's times and give each job its rows.
 
         Raises ValueError when the outputs do not have the rows of the batch.
         """
-        received, batch, infer = self._context.clock(), run.batch, ran.seconds
+        received, batch, infer = run.ended, run.batch, ran.seconds
         parts = batch.split(ran.outputs)
         self._context.observer.batch_done(
             model=self._model,
@@ -146,7 +136,7 @@ class Group:
             rows=batch.rows,
             seconds=infer,
         )
-        finite = [all_finite(part) for part in parts]
+        finite = [ran.finite or all_finite(part) for part in parts]
         ended = self._context.clock()
         times = RunTimes(inputs=run.joining, infer=infer, outputs=ended - received)
         self._statistics.executed(batch.rows, times, ended=ended)
@@ -154,12 +144,12 @@ class Group:
             if not fit:
                 job.fail(ModelOutputInvalid("the model's output contains NaN or infinity"))
                 continue
-            if not job.claim():
-                continue  # its deadline was first, and counts as a failure
+            if job.future.done():
+                continue  # its deadline was first or its client has left: it counts as a failure
             queued = received - infer - run.joining - job.enqueued
             starting = self.opening.start_up_seconds(job.enqueued, job.enqueued + queued)
             self._statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
-            job.finish(
+            job.future.set_result(
                 InferResult(
                     outputs=part,
                     model=self._model,
@@ -174,16 +164,10 @@ class Group:
                 )
             )
 
-    @contextlib.contextmanager
-    def reserving(self, *, deadline: float) -> Iterator[Reservation]:
+    def reserve(self, *, deadline: float) -> Reservation:
         """Hold a place in the queue while a job is made. Raises what submit() raises."""
         self._check_fit()
-        batcher = self._used()
-        reservation = batcher.reserve(deadline)
-        try:
-            yield reservation
-        finally:
-            batcher.release(reservation)
+        return self._used().reserve(deadline)
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
         """Queue all of the jobs or none; the first takes the place of the reservation.
@@ -193,12 +177,7 @@ class Group:
         self._check_fit()
         self._used().submit(*jobs, reservation=reservation)
         if not self._instances:
-            try:
-                self.start(gently=True)
-            except Overloaded:
-                for job in jobs:
-                    job.future.cancel()
-                raise
+            self.start(gently=True)
 
     def _used(self) -> Batcher:
         """Its batcher, for the next job; raises Overloaded where a group may not start now."""
@@ -211,16 +190,16 @@ class Group:
 
     def stop(self) -> None:
         """End its processes, without waiting for them; the next job starts it again."""
-        with self._lock:
-            if self._batcher.closed:
-                return
-            batcher, self._batcher = self._batcher, self._new_batcher()
-            instances, self._instances = self._instances, []
-            self.opening.forget()
+        if self._batcher.closed:
+            return
+        batcher, self._batcher = self._batcher, self._new_batcher()
+        instances, self._instances = self._instances, []
+        self.opening.forget()
         log.info("%s: stopped to make room for another", self._name)
-        for instance in instances:
-            instance.ask_to_close()
         batcher.close(ModelNotReady("the instance group was stopped"))
+        ending = asyncio.create_task(close_all(instances), name=f"{self._name} end")
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     def _check_fit(self) -> None:
         if reason := self._unfit():
@@ -268,24 +247,25 @@ class Group:
             return f"{CANNOT_START}{self._failure}"
         return self._unfit() or ("restarting" if started else "not started")
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Fail what is queued, end the processes. Safe to call twice and while starting."""
-        with self._lock:
-            instances = self._instances
-            self._batcher.close(ModelNotReady("this model version is no longer served"))
-        close_all(instances)
+        self._batcher.close(ModelNotReady("this model version is no longer served"))
+        await close_all(self._instances)
         self._context.on_demand.forget(self)
 
-    def _open(self, first: bool) -> Predictor:
+    async def _open(self, first: bool) -> Predictor:
+        batcher = self._batcher
         try:
             if first and self._gently:
-                predictor = self.opening.open_gently()
+                predictor, usual = await self.opening.open_gently()
             else:
-                predictor = self.opening.open(self._batcher.observed if first else None)
+                predictor, usual = await self.opening.open(timed=first)
         except (ConfigError, BackendError) as refusal:
             if first:
                 self._refused(refusal)
             raise
+        for key, seconds in usual:
+            batcher.observed(key, seconds)
         self._backoff.opened()
         return predictor
 

@@ -1,36 +1,33 @@
-"""One instance: a thread that owns one process, feeds it batches and replaces it when it fails.
+"""One instance: owns one process, feeds it batches and replaces it when it fails.
 
-                   ┌───────── opened, tested, warmed up ◄────────────────────┐
-thread start ──► opening ──► serving ──► died, stopped or timed out ──► back-off
-                   │  ▲         │
-      died: back-off ─┘         └── resident memory above the cap: a successor is opened beside
-                                    it by another thread and takes over between two batches
+                ┌───────── opened, tested, warmed up ◄────────────────────┐
+start ──► opening ──► serving ──► died, stopped or timed out ──► back-off
+                │  ▲         │
+   died: back-off ─┘         └── resident memory above the cap: a successor is opened beside
+                                 it and takes over between two batches
 
-Between two runs a predictor would stand idle while this thread settles the jobs of the first and
-joins those of the second: a millisecond, a tenth of a short run. So the next batch is handed over
-shortly before the run ends, no sooner, because until then others may join or overtake it.
+A task of the event loop opens and replaces the process; what blocks of that runs in a thread.
+While it serves, the loop reads its socket: when a run has ended, the next batch is handed over
+before the jobs of the first are settled, so that the process need not wait for this one.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import logging
-import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from app.awaiting import in_thread
 from app.contracts.errors import BackendError, ConfigError, PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Clock, Interrupted, Worker
 from app.contracts.reasons import Restart, unopened
 from app.engine.pool.succession import Succession
 from app.engine.queue.batcher import Batcher
-from app.engine.queue.job import Batch
+from app.engine.queue.job import INLINE_BYTES, Batch
 
 GRACE_SECONDS = 2.0
 """How long a run may outlive the latest deadline in its batch before its process is ended: clients
@@ -38,14 +35,11 @@ with short deadlines must not be able to make the server start processes."""
 PATIENCE = 10.0
 """A run is given this many times its usual seconds, however short the deadlines in its batch are:
 an impatient client must not cost a predictor."""
-PREFETCH_SECONDS = 0.001
-PREFETCH_PART = 0.1
-"""Seconds, and share of a run, before its usual end: about as much as runs differ."""
-PREFETCH_RUN_SECONDS = 0.1
-"""Longer runs are left to end first: nothing measurable is gained, and another may be free."""
+IDLE_LOOK_SECONDS = 0.5
+"""How often an idle process is checked. One that was used within that time is not checked again."""
 FAREWELL_SECONDS = 0.2
 OPENING_SECONDS = 10.0
-"""What close_all() waits for runs in progress, and for a process that is just being opened."""
+"""How long close_all() waits for runs in progress, and for a process that is just being opened."""
 
 log = logging.getLogger(__name__)
 
@@ -63,38 +57,45 @@ Answer = TypeVar("Answer", bound=Timed)
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A batch that a worker runs; `joining` is the seconds that joining its inputs took,
-    `began` when it was sent or, if later, when the run before it ended."""
+    """A batch that a worker runs; `joining` is the seconds that joining its inputs took, `began`
+    when it was sent or, if later, when the run before it ended, `ended` when its answer came."""
 
     batch: Batch
     joining: float
     began: float
+    ended: float = 0.0
 
 
 class Instance(Generic[Request, Answer]):
-    """Starts its thread at once; `opened` is settled when the first worker is ready or refused.
+    """Starts opening at once; `opened` is settled when the first worker is ready or refused.
 
-    `open_worker(first)` gives a worker that has proven itself and is warm; the first one is opened
-    by the thread that will use it. A first one that is refused (ConfigError, BackendError) ends the
-    instance; after any other error it is opened again. `lost(reason)` hears of each worker that is
-    replaced and returns the seconds to wait before the next is opened. `request_of(batch)` is what
-    the worker is sent, `deliver(run, answer)` settles the jobs. Runs are made under `serving()`.
+    `open_worker(first)` gives a worker that has proven itself and is warm. A first one that is
+    refused (ConfigError, BackendError) ends the instance; after any other error it is opened again.
+    `lost(reason)` hears of each worker that is replaced and returns the seconds to wait before the
+    next is opened. `request_of(batch)` is what the worker is sent; it runs in a thread for a large
+    batch. `deliver(run, answer)` settles the jobs. `serving(+1)` hears when the process begins to
+    work, `serving(-1)` when it has nothing to do. `ahead` lets a second batch lie ready behind the
+    one that runs.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        open_worker: Callable[[bool], Worker[Request, Answer]],
+        open_worker: Callable[[bool], Awaitable[Worker[Request, Answer]]],
         batcher: Batcher,
         lost: Callable[[Restart], float],
         request_of: Callable[[Batch], Request],
         deliver: Callable[[Run, Answer], None],
-        serving: Callable[[], AbstractContextManager[None]],
+        serving: Callable[[int], None],
         clock: Clock,
         max_resident_bytes: int,
+        ahead: bool,
     ) -> None:
-        self.opened: Future[None] = Future()
+        loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
+        self._loop = loop
         self._name = name
         self._open = open_worker
         self._batcher = batcher
@@ -103,163 +104,325 @@ class Instance(Generic[Request, Answer]):
         self._deliver = deliver
         self._serving = serving
         self._clock = clock
+        self._ahead = ahead
         self._worker: Worker[Request, Answer] | None = None
         opening = partial(open_worker, False)
         self._succession = Succession(name, opening, cap=max_resident_bytes, clock=clock)
         self._runs: deque[Run] = deque()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
-        self._thread.start()
+        self._copying: asyncio.Task[None] | None = None
+        self._busy = False
+        self._used = 0.0
+        self._look: asyncio.TimerHandle | None = None
+        self._loss: asyncio.Future[Restart | None] = loop.create_future()
+        self._closing = asyncio.Event()
+        self._task = loop.create_task(self._live(), name=name)
 
     def resident_bytes(self) -> int:
         worker = self._worker
         return worker.resident_bytes() if worker is not None else 0
 
     def ask_to_close(self) -> None:
-        """Open no worker any more; the thread ends once its batcher is closed, too."""
+        """Open no worker any more, and end this one when it has nothing under way."""
         self._closing.set()
+        if not self._runs and self._copying is None:
+            self._lose(None)
 
-    def join(self, farewell: float) -> None:
-        """Wait for the thread to end. A run in progress is broken off after so many seconds:
-        nobody holds a lease on its result."""
-        self._thread.join(max(0.0, farewell))
-        worker = self._worker
-        if self._thread.is_alive() and worker is not None:
-            worker.abort()
-        self._thread.join(OPENING_SECONDS)
+    async def join(self, farewell: float) -> None:
+        """Wait for its end. A run in progress is broken off after so many seconds: nobody holds a
+        lease on its result."""
+        await asyncio.wait([self._task], timeout=max(0.0, farewell))
+        if not self._task.done() and self._worker is not None:
+            self._worker.abort()
+        await asyncio.wait([self._task], timeout=OPENING_SECONDS)
 
     def give_up_opening(self, error: PaddlepoolError) -> None:
-        """Nobody need wait until it is open; it goes on trying."""
-        with contextlib.suppress(InvalidStateError):
+        """Fail `opened` now and go on retrying."""
+        if not self.opened.done():
             self.opened.set_exception(error)
 
-    def _live(self) -> None:
-        worker = self._first()
-        if worker is None:
-            return
-        while True:
-            reason = self._serve(worker)
+    async def _live(self) -> None:
+        worker = await self._first()
+        while worker is not None:
+            reason = await self._serve(worker)
             if reason is None or self._closing.is_set():
-                self._succession.close()
-                break
+                await self._succession.close()
+                return
             log.warning("%s: its process is replaced: %s", self._name, reason)
-            replacement = self._replace(reason)
-            if replacement is None:
-                break
-            worker = replacement
+            worker = await self._replace(reason)
 
-    def _first(self) -> Worker[Request, Answer] | None:
+    async def _first(self) -> Worker[Request, Answer] | None:
         """The first worker, however long it takes; None when it is refused or this is closing."""
         while True:
             try:
-                return self._open(True)
+                return await self._open(True)
             except (ConfigError, BackendError) as refusal:
                 self.give_up_opening(refusal)
                 return None
             except Exception as error:
                 log.warning("%s: cannot be opened yet: %s", self._name, error)
                 reason = unopened(error)
-            if self._closing.wait(self._lost(reason)):
+            if await self._pause(self._lost(reason)):
                 self.give_up_opening(WorkerCrashed("closed before it could be opened"))
                 return None
 
-    def _serve(self, worker: Worker[Request, Answer]) -> Restart | None:
-        """Take batches until the worker is lost (the reason) or the batcher closes (None)."""
-        self._succession.began(worker)
+    async def _replace(self, reason: Restart) -> Worker[Request, Answer] | None:
+        """A new worker, however long it takes; None when this instance is closing."""
+        successor = self._succession.take()
+        while True:
+            delay = self._lost(reason)
+            if successor is None and await self._pause(delay):
+                return None
+            try:
+                return await (self._open(False) if successor is None else successor)
+            except Exception as error:
+                log.warning("%s: cannot be opened again: %s", self._name, error)
+                successor, reason = None, unopened(error)
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait; True at once where this instance is closing."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._closing.wait()
+        except TimeoutError:
+            return False
+
+    async def _serve(self, worker: Worker[Request, Answer]) -> Restart | None:
+        """Run batches until the worker is lost (the reason) or this instance closes (None)."""
+        self._loss = self._loop.create_future()
         self._worker = worker
-        self._batcher.add_live(+1)
-        with contextlib.suppress(InvalidStateError):
+        self._used = self._clock()
+        self._succession.began(worker)
+        self._loop.add_reader(worker.fileno(), self._heard)
+        self._look_in(IDLE_LOOK_SECONDS)
+        if not self.opened.done():
             self.opened.set_result(None)
-        try:
-            while True:
-                batch = self._batcher.take(lambda: worker.failure() is None)
-                if batch is None:
-                    # One that was stopped may be running again by now: it is lost all the same.
-                    return None if self._batcher.closed else worker.failure() or Restart.STOPPED
-                with self._serving():
-                    lost = self._run(worker, batch)
-                if lost is not None:
-                    return lost
-                del batch  # its tensors must not stay while this waits for the next
-                if self._succession.ready():
-                    return Restart.MEMORY
-        finally:
-            self._batcher.add_live(-1)
-            self._worker = None
-            worker.close()
-
-    def _run(self, worker: Worker[Request, Answer], batch: Batch) -> Restart | None:
-        """Run the batch, and without a gap what waits when it ends; why the worker is lost, if it
-        is. What it had not begun by then goes back, for whoever is free first."""
-        self._hand_over(worker, batch)
-        lost = None
-        while self._runs and lost is None:
-            if (following := self._following(worker)) is not None:
-                self._hand_over(worker, following)
-            lost = self._finish(worker, self._runs.popleft())
-            self._succession.watch(worker)
-        self._batcher.give_back(*(run.batch for run in self._runs))
-        self._runs.clear()
-        return lost
-
-    def _following(self, worker: Worker[Request, Answer]) -> Batch | None:
-        """The batch to hand over while the run under way is about to end."""
-        [run] = self._runs
-        expected = run.batch.expected_seconds
-        if self._closing.is_set() or self._succession.ready():
-            return None
-        if not 0.0 < expected < PREFETCH_RUN_SECONDS:
-            return None
-        ahead = PREFETCH_SECONDS + PREFETCH_PART * expected
-        if worker.arrives(run.began + expected - ahead - self._clock()):
-            return None
-        return self._batcher.take_prefetch()
-
-    def _hand_over(self, worker: Worker[Request, Answer], batch: Batch) -> None:
-        """Send the batch after those under way; one that cannot be sent goes back or fails."""
-        began = self._clock()
-        try:
-            request = self._request_of(batch)
-            sent = self._clock()
-            worker.send(request)
-        except WorkerCrashed:
-            self._batcher.give_back(batch)
-        except Exception as error:
-            self._refused(batch, error)
+        if self._closing.is_set():
+            self._lose(None)
         else:
-            self._runs.append(Run(batch, joining=sent - began, began=sent))
+            self._batcher.join(self)
+        try:
+            return await self._loss
+        finally:
+            if self._copying is not None:
+                await asyncio.wait([self._copying])
+            self._worker = None
+            await in_thread(f"{self._name} end", worker.close)
 
-    def _finish(self, worker: Worker[Request, Answer], run: Run) -> Restart | None:
-        """Wait for the end of a run and settle its jobs; why the worker is lost, if it is.
+    def _lose(self, reason: Restart | None) -> None:
+        """End the worker's time: it takes no batch, and what it had not begun goes back."""
+        worker = self._worker
+        if worker is None or self._loss.done():
+            return
+        self._loss.set_result(reason)
+        self._loop.remove_reader(worker.fileno())
+        if self._look is not None:
+            self._look.cancel()
+        self._batcher.leave(self)
+        unbegun = [run.batch for run in self._runs]
+        self._runs.clear()
+        self._set_busy(False)
+        self._batcher.give_back(*unbegun)
+
+    def healthy(self) -> bool:
+        """Part of Taker. A process that died while it was idle costs nobody a request."""
+        worker = self._worker
+        if worker is None or self._loss.done():
+            return False
+        if self._clock() - self._used > IDLE_LOOK_SECONDS and (reason := worker.failure()):
+            self._lose(reason)
+            return False
+        return True
+
+    def has_room(self) -> bool:
+        """Part of Taker."""
+        usable = self._ahead and self._copying is None and not self._succession.ready()
+        return usable and len(self._runs) == 1 and not self._closing.is_set()
+
+    def take(self, batch: Batch) -> None:
+        """Part of Taker. Send the batch; one that cannot be sent goes back or fails."""
+        worker = self._worker
+        if worker is None:
+            self._batcher.give_back(batch)
+            return
+        self._set_busy(True)
+        if batch.nbytes <= INLINE_BYTES:
+            try:
+                self._send(worker, batch, *self._put(worker, batch))
+            except Exception as error:
+                self._not_sent(batch, error)
+        else:
+            self._copy(self._send_beside(worker, batch))
+
+    async def _send_beside(self, worker: Worker[Request, Answer], batch: Batch) -> None:
+        try:
+            put = await in_thread(f"{self._name} copy", partial(self._put, worker, batch))
+            self._copied()
+            self._send(worker, batch, *put)
+        except Exception as error:
+            self._copied()
+            self._not_sent(batch, error)
+
+    def _put(self, worker: Worker[Request, Answer], batch: Batch) -> tuple[Request, float]:
+        """Join the batch's inputs and copy them; returns what is to be sent, and the seconds of
+        joining."""
+        began = self._clock()
+        request = self._request_of(batch)
+        joining = self._clock() - began
+        worker.put(request)
+        return request, joining
+
+    def _send(
+        self, worker: Worker[Request, Answer], batch: Batch, request: Request, joining: float
+    ) -> None:
+        worker.send(request)
+        self._runs.append(Run(batch, joining, began=self._clock()))
+        if len(self._runs) == 1:
+            self._expect(self._runs[0].began)
+
+    def _not_sent(self, batch: Batch, error: Exception) -> None:
+        worker = self._worker
+        if worker is None or not isinstance(error, WorkerCrashed):
+            self._refused(batch, error)
+            self._next()
+            return
+        if self._runs:  # hear() will tell what becomes of the one under way
+            self._batcher.leave(self)
+        else:
+            self._lose(worker.failure() or Restart.CRASHED)
+        self._batcher.give_back(batch)
+
+    def _expect(self, now: float) -> None:
+        """Give the oldest run its time."""
+        if self._worker is None:
+            return
+        run = self._runs[0]
+        run.began = now
+        patience = max(run.batch.deadline - now, PATIENCE * run.batch.expected_seconds)
+        self._worker.expect(timeout=patience + GRACE_SECONDS)
+        self._look_in(min(IDLE_LOOK_SECONDS, patience + GRACE_SECONDS))
+
+    def _look_in(self, seconds: float) -> None:
+        """Check on the process within so many seconds."""
+        due = self._loop.time() + seconds
+        if self._look is not None:
+            if not self._look.cancelled() and self._loop.time() <= self._look.when() <= due:
+                return
+            self._look.cancel()
+        self._look = self._loop.call_later(seconds, self._check)
+
+    def _check(self) -> None:
+        """Look whether a run takes too long, or whether an idle process has gone."""
+        worker, wait = self._worker, IDLE_LOOK_SECONDS
+        self._look = None
+        if worker is None or self._loss.done():
+            return
+        if self._copying is None and self._runs:
+            try:
+                wait = worker.look()
+            except Exception as error:
+                self._failed(error)
+        elif self._copying is None and (reason := worker.failure()):
+            self._lose(reason)
+        if not self._loss.done():
+            self._look_in(wait)
+
+    def _heard(self) -> None:
+        """The socket is readable: the oldest run has ended, or the process has."""
+        worker = self._worker
+        if worker is None:
+            return
+        try:
+            size = worker.hear()
+            if size is None:
+                return
+            if size > INLINE_BYTES:
+                self._copy(self._fetch_in_thread(worker))
+                return
+            answer = worker.fetch()
+        except Exception as error:
+            self._failed(error)
+        else:
+            self._answered(answer)
+
+    async def _fetch_in_thread(self, worker: Worker[Request, Answer]) -> None:
+        try:
+            answer = await in_thread(f"{self._name} copy", worker.fetch)
+        except Exception as error:
+            self._copied()
+            self._failed(error)
+        else:
+            self._copied()
+            self._answered(answer)
+
+    def _copy(self, copying: Coroutine[Any, Any, None]) -> None:
+        """Let a thread have the worker; the event loop does not touch it meanwhile."""
+        if self._worker is not None:
+            self._loop.remove_reader(self._worker.fileno())
+        self._copying = self._loop.create_task(copying)
+
+    def _copied(self) -> None:
+        self._copying = None
+        if self._worker is not None and not self._loss.done():
+            self._loop.add_reader(self._worker.fileno(), self._heard)
+
+    def _answered(self, answer: Answer) -> None:
+        if not self._runs:
+            return
+        run = self._ended()
+        self._batcher.finished(run.batch, answer.seconds)
+        self._next()
+        try:
+            self._deliver(run, answer)
+        except Exception as error:
+            self._refused(run.batch, error)
+
+    def _failed(self, error: Exception) -> None:
+        """A run came to no end, or an idle process has gone.
 
         A crash fails every job of the batch: which of them caused it cannot be known, and running
         them again could crash the next predictor.
         """
-        batch, again = run.batch, False
-        patience = max(batch.deadline - run.began, PATIENCE * batch.expected_seconds)
-        limit = run.began + patience + GRACE_SECONDS
-        seconds: float | None = None
-        try:
-            try:
-                answer = worker.receive(timeout=limit - self._clock())
-            finally:
-                for following in self._runs:
-                    following.began = self._clock()
-            seconds = answer.seconds
-            self._deliver(run, answer)
-        except Exception as error:
-            if (lost := worker.failure()) is not None:
-                again = isinstance(error, Interrupted)
-                if not again:
-                    self._fail(batch, error)
-                return lost
-            self._refused(batch, error)
-        finally:
-            if again:
-                self._batcher.give_back(batch)
+        worker = self._worker
+        run = self._ended() if self._runs else None
+        lost = None if worker is None else worker.failure()
+        if lost is None and run is not None:
+            self._refused(run.batch, error)
+            self._next()
+            return
+        if run is not None:
+            if isinstance(error, Interrupted):
+                self._batcher.give_back(run.batch)
             else:
-                self._batcher.finished(batch, seconds)
-        return None
+                self._fail(run.batch, error)
+                self._batcher.finished(run.batch, None)
+        self._lose(lost or Restart.CRASHED)
+
+    def _ended(self) -> Run:
+        run = self._runs.popleft()
+        run.ended = self._used = self._clock()
+        if self._runs:
+            self._expect(run.ended)
+        return run
+
+    def _next(self) -> None:
+        """Take what waits, unless this process is to go."""
+        if self._worker is None or self._copying is not None:
+            return
+        self._succession.watch(self._worker)
+        if self._runs:
+            self._batcher.dispatch()
+        elif self._closing.is_set():
+            self._lose(None)
+        elif self._succession.ready():
+            self._lose(Restart.MEMORY)
+        else:
+            self._batcher.offer(self)
+            self._set_busy(bool(self._runs) or self._copying is not None)
+
+    def _set_busy(self, busy: bool) -> None:
+        if busy != self._busy:
+            self._busy = busy
+            self._serving(+1 if busy else -1)
 
     def _refused(self, batch: Batch, error: Exception) -> None:
         """The process lives on: a batch of several is run again one job at a time, and only the
@@ -277,24 +440,9 @@ class Instance(Generic[Request, Answer]):
         for job in batch.jobs:
             job.fail(error)
 
-    def _replace(self, reason: Restart) -> Worker[Request, Answer] | None:
-        """A new worker, however long it takes; None when this instance is closing."""
-        successor = self._succession.take()
-        while True:
-            delay = self._lost(reason)
-            if successor is None and self._closing.wait(delay):
-                return None
-            try:
-                return self._open(False) if successor is None else successor.result()
-            except Exception as error:
-                log.warning("%s: cannot be opened again: %s", self._name, error)
-                successor, reason = None, unopened(error)
 
-
-def close_all(instances: Sequence[Instance[Request, Answer]]) -> None:
+async def close_all(instances: Sequence[Instance[Request, Answer]]) -> None:
     """End them and wait; their batcher is closed by now."""
-    farewell = time.monotonic() + FAREWELL_SECONDS
     for instance in instances:
         instance.ask_to_close()
-    for instance in instances:
-        instance.join(farewell - time.monotonic())
+    await asyncio.gather(*(instance.join(FAREWELL_SECONDS) for instance in instances))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import asyncio
+from collections.abc import Sequence
+from functools import partial
 
+from app.awaiting import in_thread
 from app.contracts.errors import BackendError, DeadlineExceeded
 from app.contracts.ports import Clock, Predictor, PredictorFactory, PredictorSpec
 from app.contracts.tensors import Tensors, shape_key
@@ -15,6 +17,9 @@ from app.repository.selftest import SelfTest
 FIRST_RUN_SECONDS = 60.0
 SHORT_RUN_SECONDS = 0.25
 
+Usual = Sequence[tuple[ShapeKey, float]]
+"""How many seconds a run of each shape usually takes."""
+
 
 class Opening:
     """Every method raises ConfigError or BackendError where the model is refused, and WorkerCrashed
@@ -22,6 +27,7 @@ class Opening:
 
     def __init__(
         self,
+        name: str,
         spec: PredictorSpec,
         *,
         open_predictor: PredictorFactory,
@@ -30,13 +36,14 @@ class Opening:
         yielding: Yielding,
         clock: Clock,
     ) -> None:
+        self._name = name
         self._spec = spec
         self._open_predictor = open_predictor
         self._selftest = selftest
         self._warmups = warmups
         self._yielding = yielding
         self._clock = clock
-        self._turn = threading.Lock()
+        self._turn = asyncio.Lock()
         self._first_opened: float | None = None
 
     def start_up_seconds(self, since: float, until: float) -> float:
@@ -48,60 +55,68 @@ class Opening:
         """All were closed; the next one is the first again."""
         self._first_opened = None
 
-    def open(self, observed: Callable[[ShapeKey, float], None] | None) -> Predictor:
-        """`observed` hears how many seconds a run of each shape usually takes."""
-        return self._proven(self._open_predictor(self._spec), observed)
+    async def open(self, *, timed: bool) -> tuple[Predictor, Usual]:
+        """A predictor, and how long its runs usually take where that is to be `timed`."""
+        work = partial(self._opened, timed=timed)
+        return self._noted(await in_thread(f"{self._name} opening", work))
 
-    def open_gently(self) -> Predictor:
-        """One after another, each with what processor time the users of others leave."""
-        with self._turn:
-            suspension = self._yielding.suspension
-            predictor = self._open_predictor(self._spec, suspension=suspension)
-            # What stood still in between cannot be timed; the first jobs will be.
-            self._proven(predictor, None)
-        predictor.settle()
-        return predictor
+    async def open_gently(self) -> tuple[Predictor, Usual]:
+        """One after another, each with what processor time the users of others leave.
+
+        What stood still in between cannot be timed; the first jobs will be.
+        """
+        async with self._turn:
+            work = partial(self._opened, timed=False, gently=True)
+            return self._noted(await in_thread(f"{self._name} opening", work))
+
+    def _noted(self, opened: tuple[Predictor, Usual]) -> tuple[Predictor, Usual]:
+        if self._first_opened is None:
+            self._first_opened = self._clock()
+        return opened
 
     def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
-        """A tested predictor that takes no part in the group's work; it may also raise
-        DeadlineExceeded."""
+        """A tested predictor that takes no part in the group's work; blocks, in any thread.
+
+        It may also raise DeadlineExceeded.
+        """
         return self._selftest.opened(open_predictor, self._spec, timeout=FIRST_RUN_SECONDS)
 
-    def _proven(
-        self, predictor: Predictor, observed: Callable[[ShapeKey, float], None] | None
-    ) -> Predictor:
+    def _opened(self, *, timed: bool, gently: bool = False) -> tuple[Predictor, Usual]:
+        """Blocks until the predictor has proven itself and is warm."""
+        suspension = self._yielding.suspension if gently else None
+        predictor = self._open_predictor(self._spec, suspension=suspension)
         try:
             self._selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
-            self._warm_up(predictor, observed)
+            usual = self._warm_up(predictor, timed)
         except DeadlineExceeded as error:
             predictor.close()
             raise BackendError(f"a first run took more than {FIRST_RUN_SECONDS:.0f} s") from error
         except BaseException:
             predictor.close()
             raise
-        if self._first_opened is None:
-            self._first_opened = self._clock()
-        return predictor
+        if gently:
+            predictor.settle()
+        return predictor, usual
 
-    def _warm_up(
-        self, predictor: Predictor, observed: Callable[[ShapeKey, float], None] | None
-    ) -> None:
-        """Run every configured shape; admission hears how long each usually takes.
+    def _warm_up(self, predictor: Predictor, timed: bool) -> Usual:
+        """Run every configured shape, and see how long each usually takes.
 
         A shape's first run is up to eight times slower than what admission should count with, so
         a second one is timed where that is short. Where nobody asks for times the self-test's shape
         is not run again: a replacement is back the sooner, and a reload costs the users less.
         """
         tested = [array.shape for array in self._selftest.inputs.values()]
+        usual = []
         for inputs in self._warmups:
-            if observed is None:
+            if not timed:
                 if [array.shape for array in inputs.values()] != tested:
                     predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
                 continue
             seconds = self._timed_run(predictor, inputs)
             if seconds < SHORT_RUN_SECONDS:
                 seconds = self._timed_run(predictor, inputs)
-            observed(shape_key(inputs), seconds)
+            usual.append((shape_key(inputs), seconds))
+        return usual
 
     def _timed_run(self, predictor: Predictor, inputs: Tensors) -> float:
         began = self._clock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 
 from app.contracts.ports import Clock
@@ -23,33 +22,26 @@ class RestartBackoff:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
         self._losses: deque[float] = deque(maxlen=len(DELAYS))
         self._lacked = 0
 
     def delay_after_loss(self) -> float:
         """Count a loss; returns the seconds to wait before the next worker is opened."""
-        with self._lock:
-            self._losses.append(self._clock())
-            return DELAYS[self._losses_in_window() - 1]
+        self._losses.append(self._clock())
+        return DELAYS[self._losses_in_window() - 1]
 
     def delay_while_lacking(self) -> float:
         """The seconds to wait before the next attempt to open a worker."""
-        with self._lock:
-            self._lacked += 1
-            return LACKING_DELAYS[min(self._lacked, len(LACKING_DELAYS)) - 1]
+        self._lacked += 1
+        return LACKING_DELAYS[min(self._lacked, len(LACKING_DELAYS)) - 1]
 
     def opened(self) -> None:
         """The system lacks nothing any more."""
-        with self._lock:
-            self._lacked = 0
+        self._lacked = 0
 
     def in_crash_loop(self) -> bool:
-        with self._lock:
-            return self._losses_in_window() > MOST_LOSSES
+        return self._losses_in_window() > MOST_LOSSES
 
     def _losses_in_window(self) -> int:
         oldest = self._clock() - WINDOW_SECONDS
-        while self._losses and self._losses[0] <= oldest:
-            self._losses.popleft()
-        return len(self._losses)
+        return sum(lost > oldest for lost in tuple(self._losses))

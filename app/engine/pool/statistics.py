@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -66,10 +65,9 @@ class Snapshot:
 
 
 class Statistics:
-    """Thread-safe. Times are in seconds, `ended` on the engine's clock."""
+    """Times are in seconds, `ended` on the engine's clock. Any thread may take a snapshot()."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._rows = 0
         self._executions = 0
         self._success, self._failure, self._queue = Duration(), Duration(), Duration()
@@ -79,33 +77,29 @@ class Statistics:
 
     def executed(self, rows: int, times: RunTimes, *, ended: float) -> None:
         """A predictor run came to its end."""
-        with self._lock:
-            self._executions += 1
-            self._batches.setdefault(rows, Stages()).add(times)
-            self._last_ended = ended
+        self._executions += 1
+        self._batches.setdefault(rows, Stages()).add(times)
+        self._last_ended = ended
 
     def succeeded(self, rows: int, times: RunTimes, *, queued: float, total: float) -> None:
         """A request of so many rows was answered `total` seconds after it was queued."""
-        with self._lock:
-            self._rows += rows
-            self._success.add(total)
-            self._queue.add(queued)
-            self._requests.add(times)
+        self._rows += rows
+        self._success.add(total)
+        self._queue.add(queued)
+        self._requests.add(times)
 
     def failed(self, total: float) -> None:
         """A request that was fit for the model ended in an error."""
-        with self._lock:
-            self._failure.add(total)
+        self._failure.add(total)
 
     def snapshot(self) -> Snapshot:
-        with self._lock:
-            return Snapshot(
-                rows=self._rows,
-                executions=self._executions,
-                success=replace(self._success),
-                failure=replace(self._failure),
-                queue=replace(self._queue),
-                requests=self._requests.copy(),
-                batches={rows: stages.copy() for rows, stages in sorted(self._batches.items())},
-                last_ended=self._last_ended,
-            )
+        return Snapshot(
+            rows=self._rows,
+            executions=self._executions,
+            success=replace(self._success),
+            failure=replace(self._failure),
+            queue=replace(self._queue),
+            requests=self._requests.copy(),
+            batches={rows: stages.copy() for rows, stages in sorted(self._batches.items())},
+            last_ended=self._last_ended,
+        )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from app.awaiting import in_thread
 from app.contracts.ports import Clock, Worker
 
 Request = TypeVar("Request")
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Succession(Generic[Request, Answer]):
-    """Owned by one thread. `open_worker` is called in a thread of its own.
+    """The successor of one instance's worker.
 
     A cap below a worker's own size counts as half as much again as that size. Where no successor
     can be opened the worker serves on, until it is half as large again.
@@ -31,7 +31,7 @@ class Succession(Generic[Request, Answer]):
     def __init__(
         self,
         name: str,
-        open_worker: Callable[[], Worker[Request, Answer]],
+        open_worker: Callable[[], Awaitable[Worker[Request, Answer]]],
         *,
         cap: int,
         clock: Clock,
@@ -41,7 +41,7 @@ class Succession(Generic[Request, Answer]):
         self._smallest_cap = self._cap = cap
         self._clock = clock
         self._look_from = -math.inf
-        self._successor: Future[Worker[Request, Answer]] | None = None
+        self._successor: asyncio.Task[Worker[Request, Answer]] | None = None
 
     def began(self, worker: Worker[Request, Answer]) -> None:
         self._cap = max(self._smallest_cap, worker.resident_bytes() * 3 // 2)
@@ -50,17 +50,7 @@ class Succession(Generic[Request, Answer]):
     def watch(self, worker: Worker[Request, Answer]) -> None:
         """Between two runs."""
         if self._successor is None and self._above_cap(worker):
-            self._successor = Future()
-            opening = threading.Thread(
-                target=self._open,
-                args=(self._successor,),
-                name=f"{self._name} successor",
-                daemon=True,
-            )
-            try:
-                opening.start()
-            except RuntimeError as failure:  # the system has no thread left to give
-                self._successor.set_exception(failure)
+            self._successor = asyncio.create_task(self._open(), name=f"{self._name} successor")
         successor = self._successor
         if successor is not None and successor.done() and (error := successor.exception()):
             log.warning("%s: no successor can be opened: %s", self._name, error)
@@ -78,22 +68,17 @@ class Succession(Generic[Request, Answer]):
         successor = self._successor
         return successor is not None and successor.done() and successor.exception() is None
 
-    def take(self) -> Future[Worker[Request, Answer]] | None:
+    def take(self) -> asyncio.Task[Worker[Request, Answer]] | None:
         """The successor that is open or being opened, from now on the caller's."""
         successor, self._successor = self._successor, None
         return successor
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """End the successor once it is open."""
         if (successor := self.take()) is not None:
-            successor.add_done_callback(_close_unused)
+            await asyncio.wait([successor])
+            if successor.exception() is None:
+                await in_thread(f"{self._name} end", successor.result().close)
 
-    def _open(self, successor: Future[Worker[Request, Answer]]) -> None:
-        try:
-            successor.set_result(self._open_worker())
-        except Exception as error:
-            successor.set_exception(error)
-
-
-def _close_unused(successor: Future[Worker[Request, Answer]]) -> None:
-    if successor.exception() is None:
-        successor.result().close()
+    async def _open(self) -> Worker[Request, Answer]:
+        return await self._open_worker()

@@ -31,16 +31,28 @@ class Refused(Exception):
 
 class Reservation:
     """A place in the queue for a job that is still being made, such as one whose picture is being
-    opened. Nobody else's job takes it."""
+    opened. Nobody else's job takes it. As a context manager it ends with its block."""
 
-    __slots__ = ("caller",)
+    __slots__ = ("_among", "caller")
 
-    def __init__(self) -> None:
+    def __init__(self, among: set[Reservation | None]) -> None:
         self.caller = CALLER.get().name
+        self._among = among
+        among.add(self)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the place up, if no job has taken it."""
+        self._among.discard(self)
 
 
 class Admission:
-    """Callers hold the batcher's lock.
+    """Decides what enters the queues of one batcher.
 
     **Invariant**: reservations and the jobs of normal priority together never exceed `max_queue`,
     so the job of a reservation always finds room; beside them, callers who have nothing here find a
@@ -98,9 +110,7 @@ class Admission:
             wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), instances)
             self._check_time(wait, self._times.overall(), deadline - now)
             self._check_room(NORMAL, wait, caller)
-        reservation = Reservation()
-        self.reservations.add(reservation)
-        return reservation
+        return Reservation(self.reservations)
 
     def _check_number(self, jobs: Sequence[Job]) -> None:
         """Raises Refused for more jobs than an empty queue has places: waiting would not help."""

@@ -1,39 +1,49 @@
 """The dynamic batcher: one bounded queue in front of the instances of one group.
 
                             ┌────────── given back, or divided ◄──────────┐
-submit ──► admission ──► queues ──► take (an idle instance) ──► run ──► finished
+submit ──► admission ──► queues ──► dispatch (a free instance) ──► run ──► finished
               │             ├── cancelled by the client: leaves its queue at once
-              │             ├── deadline passed: failed on time by a thread of its own
+              │             ├── deadline passed: failed on time by a timer
          Overloaded         └── shed for a job of higher priority when the queue is full
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-import threading
-import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import TypeVar
+from typing import Protocol
 
-from app.contracts.errors import Overloaded, PaddlepoolError
+from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
 from app.contracts.ports import Clock
 from app.contracts.reasons import Rejection
 from app.engine.queue.admission import Admission, Refused, Reservation
-from app.engine.queue.deadlines import Deadlines
-from app.engine.queue.job import Batch, Job, ShapeKey
-from app.engine.queue.running import Running
+from app.engine.queue.job import INLINE_BYTES, Batch, Job, ShapeKey
+from app.engine.queue.running import Instances, Running
 from app.engine.queue.shape_queues import ServiceTime, ShapeQueues
 
-HEALTH_SECONDS = 0.5
-"""How often an idle instance looks whether its process is still alive."""
+SHORT_RUN_SECONDS = 0.1
+"""A longer run ends before the next batch is handed over: nothing measurable would be gained, and
+another instance may be free first."""
 
-T = TypeVar("T")
+
+class Taker(Protocol):
+    """An instance, as the batcher sees it."""
+
+    def healthy(self) -> bool:
+        """Whether it can run a batch now. One that cannot has left the batcher by then."""
+
+    def has_room(self) -> bool:
+        """Whether a second batch may lie ready behind the one that runs."""
+
+    def take(self, batch: Batch) -> None:
+        """Run the batch; must not raise."""
 
 
 class Batcher:
-    """Thread-safe. `on_rejected` is called without the lock.
+    """Belongs to the event loop: nothing here is called from another thread, but `live`, `depth`
+    and `inflight` may be read from any.
 
     **Invariants**: no instance is given a job that is cancelled or past its deadline; every future
     that was admitted is settled, whatever happens to its neighbours; a normal job never waits
@@ -51,16 +61,18 @@ class Batcher:
     ) -> None:
         self._clock = clock
         self._on_rejected = on_rejected
+        self._max_rows = max_rows
         self._queues = ShapeQueues(max_rows=max_rows, max_delay=max_delay)
         self._running = Running()
         self._times = ServiceTime()
         self._admission = Admission(self._queues, self._times, max_queue=max_queue)
         self._closed_with: PaddlepoolError | None = None
-        lock = threading.Lock()
-        self._work = threading.Condition(lock)
-        self._deadlines = Deadlines(
-            lock, self._queues, self._running, clock=clock, on_rejected=on_rejected
-        )
+        self._takers: list[Taker] = []
+        self._free: list[Taker] = []
+        self._dispatching = False
+        self._delay: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
 
     def reserve(self, deadline: float) -> Reservation:
         """Hold a place for a job that is still to be made, until it is submitted or released.
@@ -68,18 +80,16 @@ class Batcher:
         Raises what submit() would if the job were there: nobody waits until a picture is open to
         hear that there is no room for it.
         """
-
-        def admit() -> Reservation:
+        now = self._clock()
+        try:
             self._check_open()
-            now = self._clock()
-            return self._admission.reserve(deadline, now, self._running.instances(now))
-
-        return self._admitted(admit)
-
-    def release(self, reservation: Reservation) -> None:
-        """Its job never will be made, or has been submitted by now."""
-        with self._work:
-            self._admission.reservations.discard(reservation)
+            return self._admission.reserve(deadline, now, self._instances(now))
+        except Refused as refused:
+            error = self._counted(refused)
+        try:
+            raise error
+        finally:
+            del error  # this frame is in its traceback: each would keep the other
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
         """Queue all of the jobs or none, all at once: jobs of one request share batches.
@@ -87,91 +97,124 @@ class Batcher:
         Raises TooManyInputs, Overloaded, DeadlineExceeded or ModelNotReady. A reservation ends
         here; the first job takes its place.
         """
-
-        def admit() -> list[Job]:
-            self._check_open()
-            self._deadlines.start()
-            now = self._clock()
-            shed = self._admission.admit(jobs, now, self._running.instances(now), reservation)
-            self._work.notify(len(jobs))
-            self._deadlines.added(jobs)
-            return shed
-
-        shed = self._admitted(admit)
-        for job in jobs:
-            # Not the job itself: a future keeps its callbacks, and the two would keep each other,
-            # tensors and all, until the next garbage collection.
-            job.future.add_done_callback(partial(self._drop_cancelled, weakref.ref(job)))
-        for unlucky in shed:
-            self._on_rejected(Rejection.SHED)
-            wait = self._backlog()
-            unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
-
-    def _admitted(self, admit: Callable[[], T]) -> T:
-        """What admit() returns. A refusal is counted, and its error raised outside the handler and
-        forgotten by this frame, which is in its traceback: inside, each would keep the other."""
+        now = self._clock()
         try:
-            with self._work:
-                return admit()
+            self._check_open()
+            shed = self._admission.admit(jobs, now, self._instances(now), reservation)
         except Refused as refused:
-            self._on_rejected(refused.reason)
-            error = refused.error
+            error = self._counted(refused)
+        else:
+            for job in jobs:
+                job.future.add_done_callback(partial(self._drop_cancelled, job))
+            self._wake_at(min(job.deadline for job in jobs))
+            for unlucky in shed:
+                self._on_rejected(Rejection.SHED)
+                wait = self._backlog()
+                unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
+            self.dispatch()
+            return
         try:
             raise error
         finally:
             del error
 
+    def _counted(self, refused: Refused) -> PaddlepoolError:
+        self._on_rejected(refused.reason)
+        return refused.error
+
     def _check_open(self) -> None:
         if self._closed_with is not None:
             raise Refused(Rejection.NOT_READY, self._closed_with.alone())
 
-    def take(self, healthy: Callable[[], bool]) -> Batch | None:
-        """Wait for a batch and start it. None when the batcher closed or `healthy()` is false.
+    def _instances(self, now: float) -> Instances:
+        live = len(self._takers)
+        free = bool(self._free) or len(self._running.batches) < live
+        left = 0.0 if free and not self._queues else self._running.seconds_left(now)
+        return Instances(live=live, running=left, free=free)
 
-        `healthy` is asked before any job is touched and twice a second while there is none, so
-        that a process that died while it was idle costs nobody a request.
+    def join(self, taker: Taker) -> None:
+        """An instance begins to take batches."""
+        self._takers.append(taker)
+        self.offer(taker)
+
+    def leave(self, taker: Taker) -> None:
+        """An instance takes no further batch; it may have left before."""
+        for each in (self._takers, self._free):
+            if taker in each:
+                each.remove(taker)
+
+    def offer(self, taker: Taker) -> None:
+        """An instance that has joined runs nothing any more: it takes the next batch."""
+        if taker in self._takers:
+            self._free.append(taker)
+            self.dispatch()
+
+    def dispatch(self) -> None:
+        """Hand over what may run now, and set a timer for what may run later.
+
+        A taker may come back here from take(), with a batch that it could not send: whoever is at
+        it goes on, so that a queue full of such batches does not end in a deep recursion.
         """
-        with self._work:
-            while not self.closed:
-                now = self._clock()
-                jobs, ask_again = self._queues.next_batch(now)
-                if not jobs and not self._running.returned:
-                    if self._wait(min(HEALTH_SECONDS, ask_again - now)) or healthy():
-                        continue
-                elif healthy():
-                    if batch := self._running.resume(now) or self._start(jobs, now):
-                        return batch
-                    continue
-                # Another instance may take what this one was woken for.
-                self._work.notify()
-                return None
+        if self._dispatching:
+            return
+        self._dispatching = True
+        try:
+            while self._closed_with is None and self._dispatched():
+                pass
+        finally:
+            self._dispatching = False
+
+    def _dispatched(self) -> bool:
+        """Hand over one batch; False when none may run now, or nobody is free."""
+        now = self._clock()
+        jobs, ask_again = self._queues.next_batch(now)
+        if not jobs and not self._running.returned:
+            self._ask_again(ask_again - now)
+            return False
+        free = self._free_taker()
+        taker = free or self._taker_ahead(jobs)
+        if taker is None:
+            return False
+        if batch := self._running.resume(now) or self._start(jobs, now):
+            taker.take(batch)
+        elif free is not None:
+            self._free.append(free)
+        return True
+
+    def _free_taker(self) -> Taker | None:
+        """The free instance that ran last, whose memory is warm."""
+        while self._free:
+            taker = self._free[-1]
+            if taker.healthy():
+                return self._free.pop()
+        return None
+
+    def _taker_ahead(self, jobs: list[Job]) -> Taker | None:
+        """One whose run is under way, for a small batch that no further job could join."""
+        if not jobs or sum(job.rows for job in jobs) < self._max_rows:
             return None
+        if sum(job.nbytes for job in jobs) > INLINE_BYTES:
+            return None
+        if not 0.0 < self._times.expected(jobs[0].key) < SHORT_RUN_SECONDS:
+            return None
+        return next((taker for taker in self._takers if taker.has_room()), None)
 
-    def take_prefetch(self) -> Batch | None:
-        """Start the batch that may run now, for an instance whose run is about to end.
-
-        None where there is none, or where an idle instance was notified of it.
-        """
-        with self._work:
-            if self.closed or self._running.idle:
-                return None
-            now = self._clock()
-            jobs, _ = self._queues.next_batch(now)
-            return self._running.resume(now) or self._start(jobs, now)
-
-    def _wait(self, seconds: float) -> bool:
-        self._running.idle += 1
-        woken = self._work.wait(seconds)
-        self._running.idle -= 1
-        return woken
+    def _ask_again(self, seconds: float) -> None:
+        if self._delay is not None:
+            self._delay.cancel()
+            self._delay = None
+        if seconds < math.inf:
+            self._delay = asyncio.get_running_loop().call_later(seconds, self.dispatch)
 
     def _start(self, jobs: list[Job], now: float) -> Batch | None:
         started = []
         for job in jobs:
             self._queues.take(job)
-            if job.deadline <= now:
-                self._deadlines.passed(job)
-            elif job.begin():
+            if job.future.cancelled():
+                self._on_rejected(Rejection.CANCELLED)
+            elif job.deadline <= now:
+                self._expire(job)
+            elif not job.future.done():
                 started.append(job)
         if not started:
             return None
@@ -182,40 +225,27 @@ class Batcher:
 
     def finished(self, batch: Batch, seconds: float | None) -> None:
         """The batch has left its instance; `seconds` of the run, None when it came to no end."""
-        with self._work:
-            self._running.batches.discard(batch)
-            self._deadlines.left()
-            if seconds is not None:
-                self._times.record(batch.key, seconds)
+        self._running.batches.discard(batch)
+        if seconds is not None:
+            self._times.record(batch.key, seconds)
 
     def give_back(self, *batches: Batch) -> None:
         """The batches have not begun: the next instance takes them before anything else."""
-        with self._work:
-            if self._closed_with is None:
-                self._running.returned.extend(batches)
-                self._work.notify(len(batches))
-                return
-            self._running.batches.difference_update(batches)
-            self._deadlines.left()
-            error = self._closed_with
+        if self._closed_with is None:
+            self._running.returned.extend(batches)
+            self.dispatch()
+            return
+        self._running.batches.difference_update(batches)
         for job in (job for batch in batches for job in batch.jobs):
-            job.fail(error)
+            job.fail(self._closed_with)
 
     def divide(self, batch: Batch) -> None:
         """A batch that came to no end goes back as one for each of its jobs."""
-        with self._work:
-            alone = self._running.divide(batch)
-        self.give_back(*alone)
+        self.give_back(*self._running.divide(batch))
 
     def observed(self, key: ShapeKey, seconds: float) -> None:
         """A run outside the queue, such as a warm-up, took `seconds`."""
-        with self._work:
-            self._times.record(key, seconds)
-
-    def add_live(self, change: int) -> None:
-        """An instance began (+1) or ceased (-1) to take batches."""
-        with self._work:
-            self._running.live += change
+        self._times.record(key, seconds)
 
     @property
     def closed(self) -> bool:
@@ -224,7 +254,7 @@ class Batcher:
     @property
     def live(self) -> int:
         """Instances that take batches."""
-        return self._running.live
+        return len(self._takers)
 
     @property
     def depth(self) -> int:
@@ -233,34 +263,51 @@ class Batcher:
     @property
     def idle(self) -> bool:
         """Nothing waits, runs or is reserved."""
-        with self._work:
-            return not (self._queues or self._running.batches or self._admission.reservations)
+        return not (self._queues or self._running.batches or self._admission.reservations)
 
     @property
     def inflight(self) -> int:
-        with self._work:
-            return len(self._running.jobs())
+        return len(self._running.jobs())
 
     def close(self, error: PaddlepoolError) -> None:
-        """Fail what waits and what comes later, each with a copy of the error, and end take().
-        Batches that run are finished."""
-        with self._work:
-            self._closed_with = error
-            waiting = self._queues.take_expired(math.inf) + self._running.drop_returned()
-            self._work.notify_all()
-            self._deadlines.end()
-        for job in waiting:
+        """Fail what waits and what comes later, each with a copy of the error.
+
+        Batches that run are finished.
+        """
+        self._closed_with = error
+        self._ask_again(math.inf)
+        for job in self._queues.take_expired(math.inf) + self._running.drop_returned():
             job.fail(error)
 
-    def _drop_cancelled(self, waiting: weakref.ref[Job], future: Future[object]) -> None:
-        if not future.cancelled() or (job := waiting()) is None:
+    def _wake_at(self, deadline: float) -> None:
+        """Have what is due failed then, if that is earlier than the alarm that is set."""
+        if deadline >= self._alarm_at:
             return
-        with self._work:
-            waited = self._queues.remove(job)
-        if waited:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = deadline
+        wait = max(0.0, deadline - self._clock())
+        self._alarm = asyncio.get_running_loop().call_later(wait, self._fail_due)
+
+    def _fail_due(self) -> None:
+        """Fail every job whose deadline has come, queued or running."""
+        self._alarm, self._alarm_at = None, math.inf
+        now = self._clock()
+        for job in self._queues.take_expired(now):
+            self._expire(job)
+        for job in self._running.overdue(now):
+            job.fail(DeadlineExceeded("the deadline passed while the job was running"))
+        self._wake_at(min(self._queues.next_deadline(), self._running.next_deadline()))
+
+    def _expire(self, job: Job) -> None:
+        if not job.future.done():
+            self._on_rejected(Rejection.EXPIRED)
+            job.fail(DeadlineExceeded("the deadline passed while the job waited in the queue"))
+
+    def _drop_cancelled(self, job: Job, future: asyncio.Future[object]) -> None:
+        if future.cancelled() and self._queues.remove(job):
             self._on_rejected(Rejection.CANCELLED)
 
     def _backlog(self) -> float:
-        with self._work:
-            seconds = sum(self._times.expected(job.key) for job in self._queues)
-            return seconds / max(1, self._running.live)
+        seconds = sum(self._times.expected(job.key) for job in self._queues)
+        return seconds / max(1, self.live)

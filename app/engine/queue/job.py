@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
+import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,17 +11,23 @@ import numpy as np
 
 from app.contracts.caller import CALLER
 from app.contracts.errors import PaddlepoolError
-from app.contracts.tensors import Array, Tensors
+from app.contracts.tensors import Tensors
+
+INLINE_BYTES = 2 << 20
+"""Larger requests and answers are copied in a thread: the event loop has others to answer."""
 
 ShapeKey = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
-@dataclass(slots=True, eq=False, kw_only=True, weakref_slot=True)
+def _future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
 class Job:
     """Validated tensors that wait for a process; times are values of the engine's clock.
 
     The future may be settled from several sides (result, deadline, cancellation): the first wins.
-    Who has a result claims the job, counts it and settles it, so that nothing is counted twice.
     """
 
     inputs: Tensors
@@ -33,29 +37,16 @@ class Job:
     deadline: float
     enqueued: float
     caller: str = field(default_factory=lambda: CALLER.get().name)
-    future: Future[Any] = field(default_factory=Future)  # typed by whoever made the job
-    _claim: threading.Lock = field(default_factory=threading.Lock)
+    future: asyncio.Future[Any] = field(default_factory=_future)  # typed by whoever made the job
 
-    def begin(self) -> bool:
-        """Enter a batch; from here the future cannot be cancelled. False: nobody waits for it."""
-        try:
-            return self.future.set_running_or_notify_cancel()
-        except RuntimeError:  # CPython's own signal that it is settled already
-            return False
-
-    def claim(self) -> bool:
-        """Whether the caller is the first, and must settle the future now."""
-        return self._claim.acquire(blocking=False)
-
-    def finish(self, result: object) -> None:
-        """By whoever has claimed the job."""
-        self.future.set_result(result)
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.inputs.values())
 
     def fail(self, error: PaddlepoolError) -> None:
-        """With a copy of the error, unless somebody was first or has cancelled the job."""
-        if self.claim():
-            with contextlib.suppress(InvalidStateError):
-                self.future.set_exception(error.alone())
+        """With a copy of the error, unless it is already settled."""
+        if not self.future.done():
+            self.future.set_exception(error.alone())
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -77,6 +68,10 @@ class Batch:
     @property
     def deadline(self) -> float:
         return max(job.deadline for job in self.jobs)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(job.nbytes for job in self.jobs)
 
     def inputs(self) -> Tensors:
         if len(self.jobs) == 1:
@@ -103,12 +98,3 @@ class Batch:
             parts.append({name: array[rows] for name, array in outputs.items()})
             offset += job.rows
         return parts
-
-
-def all_finite(outputs: Tensors) -> bool:
-    """Whether every floating-point value is a number; an input's NaN never reaches a reply."""
-    return all(_finite(array) for array in outputs.values())
-
-
-def _finite(array: Array) -> bool:
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())

@@ -1,4 +1,4 @@
-"""The batches that instances hold, those they have given back, and how many instances there are."""
+"""The batches that instances hold, and those that were given back."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from app.engine.queue.job import Batch, Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """What the instances are doing at a moment: `live` take batches, the runs under way still need
-    `running` seconds in all, and `free` says whether one would take a job at once."""
+    """What the instances are doing at a moment: `live` take batches, and `free` says whether one
+    would take a job at once. Where a job has to wait, the runs under way still need `running`
+    seconds in all."""
 
     live: int
     running: float
@@ -20,23 +21,18 @@ class Instances:
 
 
 class Running:
-    """Callers hold the batcher's lock. A batch that was given back still counts as running."""
+    """A batch that was given back still counts as running."""
 
     def __init__(self) -> None:
         self.batches: set[Batch] = set()
         self.returned: deque[Batch] = deque()
-        self.live = 0
-        self.idle = 0
 
-    def instances(self, now: float) -> Instances:
-        running = sum(
-            max(0.0, batch.started + batch.expected_seconds - now) for batch in self.batches
-        )
-        free = self.idle > 0 or len(self.batches) < self.live
-        return Instances(live=self.live, running=running, free=free)
+    def seconds_left(self, now: float) -> float:
+        """What the runs under way still need in all, by how long they usually take."""
+        return sum(max(0.0, batch.started + batch.expected_seconds - now) for batch in self.batches)
 
     def jobs(self) -> list[Job]:
-        return [job for batch in self.batches for job in batch.jobs]
+        return [job for batch in tuple(self.batches) for job in batch.jobs]
 
     def overdue(self, now: float) -> list[Job]:
         return [job for job in self.jobs() if job.deadline <= now and not job.future.done()]

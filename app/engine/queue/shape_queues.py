@@ -22,7 +22,7 @@ class ServiceTime:
     """Moving average of the seconds of one run, for each shape; the newest run weighs a quarter.
 
     A shape not seen yet takes the average over all shapes, and nothing is known before the first
-    run. Callers hold the batcher's lock.
+    run.
     """
 
     def __init__(self) -> None:
@@ -64,8 +64,7 @@ Turn = tuple[float, int]
 
 
 class ShapeQueues:
-    """Fair between callers, and first come, first served for each, within a priority; no lock, no
-    clock, no thread of its own.
+    """Fair between callers, and first come, first served for each, within a priority.
 
     Start-time fair queueing (Goyal, Vin and Cheng, 1996): a caller's turn comes when it has had as
     many rows as the others who wait, so that whoever sends one job waits for one of each of the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 
 from app.contracts.errors import PaddlepoolError
@@ -18,13 +17,14 @@ Key = tuple[str, int | None]
 
 
 class LoadHistory:
-    """Thread-safe. Remembers for each version whether it is being loaded and why it last failed.
+    """Remembers for each version whether it is being loaded and why it last failed.
+
+    index() and knows() may be called in any thread.
 
     What keeps a model as a whole from being loaded is the reason of each of its versions.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._loading: set[Key] = set()
         self._failures: dict[Key, str] = {}
         self._kept: dict[str, frozenset[int]] = {}
@@ -33,8 +33,7 @@ class LoadHistory:
     def attempt(self, name: str, version: int | None) -> Iterator[None]:
         """LOADING inside; afterwards a failure keeps its reason, and success forgets it."""
         key = (name, version)
-        with self._lock:
-            self._loading.add(key)
+        self._loading.add(key)
         reason = ""
         try:
             yield
@@ -48,34 +47,30 @@ class LoadHistory:
             reason = "internal error, see the log"
             raise
         finally:
-            with self._lock:
-                self._loading.discard(key)
-                self._failures.pop(key, None)
-                if reason:
-                    self._failures[key] = reason
+            self._loading.discard(key)
+            self._failures.pop(key, None)
+            if reason:
+                self._failures[key] = reason
 
     def knows(self, name: str, version: int | None) -> bool:
         """Whether this version, or any where it is None, is being loaded or has failed to load."""
-        with self._lock:
-            known = {*self._loading, *self._failures}
-            as_a_whole = (name, None) in self._failures and version in self._kept.get(name, ())
+        known = {*self._loading, *self._failures}
+        as_a_whole = (name, None) in self._failures and version in self._kept.get(name, ())
         return as_a_whole or any(key[0] == name and version in (None, key[1]) for key in known)
 
     def keep(self, name: str, versions: Iterable[int]) -> None:
         """These are the versions that matter now; why any other one failed is forgotten."""
         kept = frozenset(versions)
-        with self._lock:
-            self._kept[name] = kept
-            for key in [key for key in self._failures if key[0] == name]:
-                if key[1] is not None and key[1] not in kept:
-                    del self._failures[key]
+        self._kept[name] = kept
+        for key in [key for key in self._failures if key[0] == name]:
+            if key[1] is not None and key[1] not in kept:
+                del self._failures[key]
 
     def forget(self, name: str) -> None:
         """The model is gone or wanted no longer; why its versions failed matters to nobody."""
-        with self._lock:
-            self._kept.pop(name, None)
-            for key in [key for key in self._failures if key[0] == name]:
-                del self._failures[key]
+        self._kept.pop(name, None)
+        for key in [key for key in self._failures if key[0] == name]:
+            del self._failures[key]
 
     def index(
         self,
@@ -86,9 +81,8 @@ class LoadHistory:
         """One row for each version on disk or in memory, by name, newest version first; one
         without a version for a model that has none."""
         without: set[Key] = {(name, each) for name in unsealed for each in unsealed[name]}
-        with self._lock:
-            loading = set(self._loading)
-            failures = dict(self._failures)
+        loading = set(self._loading)
+        failures = dict(self._failures)
         served: dict[Key, ServedModel] = {(each.name, each.version): each for each in serving}
         on_disk: set[Key] = {(name, each) for name in published for each in published[name]}
         rows = {*served, *loading, *failures, *on_disk, *without}

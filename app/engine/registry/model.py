@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from app.awaiting import in_thread
 from app.contracts.errors import (
     BackendError,
     BackendUnavailable,
@@ -28,7 +27,7 @@ from app.engine.pool.context import EngineContext
 from app.engine.pool.group import Group
 from app.engine.pool.statistics import Snapshot, Statistics
 from app.engine.queue.admission import Reservation
-from app.engine.queue.job import Job
+from app.engine.queue.job import Job, ShapeKey
 from app.repository.config import ModelConfig
 from app.repository.layout import ModelFiles
 from app.repository.selftest import SelfTest
@@ -45,6 +44,15 @@ def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
     if config.first_group is None:
         return Choice(group=config.default_group, by="config", reason=PINNED)
     return Choice(group=config.default_group, by="start", reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedJob:
+    """Tensors of one job that fit the model, and what the queue is to know of them."""
+
+    inputs: Tensors
+    rows: int
+    key: ShapeKey
 
 
 class ServedModel:
@@ -107,10 +115,11 @@ class ServedModel:
         for status in () if before is None else before.groups():
             self.record_effect(status.name, status.effect)
         self._leases = 0
-        self._lease_ended = threading.Condition()
+        self._unleased = asyncio.Event()
+        self._unleased.set()
 
-    def start(self, *, gently: bool = False) -> None:
-        """Open the groups that always run; blocks until each instance is tested and warm.
+    async def start(self, *, gently: bool = False) -> None:
+        """Open the groups that always run; returns when each instance is tested and warm.
 
         One whose program this version lacks is passed over, unless it is the default group.
 
@@ -123,46 +132,58 @@ class ServedModel:
             if group.config.start == "always"
             and (group.has_program or name == self.config.default_group)
         ]
-        _wait_until_open([opened for group in groups for opened in group.start(gently=gently)])
+        opened = [each for group in groups for each in group.start(gently=gently)]
+        if opened:
+            done, _ = await asyncio.wait(opened, return_when=asyncio.FIRST_EXCEPTION)
+            for each in done:
+                each.result()
 
     def submit(
         self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
-    ) -> Future[InferResult]:
+    ) -> asyncio.Future[InferResult]:
         """Check the tensors of one job and queue it; see submit_all()."""
-        [future] = self.submit_all([inputs], deadline=deadline, group=group, priority=priority)
+        [future] = self.submit_all(
+            self.checked([inputs]), deadline=deadline, group=group, priority=priority
+        )
         return future
+
+    def checked(self, jobs: Sequence[Tensors]) -> list[CheckedJob]:
+        """The jobs that fit this model; may be called in any thread. Raises InvalidTensor."""
+        return [
+            CheckedJob(inputs, self._checked_rows(inputs), shape_key(inputs)) for inputs in jobs
+        ]
 
     def submit_all(
         self,
-        jobs: Sequence[Tensors],
+        jobs: Sequence[CheckedJob],
         *,
         deadline: float,
         group: str | None = None,
         priority: int = 0,
         reservation: Reservation | None = None,
-    ) -> list[Future[InferResult]]:
-        """Check the tensors of each job and queue all of them, or none.
+    ) -> list[asyncio.Future[InferResult]]:
+        """Queue all of the jobs, or none.
 
         The first job takes the place of the `reservation`, which then ends.
         `deadline` is absolute; `priority` 0 is normal, and a larger one is less urgent: such a job
         waits until no other does, and is the first to be dropped. Raises InvalidParameter (group),
-        InvalidTensor, TooManyInputs (more jobs than the queue has places), Overloaded,
-        DeadlineExceeded and ModelNotReady at once. A future gives the result or DeadlineExceeded,
-        WorkerCrashed, BackendError, ModelOutputInvalid, Overloaded (dropped); cancelling it
-        takes its job out of the queue.
+        TooManyInputs (more jobs than the queue has places), Overloaded, DeadlineExceeded and
+        ModelNotReady at once. A future gives the result or DeadlineExceeded, WorkerCrashed,
+        BackendError, ModelOutputInvalid, Overloaded (dropped); cancelling it takes its job out of
+        the queue.
         """
         chosen = self._group(self.config.default_group if group is None else group)
         now = self._clock()
         queued = [
             Job(
-                inputs=inputs,
-                rows=self._checked_rows(inputs),
-                key=shape_key(inputs),
+                inputs=job.inputs,
+                rows=job.rows,
+                key=job.key,
                 priority=priority,
                 deadline=deadline,
                 enqueued=now,
             )
-            for inputs in jobs
+            for job in jobs
         ]
         try:
             chosen.submit(*queued, reservation=reservation)
@@ -174,22 +195,19 @@ class ServedModel:
             job.future.add_done_callback(partial(self._ended, now))
         return [job.future for job in queued]
 
-    @contextlib.contextmanager
-    def reserving(self, *, deadline: float, group: str | None = None) -> Iterator[Reservation]:
+    def reserve(self, *, deadline: float, group: str | None = None) -> Reservation:
         """Hold a place in a group's queue while a request is prepared; hand it to submit_all().
 
         Raises InvalidParameter (group), Overloaded and ModelNotReady at once, before any work.
         """
         chosen = self._group(self.config.default_group if group is None else group)
-        with contextlib.ExitStack() as place:
-            try:
-                reservation = place.enter_context(chosen.reserving(deadline=deadline))
-            except PaddlepoolError:
-                self._statistics.failed(0.0)
-                raise
-            yield reservation
+        try:
+            return chosen.reserve(deadline=deadline)
+        except PaddlepoolError:
+            self._statistics.failed(0.0)
+            raise
 
-    def _ended(self, enqueued: float, future: Future[InferResult]) -> None:
+    def _ended(self, enqueued: float, future: asyncio.Future[InferResult]) -> None:
         """Count what failed; the group has counted what succeeded, with the times of its run."""
         if future.cancelled() or future.exception() is not None:
             self._statistics.failed(self._clock() - enqueued)
@@ -223,23 +241,25 @@ class ServedModel:
         return self._groups[self.config.default_group].ready()
 
     def acquire(self) -> None:
-        with self._lease_ended:
-            self._leases += 1
+        self._leases += 1
+        self._unleased.clear()
 
     def release(self) -> None:
-        with self._lease_ended:
-            self._leases -= 1
-            self._lease_ended.notify_all()
+        self._leases -= 1
+        if self._leases == 0:
+            self._unleased.set()
 
-    def drain(self, timeout: float) -> bool:
+    async def drain(self, timeout: float) -> bool:
         """Wait until no request holds this version; False when some still do after `timeout` s."""
-        with self._lease_ended:
-            return self._lease_ended.wait_for(lambda: self._leases == 0, timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._unleased.wait()
+        except TimeoutError:
+            return False
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End every predictor. What is still queued fails with ModelNotReady."""
-        for group in self._groups.values():
-            group.close()
+        await asyncio.gather(*(group.close() for group in self._groups.values()))
         if self.pipeline is not None:
             self.pipeline.close()
 
@@ -288,14 +308,7 @@ class ServedModel:
         return rows
 
 
-def _wait_until_open(opened: list[Future[None]]) -> None:
-    """Wait for every instance; raises the first refusal as soon as there is one."""
-    done, _ = wait(opened, return_when=FIRST_EXCEPTION)
-    for future in done:
-        future.result()
-
-
-BuildPipeline = Callable[[ServedModelInfo], Pipeline | None]
+BuildPipeline = Callable[[ServedModelInfo], Awaitable[Pipeline | None]]
 
 KeptChoice = Callable[[ModelFiles], Choice | None]
 """The default group that was chosen for a version before it was loaded."""
@@ -303,14 +316,14 @@ KeptChoice = Callable[[ModelFiles], Choice | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOpener:
-    """Every method blocks until the groups that always run are tested and warm, and raises
+    """Every method returns when the groups that always run are tested and warm, and raises
     ManifestError, ConfigError or BackendError where the version is unfit."""
 
     context: EngineContext
     build_pipeline: BuildPipeline
     kept_choice: KeptChoice
 
-    def open(self, files: ModelFiles, *, gently: bool) -> ServedModel:
+    async def open(self, files: ModelFiles, *, gently: bool) -> ServedModel:
         """Open with the kept choice, or with the first group that this machine can run."""
         if files.config.dynamic_batching.express_instance:
             log.warning(
@@ -320,7 +333,7 @@ class VersionOpener:
             )
         while True:
             try:
-                return self._opened(files, gently)
+                return await self._opened(files, gently)
             except BackendUnavailable as unavailable:
                 following = files.after_first_group()
                 if following is None:
@@ -335,29 +348,37 @@ class VersionOpener:
                 )
                 files = following
 
-    def _opened(self, files: ModelFiles, gently: bool) -> ServedModel:
+    async def _opened(self, files: ModelFiles, gently: bool) -> ServedModel:
         """Open with the kept choice, or with the first group if the choice cannot start."""
         choice = None if files.config.first_group is None else self.kept_choice(files)
         try:
-            return self._started(ServedModel(files, context=self.context, choice=choice), gently)
+            return await self._started(files, choice, gently=gently)
         except (ConfigError, BackendError) as error:
             if choice is None or choice.group == files.config.default_group:
                 raise
             reason = f"{choice.group}, which was chosen before, cannot start: {error.message}"
         choice = first_choice(files.config, reason=reason)
         log.warning("%s@%d: %s serves: %s", files.name, files.version, choice.group, reason)
-        return self._started(ServedModel(files, context=self.context, choice=choice), gently)
+        return await self._started(files, choice, gently=gently)
 
-    def reopen(self, served: ServedModel, choice: Choice) -> ServedModel:
+    async def reopen(self, served: ServedModel, choice: Choice) -> ServedModel:
         """The same version by another default group, beside what is served."""
-        model = ServedModel(served.files, context=self.context, choice=choice, before=served)
-        return self._started(model, gently=True)
+        return await self._started(served.files, choice, gently=True, before=served)
 
-    def _started(self, model: ServedModel, gently: bool) -> ServedModel:
+    async def _started(
+        self,
+        files: ModelFiles,
+        choice: Choice | None,
+        *,
+        gently: bool,
+        before: ServedModel | None = None,
+    ) -> ServedModel:
+        build = partial(ServedModel, files, context=self.context, choice=choice, before=before)
+        model = await in_thread(f"{files.name}@{files.version} reading", build)
         try:
-            model.pipeline = self.build_pipeline(model.info)
-            model.start(gently=gently)
+            model.pipeline = await self.build_pipeline(model.info)
+            await model.start(gently=gently)
         except BaseException:
-            model.close()
+            await model.close()
             raise
         return model

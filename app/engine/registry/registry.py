@@ -8,16 +8,18 @@ load ──► choose ──► read + verify ──► predictors open, self-te
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
+from app.awaiting import in_thread
 from app.contracts.errors import (
     ConfigError,
     ManifestError,
@@ -39,6 +41,8 @@ from app.engine.registry.served_versions import ServedVersions
 from app.repository.config import ModelConfig
 from app.repository.layout import ModelRepository
 from app.resources import available_cores, give_memory_back
+
+T = TypeVar("T")
 
 ABSURD_PER_CORE = 16
 ABSURD_AT_LEAST = 64
@@ -95,8 +99,26 @@ def refuse_absurd(name: str, config: ModelConfig, *, cores: float) -> None:
 log = logging.getLogger(__name__)
 
 
+class Lease:
+    """A version that is held until the block ends: `with registry.lease(…) as model`."""
+
+    __slots__ = ("_model",)
+
+    def __init__(self, model: ServedModel) -> None:
+        self._model = model
+
+    def __enter__(self) -> ServedModel:
+        return self._model
+
+    def __exit__(self, *_: object) -> None:
+        self._model.release()
+
+
 class ModelRegistry:
-    """Thread-safe. `drain_timeout` in seconds bounds the wait for requests on an old version;
+    """Belongs to the event loop; index(), served(), ready(), wanted(), find() and budget() may be
+    called in any thread.
+
+    `drain_timeout` in seconds bounds the wait for requests on an old version;
     `max_resident_bytes` is the memory at which a predictor process is replaced by a fresh one, and
     `max_on_demand` how many groups that start on demand may live at a time, and
     `max_on_demand_bytes` of resident memory those may hold when one more is started."""
@@ -132,15 +154,15 @@ class ModelRegistry:
             context=self._context, build_pipeline=build_pipeline, kept_choice=kept_choice
         )
         self._drain_timeout = drain_timeout
-        self._lock = threading.Lock()
-        self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._running: set[asyncio.Task[Any]] = set()
         self._wanted: set[str] = set()
         self._starting = False
         self._serving = ServedVersions()
         self._history = LoadHistory()
 
-    def load(self, name: str, *, changed: Collection[int] | None = None) -> None:
-        """Serve the versions that the model's policy asks for; blocks.
+    async def load(self, name: str, *, changed: Collection[int] | None = None) -> None:
+        """Serve the versions that the model's policy asks for.
 
         Each takes its place as soon as it is ready; the version served before goes on until
         then, and is drained and closed after it. With `changed`, other versions that are served
@@ -148,14 +170,20 @@ class ModelRegistry:
         BackendError where a version is unfit: what it was to replace is served on, and index()
         gives the reason. At start an older version stands in without an error. Where it cannot be
         known which versions are asked for, everything that is served stays as it is.
+
+        Like every change, it goes on to its end when its caller is cancelled.
         """
+        await self._to_the_end(self._load(name, changed))
+
+    async def _load(self, name: str, changed: Collection[int] | None) -> None:
         try:
-            self._repository.versions(name)  # an unknown name leaves no trace
+            # An unknown name leaves no trace.
+            await in_thread("repository", partial(self._repository.versions, name))
         except ModelNotFound:
             self._history.forget(name)
             raise
-        with self._changing(name):
-            candidates, count = self._candidates(name)
+        async with self._changing(name):
+            candidates, count = await self._candidates(name)
             held = self._serving.versions(name)
             keep: set[int] = set()
             looked_at: set[int] = set()
@@ -167,7 +195,7 @@ class ModelRegistry:
                 stands_in = bool(failures) or (changed is not None and candidate not in changed)
                 if not (candidate in held and stands_in):
                     try:
-                        self._replace(self._build(name, candidate))
+                        await self._replace(await self._build(name, candidate))
                     except ModelNotReady:
                         raise  # the registry was closed meanwhile
                     except PaddlepoolError as error:
@@ -176,127 +204,139 @@ class ModelRegistry:
                             continue
                 keep.add(candidate)
             self._history.keep(name, looked_at)
-            self._retire(*self._serving.remove(name, keep=keep or held))
+            await self._retire(*self._serving.remove(name, keep=keep or held))
             if keep:
                 # Not before: a model that is new must not make the server unready while it loads.
-                with self._lock:
-                    self._wanted.add(name)
+                self._wanted.add(name)
         if failures and (held or not keep):
             raise failures[0]
 
-    def _candidates(self, name: str) -> tuple[tuple[int, ...], int]:
+    async def _candidates(self, name: str) -> tuple[tuple[int, ...], int]:
         """The versions to try, newest first, and how many of them to serve."""
         with self._history.attempt(name, None):
             try:
-                published = self._repository.versions(name)
+                published, unsealed = await in_thread("repository", partial(self._on_disk, name))
                 self._history.keep(name, published)
                 if not published:
-                    waiting = self._repository.unsealed(name)
-                    hint = f"; of version {waiting[0]}, {UNSEALED}" if waiting else ""
+                    hint = f"; of version {unsealed[0]}, {UNSEALED}" if unsealed else ""
                     raise ManifestError(f"{name}: no version with a manifest is published{hint}")
-                return self._repository.config(name).version_policy.choose(published)
+                config = await in_thread("repository", partial(self._repository.config, name))
+                return config.version_policy.choose(published)
             except PaddlepoolError as error:
                 log.error("%s: nothing of it is loaded: %s", name, error.message)
                 raise
 
-    def _replace(self, model: ServedModel) -> None:
+    def _on_disk(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The versions with a manifest and those without, newest first; blocks."""
+        return self._repository.versions(name), self._repository.unsealed(name)
+
+    async def _replace(self, model: ServedModel) -> None:
         try:
             old = self._serving.swap(model)
         except ModelNotReady:
-            model.close()
+            await model.close()
             raise
         log.info("%s: version %d is served", model.name, model.version)
         if old is not None:
-            self._retire(old)
+            await self._retire(old)
 
-    def _build(self, name: str, version: int) -> ServedModel:
+    async def _build(self, name: str, version: int) -> ServedModel:
         gently = bool(self._serving.all()) and not self._starting
         with self._history.attempt(name, version):
             try:
-                files = self._repository.read(name, version, gently=gently)
+                read = partial(self._repository.read, name, version, gently=gently)
+                files = await in_thread(f"{name}@{version} reading", read)
                 refuse_absurd(name, files.config, cores=self._cores)
-                return self._opener.open(files, gently=gently)
+                return await self._opener.open(files, gently=gently)
             except PaddlepoolError as error:
                 log.error("%s: version %d is not served: %s", name, version, error.message)
                 raise
 
-    def adopt(self, served: ServedModel, choice: Choice) -> bool:
-        """Serve the same version by another default group; blocks, and loses no request.
+    async def adopt(self, served: ServedModel, choice: Choice) -> bool:
+        """Serve the same version by another default group; loses no request.
 
         False when the version has been replaced or unloaded meanwhile. Raises ConfigError or
         BackendError where the group cannot start, and ModelNotReady when closed.
         """
-        with self._changing(served.name):
+        return await self._to_the_end(self._adopt(served, choice))
+
+    async def _adopt(self, served: ServedModel, choice: Choice) -> bool:
+        async with self._changing(served.name):
             if served not in self._serving.all():
                 return False
-            self._replace(self._opener.reopen(served, choice))
+            await self._replace(await self._opener.reopen(served, choice))
         return True
 
-    @contextlib.contextmanager
-    def _changing(self, name: str) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def _changing(self, name: str) -> AsyncIterator[None]:
         """One change of a model at a time; what it has ended leaves the memory with it.
 
         A version's instances know each other: by themselves they would stay, with their arrays, for
         tens of reloads.
         """
-        with self._loading[name]:
+        async with self._loading[name]:
             try:
                 yield
             finally:
-                give_memory_back()
+                await in_thread("memory", give_memory_back)
 
-    def _retire(self, *models: ServedModel) -> None:
+    async def _retire(self, *models: ServedModel) -> None:
         for model in models:
-            if not model.drain(self._drain_timeout):
+            if not await model.drain(self._drain_timeout):
                 log.warning(
                     "%s: version %d is closed although requests still hold it",
                     model.name,
                     model.version,
                 )
-            model.close()
+            await model.close()
 
-    def load_all(self) -> None:
-        """Load every model of the repository, several at a time, as fast as it goes; blocks.
+    async def load_all(self) -> None:
+        """Load every model of the repository, several at a time, as fast as it goes.
 
         A bad model stays UNAVAILABLE with its reason. Raises ConfigError only when the repository
         itself cannot be read.
         """
-        names = self._repository.names()
-        with self._lock:
-            self._wanted.update(names)
+        names = await in_thread("repository", self._repository.names)
+        self._wanted.update(names)
         self._starting = True
         try:
-            with ThreadPoolExecutor(max(1, len(names)), thread_name_prefix="load") as loaders:
-                list(loaders.map(self._try_load, names))
+            await asyncio.gather(*map(self._try_load, names))
         finally:
             self._starting = False
         if warning := self.budget().warning:
             log.warning("%s", warning)
 
-    def _try_load(self, name: str) -> None:
+    async def _try_load(self, name: str) -> None:
         try:
-            self.load(name)
+            await self.load(name)
         except PaddlepoolError:
             pass  # logged by then, and index() has the reason
         except Exception:
             log.exception("%s: cannot be loaded", name)
 
-    def unload(self, name: str) -> None:
-        """Serve the model no longer; blocks until its requests have ended.
+    async def unload(self, name: str) -> None:
+        """Serve the model no longer; returns when its requests have ended.
 
         A model that could not be loaded is forgotten. Raises ModelNotFound.
         """
         if name not in self._wanted and not self._history.knows(name, None):
             raise ModelNotFound("no model of this name is served")
-        with self._changing(name):
-            with self._lock:
-                self._wanted.discard(name)
-            self._retire(*self._serving.remove(name))
+        await self._to_the_end(self._unload(name))
+
+    async def _to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
+        running = asyncio.create_task(change, name="model change")
+        self._running.add(running)  # the event loop itself keeps no task alive
+        running.add_done_callback(self._running.discard)
+        return await asyncio.shield(running)
+
+    async def _unload(self, name: str) -> None:
+        async with self._changing(name):
+            self._wanted.discard(name)
+            await self._retire(*self._serving.remove(name))
             self._history.forget(name)
             log.info("%s: unloaded", name)
 
-    @contextlib.contextmanager
-    def lease(self, name: str, version: int | None = None) -> Iterator[ServedModel]:
+    def lease(self, name: str, version: int | None = None) -> Lease:
         """Hold one version for the length of a request, the newest ready one unless named.
 
         Raises ModelNotFound, ModelNotReady.
@@ -304,10 +344,7 @@ class ModelRegistry:
         model = self._serving.acquire(name, version)
         if model is None:
             raise self._not_served(name, version)
-        try:
-            yield model
-        finally:
-            model.release()
+        return Lease(model)
 
     def _not_served(self, name: str, version: int | None) -> PaddlepoolError:
         if self._history.knows(name, version) or (version is None and name in self._wanted):
@@ -317,6 +354,10 @@ class ModelRegistry:
     def served(self) -> tuple[ServedModel, ...]:
         """What is served now, by name, newest version first; requests take a lease instead."""
         return self._serving.all()
+
+    def find(self, name: str, version: int | None) -> ServedModel | None:
+        """A version that is served now, for showing only."""
+        return next((m for m in self.served() if (m.name, m.version) == (name, version)), None)
 
     def index(self) -> tuple[ModelStatus, ...]:
         """Every model and version of the repository or in memory, newest version first."""
@@ -331,21 +372,17 @@ class ModelRegistry:
 
     def ready(self, name: str | None = None) -> bool:
         """Whether this model, or every model that should be served, takes jobs."""
-        with self._lock:
-            wanted = [name] if name is not None else sorted(self._wanted)
+        wanted = [name] if name is not None else self.wanted()
         return bool(wanted) and all(self._serving.ready(each) for each in wanted)
 
     def wanted(self) -> tuple[str, ...]:
         """Models that should be served: loaded, or tried, and not unloaded since."""
-        with self._lock:
-            return tuple(sorted(self._wanted))
+        return tuple(sorted(self._wanted))
 
     def budget(self) -> ThreadBudget:
         """The threads of everything served now against the cores."""
         return thread_budget((model.config for model in self.served()), cores=self._cores)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End every predictor at once; what is still queued fails, and nothing loads any more."""
-        models = self._serving.close()
-        with ThreadPoolExecutor(max(1, len(models)), thread_name_prefix="close") as closers:
-            list(closers.map(ServedModel.close, models))
+        await asyncio.gather(*(model.close() for model in self._serving.close()))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.awaiting import in_thread
 from app.contracts.errors import ModelNotFound, PaddlepoolError
 from app.engine.registry.registry import ModelRegistry
 from app.repository.layout import ModelRepository
@@ -46,36 +47,32 @@ class RepositoryWatcher:
         self._seen = self._look()
         self._looked = dict(self._seen)
 
-    def run(
-        self,
-        *,
-        every: float,
-        until: threading.Event,
-        refresh: Callable[[threading.Event], object] | None = None,
-    ) -> None:
-        """Poll each `every` seconds until the event is set; blocks.
+    async def run(self, *, every: float, refresh: Callable[[], object] | None = None) -> None:
+        """Poll each `every` seconds, until it is cancelled.
 
-        `refresh` is called before each poll: it may bring new versions into the repository.
+        `refresh` is called in a thread before each poll: it may bring new versions into the
+        repository.
         """
-        while not until.wait(every):
+        while True:
+            await asyncio.sleep(every)
             try:
                 if refresh is not None:
-                    refresh(until)
-                self.poll()
+                    await in_thread("refresh", refresh)
+                await self.poll()
             except PaddlepoolError as error:
                 log.warning("the repository is left as it is: %s", error.message)
             except Exception:
                 log.exception("the repository cannot be polled")
 
-    def poll(self) -> None:
+    async def poll(self) -> None:
         """Load what is new or changed and retire what is gone, where the poll before this one saw
-        it, too; blocks until that is done.
+        it, too; returns when that is done.
 
         A model that the system does not let us read stays as it is, and is looked at again by the
         next poll. Raises ConfigError when the repository itself cannot be read: nothing is retired
         then.
         """
-        now = self._look()
+        now = await in_thread("repository", self._look)
         looked, self._looked = self._looked, now
         for name in sorted(self._seen.keys() | now.keys()):
             old, new = self._seen.get(name, _Seen()), now.get(name, _Seen())
@@ -84,9 +81,9 @@ class RepositoryWatcher:
             self._seen[name] = new
             try:
                 if new.versions:
-                    self._load(name, old, new)
+                    await self._load(name, old, new)
                 elif old.versions or name not in now:
-                    self._registry.unload(name)
+                    await self._registry.unload(name)
             except PaddlepoolError:
                 pass  # logged by then, and index() has the reason; or gone, or unloaded, meanwhile
             except OSError as error:
@@ -95,13 +92,15 @@ class RepositoryWatcher:
             except Exception:
                 log.exception("%s: the change cannot be acted on", name)
 
-    def _load(self, name: str, old: _Seen, new: _Seen) -> None:
+    async def _load(self, name: str, old: _Seen, new: _Seen) -> None:
         changed = {
             version
             for version in new.versions
             if old.versions.get(version) != new.versions[version]
         }
-        self._registry.load(name, changed=changed if old.config == new.config else new.versions)
+        await self._registry.load(
+            name, changed=changed if old.config == new.config else new.versions
+        )
 
     def _look(self) -> dict[str, _Seen]:
         found = {}

@@ -38,7 +38,6 @@ def open_pipeline(info: ServedModelInfo, *, codecs: Codecs) -> SegmentPipeline:
     parameters = read_parameters(info)
     for stage, check in CHECKS.items():
         codecs.pool.expect(f"{STAGES}:{stage}", check)
-    codecs.pool.warm_up(f"{STAGES}:warm_up")
     return SegmentPipeline(
         parameters,
         codecs=codecs,

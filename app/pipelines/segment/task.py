@@ -23,6 +23,7 @@ TASK = Task(
         "X-Foreground-Height",
         "Content-Disposition",
     ),
+    warm_ups=("app.pipelines.segment.stages:warm_up",),
     comparison=offline("app.pipelines.segment.evaluation:MaskComparison"),
     agreement=MaskAgreement,
     quality=offline("app.pipelines.segment.evaluation:SegmentQuality"),

@@ -8,6 +8,7 @@ memory grow without end. A job for each text would be that much more to queue an
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from bisect import bisect_left
@@ -23,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from app.awaiting import result_of
 from app.contracts.caller import CALLER
 from app.contracts.errors import ConfigError, DeadlineExceeded, ModelOutputInvalid, Overloaded
 from app.contracts.ports import Clock, Finished, Prepared, ServedModelInfo
@@ -210,7 +210,8 @@ class SentimentPipeline:
             )
         self._pending += 1
         try:
-            return await result_of(self._executor.submit(self._prepare, payload, deadline))
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, self._prepare, payload, deadline)
         finally:
             self._pending -= 1
 

@@ -4,7 +4,7 @@ import json
 import math
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import httpx
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from app.contracts.errors import RunRefused
-from app.engine.registry.registry import ModelRegistry
 from app.settings import Settings
 from tests.api.fakes import Client, RecordingExecutor, make_app, make_services
+from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import FakeFactory, calling, open_registry, write_double
 
 INFER = "/v2/models/double/infer"
@@ -27,22 +27,28 @@ def factory() -> FakeFactory:
 
 
 @pytest.fixture(scope="module")
+def loop() -> Iterator[Loop]:
+    with closing(Loop()) as loop:
+        yield loop
+
+
+@pytest.fixture(scope="module")
 def registry(
-    tmp_path_factory: pytest.TempPathFactory, factory: FakeFactory
-) -> Iterator[ModelRegistry]:
+    loop: Loop, tmp_path_factory: pytest.TempPathFactory, factory: FakeFactory
+) -> Iterator[Driven]:
     """`double` (y = 2 x, at most 4 rows), both versions served."""
     root = tmp_path_factory.mktemp("repository")
     config = write_double(root, 1, 2) / "config.toml"
     config.write_text(config.read_text("utf-8") + '[version_policy]\nkind = "all"\n', "utf-8")
-    registry = open_registry(root, factory)
+    registry = open_registry(loop, root, factory)
     registry.load_all()
     yield registry
     registry.close()
 
 
 @pytest.fixture(scope="module")
-def client(registry: ModelRegistry) -> Client:
-    return Client(make_app(registry=registry))  # type: ignore[arg-type]
+def client(loop: Loop, registry: Driven) -> Client:
+    return Client(make_app(registry=registry), loop=loop)
 
 
 def tensor(**changes: Any) -> dict[str, Any]:
@@ -102,10 +108,10 @@ def operations() -> RecordingExecutor:
 
 
 @pytest.fixture
-def recorded(registry: ModelRegistry, operations: RecordingExecutor) -> Client:
+def recorded(loop: Loop, registry: Driven, operations: RecordingExecutor) -> Client:
     """A client of an application that shows what it does beside the event loop."""
-    services = make_services(registry=registry, operations=operations)  # type: ignore[arg-type]
-    return Client(make_app(services=services))
+    services = make_services(registry=registry, operations=operations)
+    return Client(make_app(services=services), loop=loop)
 
 
 def raw_request(columns: int, *, raw_reply: bool, **parameters: Any) -> dict[str, Any]:
@@ -157,7 +163,7 @@ def test_large_tensors_are_looked_through_beside_the_event_loop(
 
 
 def test_without_a_place_a_large_body_is_not_read(
-    registry: ModelRegistry, recorded: Client, operations: RecordingExecutor
+    registry: Driven, recorded: Client, operations: RecordingExecutor
 ) -> None:
     """503 for what would be 400 if anybody looked; the places are those of its own group."""
     junk = b"[" * 300_000
@@ -165,7 +171,7 @@ def test_without_a_place_a_large_body_is_not_read(
         # This client's own: whoever has none would still find one.
         places.enter_context(calling("127.0.0.1"))
         for _ in range(16):
-            places.enter_context(served.reserving(deadline=math.inf))
+            places.enter_context(served.reserve(deadline=math.inf))
         response = recorded.post(INFER, content=junk)
         assert "the queue is full: 16 jobs wait, limit 16" in refused(response, 503)
         assert int(response.headers["retry-after"]) >= 1
@@ -199,7 +205,7 @@ REFUSED_TENSORS: dict[str, Any] = {
 
 @pytest.mark.parametrize("request_document", REFUSED_TENSORS.values(), ids=REFUSED_TENSORS)
 def test_an_unfit_request_is_400_and_never_reaches_a_predictor(
-    client: Client, registry: ModelRegistry, request_document: Any
+    client: Client, registry: Driven, request_document: Any
 ) -> None:
     """A clear word, no run, and the next request is answered."""
     before = [served.statistics().executions for served in registry.served()]
@@ -208,7 +214,7 @@ def test_an_unfit_request_is_400_and_never_reaches_a_predictor(
     assert client.post(INFER, json=document()).status_code == 200
 
 
-def test_the_json_part_has_a_cap_of_its_own(registry: ModelRegistry) -> None:
+def test_the_json_part_has_a_cap_of_its_own(registry: Driven) -> None:
     """Parsing holds the event loop, so JSON is capped below what raw tensors may take."""
     settings = Settings(infer_json_max_bytes=100, infer_max_bytes=1000)
     client = Client(make_app(settings=settings, registry=registry))  # type: ignore[arg-type]
@@ -224,13 +230,13 @@ def test_the_json_part_has_a_cap_of_its_own(registry: ModelRegistry) -> None:
     assert "1000" in refused(client.post(INFER, **binary(small, bytes(1000))), 413)
 
 
-def test_statistics_count_rows_runs_and_failures(tmp_path: Any) -> None:
+def test_statistics_count_rows_runs_and_failures(loop: Loop, tmp_path: Any) -> None:
     """In Triton's form: what perf_analyzer subtracts before and after."""
     write_double(tmp_path)
-    registry = open_registry(tmp_path, FakeFactory())
+    registry = open_registry(loop, tmp_path, FakeFactory())
     try:
         registry.load_all()
-        client = Client(make_app(registry=registry))  # type: ignore[arg-type]
+        client = Client(make_app(registry=registry), loop=loop)
         for rows in (1, 3, 3):
             client.post(INFER, json=document(shape=[rows, 1], data=[1.0] * rows))
         client.post(INFER, json=document(shape=[9, 1], data=[1.0] * 9))

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.engine.registry.registry import ModelRegistry
 from app.settings import Settings
 from tests.api.fakes import Client, make_app
+from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import PATIENCE, FakeFactory, Gate, open_registry, write_double
 from tests.model_files import write_version
 
@@ -26,18 +26,18 @@ def factory() -> FakeFactory:
 
 
 @pytest.fixture
-def registry(tmp_path: Path, factory: FakeFactory) -> Iterator[ModelRegistry]:
+def registry(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Driven]:
     write_double(tmp_path, 1)
-    registry = open_registry(tmp_path, factory)
+    registry = open_registry(loop, tmp_path, factory)
     registry.load_all()
     yield registry
     registry.close()
 
 
 @pytest.fixture
-def client(registry: ModelRegistry) -> Client:
+def client(loop: Loop, registry: Driven) -> Client:
     settings = Settings(admin_key="admin")  # type: ignore[arg-type]
-    return Client(make_app(settings=settings, registry=registry))  # type: ignore[arg-type]
+    return Client(make_app(settings=settings, registry=registry), loop=loop)
 
 
 def post(client: Client, path: str, document: Any = None) -> httpx.Response:
@@ -50,12 +50,12 @@ def index(client: Client, document: Any = None) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", [INDEX, LOAD, UNLOAD])
-def test_control_is_off_without_an_admin_key(registry: ModelRegistry, path: str) -> None:
+def test_control_is_off_without_an_admin_key(registry: Driven, path: str) -> None:
     """403 whatever key is sent; with one, 401 until it is the right one."""
-    off = Client(make_app(registry=registry))  # type: ignore[arg-type]
+    off = Client(make_app(registry=registry))
     assert off.post(path, headers=KEY).status_code == 403
     settings = Settings(admin_key="other", api_keys=("admin",))  # type: ignore[arg-type]
-    on = Client(make_app(settings=settings, registry=registry))  # type: ignore[arg-type]
+    on = Client(make_app(settings=settings, registry=registry))
     assert on.post(path).status_code == 401
     assert on.post(path, headers=KEY).status_code == 401
 
@@ -82,7 +82,7 @@ def test_an_unknown_model_is_404(client: Client, model: str) -> None:
     ],
 )
 def test_a_request_that_is_not_understood_is_422(
-    client: Client, registry: ModelRegistry, path: str, content: bytes
+    client: Client, registry: Driven, path: str, content: bytes
 ) -> None:
     """Nothing is loaded or unloaded by it: files and configuration come from the repository."""
     response = client.post(path, headers=KEY, content=content)
@@ -92,7 +92,7 @@ def test_a_request_that_is_not_understood_is_422(
 
 
 def test_a_load_holds_up_nobody(
-    tmp_path: Path, registry: ModelRegistry, factory: FakeFactory, client: Client
+    tmp_path: Path, registry: Driven, factory: FakeFactory, client: Client
 ) -> None:
     write_version(tmp_path / "double" / "2")
     factory.selftest = gate = Gate()

@@ -11,6 +11,7 @@ import pytest
 
 from app.contracts.errors import BackendError, ModelNotReady, Overloaded
 from app.engine.pool.context import OnDemand
+from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,
     FakeFactory,
@@ -71,13 +72,13 @@ def test_no_group_is_started_beyond_the_memory() -> None:
 class Two:
     """Models a and b, whose groups `spare` start on demand: one of them at a time."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, loop: Loop, root: Path) -> None:
         self.factory = FakeFactory()
         one = OnDemand(1)
         for name in "ab":
             write_double(root / name)
         self.models = [
-            served_double(root / name, self.factory, RecordingObserver(), on_demand=one)
+            served_double(loop, root / name, self.factory, RecordingObserver(), on_demand=one)
             for name in "ab"
         ]
 
@@ -96,8 +97,8 @@ class Two:
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Iterator[Two]:
-    two = Two(tmp_path)
+def two(loop: Loop, tmp_path: Path) -> Iterator[Two]:
+    two = Two(loop, tmp_path)
     yield two
     two.factory.let_go()
     for model in two.models:
@@ -137,7 +138,7 @@ def test_a_group_at_work_keeps_its_processes(two: Two) -> None:
         two.ask(1, 2)
     with (
         pytest.raises(Overloaded),
-        two.models[1].reserving(group="spare", deadline=time.monotonic() + PATIENCE),
+        two.models[1].reserve(group="spare", deadline=time.monotonic() + PATIENCE),
     ):
         raise AssertionError("it was let in")
     gate.open()

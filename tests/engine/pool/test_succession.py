@@ -22,7 +22,7 @@ def test_short_runs_share_a_look_at_the_memory() -> None:
     now = 0.0
     worker = Counting()
 
-    def unopened() -> Worker[object, object]:
+    async def unopened() -> Worker[object, object]:
         raise AssertionError("its memory is within the cap")
 
     succession: Succession[object, object] = Succession(

@@ -2,92 +2,157 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
-import itertools
 import math
-import threading
+import random
 import time
 import weakref
-from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from app.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded, TooManyInputs
+from app.contracts.errors import (
+    DeadlineExceeded,
+    ModelNotReady,
+    Overloaded,
+    PaddlepoolError,
+    TooManyInputs,
+)
+from app.contracts.ports import InferResult
 from app.contracts.tensors import shape_key
-from app.engine.queue.batcher import HEALTH_SECONDS, Batcher
+from app.engine.queue.admission import Reservation
+from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch, Job
 from app.engine.queue.shape_queues import URGENT
+from tests.engine.driving import Loop
 from tests.engine.fakes import PATIENCE, ManualClock, Sleeper, calling, infer_result, wait_until
 
 
-class Bench:
-    """A batcher with its clock and its rejections."""
+class RecordingTaker:
+    """An instance that runs what it is handed when the test says so."""
 
-    def __init__(self, clock: Any, **options: Any) -> None:
+    def __init__(self, batcher: Batcher) -> None:
+        self._batcher = batcher
+        self.batches: list[Batch] = []
+        self.dead = self.room = False
+
+    def healthy(self) -> bool:
+        if self.dead:
+            self._batcher.leave(self)
+        return not self.dead
+
+    def has_room(self) -> bool:
+        return self.room
+
+    def take(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+
+def new_job(
+    now: float,
+    *,
+    timeout: float = 60.0,
+    width: int = 1,
+    priority: int = 0,
+    caller: str = "",
+) -> Job:
+    inputs = {"x": np.zeros((1, width), np.float32)}
+    return Job(
+        inputs=inputs,
+        rows=1,
+        key=shape_key(inputs),
+        priority=priority,
+        deadline=now + timeout,
+        enqueued=now,
+        caller=caller,
+    )
+
+
+class Bench:
+    """A batcher with its clock, its rejections, and takers that have just ended a run: each is
+    handed its next batch when it is offered again."""
+
+    def __init__(self, loop: Loop, clock: Any, **options: Any) -> None:
+        self.loop = loop
         self.clock = clock
         self.rejections: Counter[str] = Counter()
-        self.batcher = Batcher(
-            max_rows=options.get("max_rows", 1),
-            max_delay=options.get("max_delay", 0.0),
-            max_queue=options.get("max_queue", 16),
-            clock=clock,
-            on_rejected=lambda reason: self.rejections.update([reason]),
+        self.batcher = loop(
+            lambda: Batcher(
+                max_rows=options.get("max_rows", 1),
+                max_delay=options.get("max_delay", 0.0),
+                max_queue=options.get("max_queue", 16),
+                clock=clock,
+                on_rejected=lambda reason: self.rejections.update([reason]),
+            )
         )
-        self.batcher.add_live(options.get("live", 1))
+        self.takers = [RecordingTaker(self.batcher.it) for _ in range(options.get("live", 1))]
+        for taker in self.takers:
+            self.batcher.join(taker)
+            full = options.get("max_rows", 1)
+            self.batcher.submit(*[self.job(priority=URGENT) for _ in range(full)])
+            self.batcher.finished(taker.batches.pop(), None)
 
-    def job(
-        self, *, timeout: float = 60.0, width: int = 1, priority: int = 0, caller: str = ""
-    ) -> Job:
-        inputs = {"x": np.zeros((1, width), np.float32)}
-        now = self.clock()
-        return Job(
-            inputs=inputs,
-            rows=1,
-            key=shape_key(inputs),
-            priority=priority,
-            deadline=now + timeout,
-            enqueued=now,
-            caller=caller,
-        )
+    def job(self, **options: Any) -> Job:
+        job: Job = self.loop(new_job, self.clock(), **options)
+        return job
 
     def submit(self, **options: Any) -> Job:
         job = self.job(**options)
         self.batcher.submit(job)
         return job
 
-    def take(self) -> Batch:
-        batch = self.batcher.take(lambda: True)
-        assert batch is not None
+    def reserve(self, timeout: float = 60.0) -> Reservation:
+        reserved = self.loop.start(self.batcher.it.reserve, self.clock() + timeout)
+        reservation: Reservation = reserved.result(PATIENCE)
+        return reservation
+
+    def cancel(self, job: Job) -> bool:
+        return bool(self.loop(job.future.cancel))
+
+    def take(self, number: int = 0) -> Batch:
+        """What the taker is handed when it is free again."""
+        taker = self.takers[number]
+        had = len(taker.batches)
+        self.batcher.offer(taker)
+        [batch] = taker.batches[had:]
         return batch
 
-    @contextlib.contextmanager
-    def idle_instance(self) -> Iterator[Future[Batch | None]]:
-        """What an instance takes that waits for a batch by the time the block begins."""
-        looked = threading.Event()
+    def error_of(self, job: Job) -> BaseException | None:
+        return self.loop.chained(job.future).exception(PATIENCE)
 
-        def healthy() -> bool:
-            looked.set()  # under the lock, which it gives up only to wait again
-            return True
-
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(self.batcher.take, healthy)
-            assert looked.wait(PATIENCE)
-            yield waiting
+    def finish(self, *jobs: Job) -> None:
+        for job in jobs:
+            self.loop(job.future.set_result, infer_result())
 
     def usual(self, seconds: float, width: int = 1) -> None:
         self.batcher.observed(self.job(width=width).key, seconds)
 
 
+Build = Callable[..., Bench]
+
+
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench(ManualClock())
-    yield bench
-    bench.batcher.close(ModelNotReady("the test is over"))
+def build(loop: Loop) -> Iterator[Build]:
+    """`build(clock, **options)`; by a clock of its own the test says how late it is."""
+    built: list[Bench] = []
+
+    def build(clock: Callable[[], float] | None = None, **options: Any) -> Bench:
+        built.append(Bench(loop, clock or ManualClock(), **options))
+        return built[-1]
+
+    yield build
+    for bench in built:
+        bench.batcher.close(ModelNotReady("the test is over"))
+
+
+@pytest.fixture
+def bench(build: Build) -> Bench:
+    return build()
 
 
 def test_the_queue_is_bounded(bench: Bench) -> None:
@@ -129,7 +194,7 @@ def test_a_reservation_belongs_to_its_caller(bench: Bench) -> None:
 
     def reserve(caller: str, timeout: float = 60.0) -> None:
         with calling(caller):
-            bench.batcher.reserve(bench.clock() + timeout)
+            bench.reserve(timeout)
 
     for _ in range(16):
         reserve("flood")
@@ -158,40 +223,39 @@ def test_what_is_still_being_made_takes_its_turn(bench: Bench) -> None:
     bench.usual(1.0)
     bench.submit()
     bench.take()
-    now = bench.clock()
-    held = [bench.batcher.reserve(now + 60) for _ in range(3)]
+    held = [bench.reserve(60) for _ in range(3)]
     with pytest.raises(Overloaded, match=r"needs about 5\.00 s, the deadline leaves 4\.90 s"):
-        bench.batcher.reserve(now + 4.9)
-    held.append(bench.batcher.reserve(now + 5.1))
+        bench.reserve(4.9)
+    held.append(bench.reserve(5.1))
     for reservation in held:
-        bench.batcher.release(reservation)
-    bench.batcher.reserve(now + 2.1)
+        bench.loop(reservation.release)
+    bench.reserve(2.1)
     assert bench.rejections == {"deadline": 1}
 
 
 def test_a_place_at_once_is_given_whatever_the_estimate(bench: Bench) -> None:
     """A wrong estimate must not refuse everyone for ever."""
     bench.usual(1000.0)
-    bench.batcher.reserve(bench.clock() + 0.1)
+    bench.reserve(0.1)
 
 
 def test_places_and_jobs_share_the_limit_of_the_queue(bench: Bench) -> None:
     """Sixteen together; jobs of low priority would make room."""
     jobs = [bench.submit(priority=1) for _ in range(8)]
     for _ in range(9):
-        bench.batcher.reserve(bench.clock() + 60)
+        bench.reserve(60)
     for job in jobs:
-        job.future.cancel()
+        bench.cancel(job)
     for _ in range(7):
         bench.submit()
     with pytest.raises(Overloaded, match="16 jobs wait, limit 16"):
-        bench.batcher.reserve(bench.clock() + 60)
+        bench.reserve(60)
 
 
 def test_a_reserved_place_is_nobody_elses(bench: Bench) -> None:
     """Whoever else fills the queue meanwhile: the job that was being made finds its place, and the
     place is taken once."""
-    reservation = bench.batcher.reserve(bench.clock() + 60)
+    reservation = bench.reserve(60)
     for _ in range(15):
         bench.submit()
     with pytest.raises(Overloaded, match="16 jobs wait, limit 16"):
@@ -201,7 +265,7 @@ def test_a_reserved_place_is_nobody_elses(bench: Bench) -> None:
         bench.batcher.submit(other)
     bench.batcher.submit(job, reservation=reservation)
     assert bench.batcher.depth == 16
-    bench.batcher.release(reservation)
+    bench.loop(reservation.release)
     with pytest.raises(Overloaded):
         bench.batcher.submit(other, reservation=reservation)
 
@@ -209,7 +273,7 @@ def test_a_reserved_place_is_nobody_elses(bench: Bench) -> None:
 def test_a_reserved_job_is_not_refused_for_those_who_came_later(bench: Bench) -> None:
     """It was promised its time; they have later deadlines and would not be refused themselves."""
     bench.usual(1.0)
-    reservation = bench.batcher.reserve(bench.clock() + 3.5)
+    reservation = bench.reserve(3.5)
     for _ in range(5):
         bench.submit(timeout=100)
     bench.batcher.submit(bench.job(timeout=3.5), reservation=reservation)
@@ -223,11 +287,11 @@ def test_low_priority_jobs_are_not_promised_twice(bench: Bench) -> None:
     low = bench.submit(priority=1)
     for _ in range(15):
         bench.submit()
-    reservation = bench.batcher.reserve(bench.clock() + 60)
+    reservation = bench.reserve(60)
     with pytest.raises(Overloaded):
         bench.submit()
     bench.batcher.submit(bench.job(), reservation=reservation)
-    assert isinstance(low.future.exception(timeout=PATIENCE), Overloaded)
+    assert isinstance(bench.error_of(low), Overloaded)
     assert bench.batcher.depth == 16
 
 
@@ -236,7 +300,7 @@ def test_a_reserved_job_waits_for_the_queue_and_others_also_for_the_reservations
 ) -> None:
     """Runs of a second: with three reservations and one job before it, another job needs five."""
     bench.usual(1.0)
-    held = [bench.batcher.reserve(bench.clock() + 60) for _ in range(3)]
+    held = [bench.reserve(60) for _ in range(3)]
     bench.submit()
     with pytest.raises(Overloaded, match=r"needs about 5\.00 s"):
         bench.submit(timeout=4.9)
@@ -254,9 +318,9 @@ def test_urgent_work_is_never_refused_and_takes_nobodys_place(bench: Bench) -> N
     assert bench.rejections == {}
 
 
-def test_two_instances_halve_the_wait() -> None:
+def test_two_instances_halve_the_wait(build: Build) -> None:
     """What one instance could not do in time, two can."""
-    bench = Bench(ManualClock(), live=2)
+    bench = build(live=2)
     bench.usual(1.0)
     for _ in range(4):
         bench.submit(timeout=60.0)
@@ -279,60 +343,37 @@ def test_a_deadline_in_the_past_is_refused(bench: Bench) -> None:
     assert bench.batcher.depth == 0
 
 
-def test_a_deadline_fires_on_time_while_every_instance_is_busy() -> None:
+def test_a_deadline_fires_on_time_while_every_instance_is_busy(build: Build) -> None:
     """Queued work fails within 0.2 s of its deadline although nobody takes it."""
-    bench = Bench(time.monotonic)
+    bench = build(time.monotonic)
     job = bench.submit(timeout=0.5)
     sleeper = Sleeper(job.deadline)
-    with pytest.raises(DeadlineExceeded):
-        job.future.result(timeout=PATIENCE)
+    assert isinstance(bench.error_of(job), DeadlineExceeded)
     late = time.monotonic() - job.deadline
     assert 0.0 <= late < 0.2 + sleeper.late()
     assert bench.rejections == {"expired": 1}
     assert bench.batcher.depth == 0
 
 
-def test_a_deadline_fires_on_time_while_the_job_runs() -> None:
+def test_a_deadline_fires_on_time_while_the_job_runs(build: Build) -> None:
     """The client is answered at its deadline; the run may go on, its late result goes nowhere."""
-    bench = Bench(time.monotonic)
+    bench = build(time.monotonic)
     job = bench.submit(timeout=0.5)
     batch = bench.take()
     sleeper = Sleeper(job.deadline)
-    with pytest.raises(DeadlineExceeded):
-        job.future.result(timeout=PATIENCE)
+    assert isinstance(bench.error_of(job), DeadlineExceeded)
     late = time.monotonic() - job.deadline
     assert 0.0 <= late < 0.2 + sleeper.late()
-    assert not job.claim()
     bench.batcher.finished(batch, 0.3)
-    assert isinstance(job.future.exception(), DeadlineExceeded)
 
 
-def test_an_earlier_deadline_is_not_hidden_by_a_later_one() -> None:
-    """The second job's deadline comes first and fires first."""
-    bench = Bench(time.monotonic)
-    later = bench.submit(timeout=30.0)
-    threading.Event().wait(0.05)  # until the reaper has gone to sleep for 30 s
-    sooner = bench.submit(timeout=0.5)
-    with pytest.raises(DeadlineExceeded):
-        sooner.future.result(timeout=PATIENCE)
-    assert not later.future.done()
-
-
-def test_a_job_that_no_thread_would_watch_is_not_queued(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The client hears when to come back, and the next job is queued as ever."""
-
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(Overloaded, match="no thread"):
-            bench.submit()
-    assert bench.batcher.depth == 0
-    job = bench.submit()
-    assert bench.take().jobs == (job,)
+def test_an_earlier_deadline_is_not_hidden_by_a_later_one(build: Build) -> None:
+    """The second job's deadline comes first and fires first, and then the other's."""
+    bench = build(time.monotonic)
+    later, sooner = bench.submit(timeout=1.5), bench.submit(timeout=0.5)
+    assert isinstance(bench.error_of(sooner), DeadlineExceeded)
+    assert not later.future.done() or time.monotonic() >= later.deadline
+    assert isinstance(bench.error_of(later), DeadlineExceeded)
 
 
 def test_a_job_past_its_deadline_never_starts(bench: Bench) -> None:
@@ -340,28 +381,29 @@ def test_a_job_past_its_deadline_never_starts(bench: Bench) -> None:
     late, good = bench.submit(timeout=1.0), bench.submit(timeout=60.0)
     bench.clock.advance(2.0)
     assert bench.take().jobs == (good,)
-    with pytest.raises(DeadlineExceeded):
-        late.future.result(timeout=PATIENCE)
+    assert isinstance(bench.error_of(late), DeadlineExceeded)
 
 
 def test_a_cancelled_job_leaves_the_queue_at_once(bench: Bench) -> None:
     """A client that goes away frees its place and is counted; its job never runs."""
     gone, good = bench.submit(), bench.submit()
-    assert gone.future.cancel()
+    assert bench.cancel(gone)
     assert bench.batcher.depth == 1
     assert bench.rejections == {"cancelled": 1}
     assert bench.take().jobs == (good,)
 
 
-def test_a_running_job_cannot_be_cancelled() -> None:
-    """From its entry into a batch the future is no longer cancellable, so no neighbour hangs."""
-    bench = Bench(ManualClock(), max_rows=4)
+def test_a_job_that_runs_may_be_cancelled(build: Build) -> None:
+    """It has left the queue, so nothing is counted; its neighbours in the batch notice nothing."""
+    bench = build(max_rows=4)
     jobs = [bench.submit() for _ in range(3)]
     batch = bench.take()
-    assert not jobs[1].future.cancel()
-    for job in batch.jobs:
-        job.finish(infer_result())
-    assert [job.future.result(timeout=PATIENCE) for job in jobs] == [infer_result()] * 3
+    assert bench.cancel(jobs[1])
+    assert batch.jobs == tuple(jobs)
+    bench.finish(jobs[0], jobs[2])
+    bench.batcher.finished(batch, 0.1)
+    assert bench.batcher.idle
+    assert bench.rejections == {}
 
 
 def test_low_priority_is_shed_for_a_normal_job(bench: Bench) -> None:
@@ -370,7 +412,7 @@ def test_low_priority_is_shed_for_a_normal_job(bench: Bench) -> None:
         bench.submit()
     low = bench.submit(priority=1)
     bench.submit()
-    assert isinstance(low.future.exception(timeout=PATIENCE), Overloaded)
+    assert isinstance(bench.error_of(low), Overloaded)
     assert bench.rejections == {"shed": 1}
     assert bench.batcher.depth == 16
 
@@ -406,8 +448,8 @@ def test_a_refused_request_moves_nobodys_turn(bench: Bench) -> None:
     for _ in range(5):
         with pytest.raises(Overloaded):
             bench.batcher.submit(*[bench.job(caller="many") for _ in range(3)])
-    flood.pop().future.cancel()
-    flood.pop().future.cancel()
+    bench.cancel(flood.pop())
+    bench.cancel(flood.pop())
     many = bench.submit(caller="many")
     other = bench.submit(priority=1, caller="other")
     turns = [bench.take().jobs[0] for _ in range(bench.batcher.depth)]
@@ -422,44 +464,76 @@ def test_low_priority_sheds_nobody(bench: Bench) -> None:
         bench.submit(priority=1)
 
 
-def test_an_unhealthy_instance_takes_nothing(bench: Bench) -> None:
-    """The job stays queued for another instance."""
+def test_an_unhealthy_instance_takes_nothing(build: Build) -> None:
+    """The job goes to another one that is free, or stays queued until there is one."""
+    bench = build(live=2)
+    first, second = bench.takers
+    for taker in (first, second):
+        bench.batcher.offer(taker)
+    second.dead = True  # the one that would be asked first
+    jobs = [bench.submit() for _ in range(2)]
+    assert (first.batches[-1].jobs, second.batches) == ((jobs[0],), [])
+    assert bench.batcher.live == 1
+    assert bench.take().jobs == (jobs[1],)
+
+
+def test_the_instance_that_ran_last_runs_next(build: Build) -> None:
+    """Its memory is warm."""
+    bench = build(live=2)
+    for taker in bench.takers:
+        bench.batcher.offer(taker)
+    for _ in range(3):
+        bench.submit()
+        bench.batcher.offer(bench.takers[1])
+    assert [len(taker.batches) for taker in bench.takers] == [0, 3]
+
+
+def test_who_has_left_is_handed_nothing(build: Build) -> None:
+    """Whether it was free or at work, and however often it leaves."""
+    bench = build(live=2)
+    first, second = bench.takers
+    bench.batcher.offer(first)
+    for taker in (first, second, first):
+        bench.batcher.leave(taker)
+    for taker in (first, second):
+        bench.batcher.offer(taker)
     job = bench.submit()
-    assert bench.batcher.take(lambda: False) is None
-    assert bench.take().jobs == (job,)
+    assert (bench.batcher.live, bench.batcher.depth) == (0, 1)
+    bench.batcher.join(second)
+    assert [batch.jobs for batch in second.batches] == [(job,)]
+    assert first.batches == []
 
 
-def test_an_idle_instance_notices_that_its_predictor_died(bench: Bench) -> None:
-    """Without any job, take() comes back within a second when the predictor is gone."""
-    began = time.monotonic()
-    sleeper = Sleeper(began + HEALTH_SECONDS)
-    assert bench.batcher.take(lambda: False) is None
-    took = time.monotonic() - began
-    assert took < 1.0 + sleeper.late()
+def test_a_batch_is_handed_over_when_its_delay_is_over(build: Build) -> None:
+    """An idle instance waits for company that long, and nobody need come."""
+    bench = build(time.monotonic, max_rows=4, max_delay=0.2)
+    [taker] = bench.takers
+    bench.batcher.offer(taker)
+    jobs = [bench.submit() for _ in range(3)]
+    assert not taker.batches
+    wait_until(lambda: bool(taker.batches))
+    assert taker.batches[0].jobs == tuple(jobs)
+    assert taker.batches[0].started >= jobs[0].enqueued + 0.2
 
 
-def test_the_next_batch_is_left_to_an_idle_instance() -> None:
-    """One that is about to be free takes nothing for which another one is waiting already."""
-    bench = Bench(ManualClock(), live=2, max_delay=0.5)
-    assert bench.batcher.take_prefetch() is None
-    with bench.idle_instance() as waiting:
-        job = bench.submit()
-        bench.clock.advance(1.0)
-        assert bench.batcher.take_prefetch() is None
-        taken = waiting.result(timeout=PATIENCE)
-        assert taken is not None
-        assert taken.jobs == (job,)
-    other = bench.submit()
-    bench.clock.advance(1.0)
-    assert (batch := bench.batcher.take_prefetch()) is not None
-    assert batch.jobs == (other,)
-    bench.batcher.close(ModelNotReady("the test is over"))
-    assert bench.batcher.take_prefetch() is None
+def test_the_next_batch_is_left_to_an_idle_instance(build: Build) -> None:
+    """None lies ready behind a run while another instance would take it at once."""
+    bench = build(live=2)
+    busy, idle = bench.takers
+    busy.room = True
+    bench.usual(0.01)
+    bench.batcher.offer(idle)
+    jobs = [bench.submit() for _ in range(2)]
+    assert [batch.jobs for batch in idle.batches] == [(jobs[0],)]
+    assert [batch.jobs for batch in busy.batches] == [(jobs[1],)]
+    busy.room = False
+    bench.submit()
+    assert bench.batcher.depth == 1
 
 
-def test_what_comes_back_goes_to_whoever_is_free_first() -> None:
+def test_what_comes_back_goes_to_whoever_is_free_first(build: Build) -> None:
     """An instance that lost its predictor gives back what had not begun; its turn has come."""
-    bench = Bench(ManualClock(), live=2)
+    bench = build(live=2)
     jobs = [bench.submit() for _ in range(3)]
     first, second = bench.take(), bench.take()
     bench.batcher.give_back(first, second)
@@ -467,63 +541,66 @@ def test_what_comes_back_goes_to_whoever_is_free_first() -> None:
     assert [bench.take().jobs for _ in range(3)] == [(job,) for job in jobs]
 
 
-def test_what_comes_back_wakes_an_idle_instance() -> None:
+def test_what_comes_back_wakes_an_idle_instance(build: Build) -> None:
     """Which need not wait until the lost predictor is replaced."""
-    bench = Bench(ManualClock(), live=2)
+    bench = build(live=2)
     job = bench.submit()
     batch = bench.take()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(bench.take)
-        bench.batcher.give_back(batch)
-        assert waiting.result(timeout=PATIENCE).jobs == (job,)
+    idle = bench.takers[1]
+    bench.batcher.offer(idle)
+    bench.batcher.give_back(batch)
+    assert [batch.jobs for batch in idle.batches] == [(job,)]
 
 
-def test_nobody_is_given_a_job_that_is_over() -> None:
-    """Of a batch that came back, what has been failed at its deadline meanwhile is left out."""
-    bench = Bench(ManualClock(), max_rows=2)
-    over, waiting = bench.submit(), bench.submit()
+def test_nobody_is_given_a_job_that_is_over(build: Build) -> None:
+    """Of a batch that came back, what has been failed or cancelled meanwhile is left out."""
+    bench = build(max_rows=3)
+    over, gone, waiting = [bench.submit() for _ in range(3)]
     batch = bench.take()
-    over.fail(DeadlineExceeded("too late"))
+    bench.loop(over.fail, DeadlineExceeded("too late"))
+    bench.cancel(gone)
     bench.batcher.give_back(batch)
-    assert bench.take().jobs == (waiting,)
+    batch = bench.take()
+    assert batch.jobs == (waiting,)
+    bench.loop(waiting.fail, DeadlineExceeded("too late"))
     bench.batcher.give_back(batch)
-    waiting.fail(DeadlineExceeded("too late"))
-    assert bench.batcher.take_prefetch() is None
+    bench.batcher.offer(bench.takers[0])
+    assert len(bench.takers[0].batches) == 2
+    assert bench.batcher.idle
 
 
-def test_closing_fails_what_has_come_back_and_what_comes_back_later() -> None:
+def test_closing_fails_what_has_come_back_and_what_comes_back_later(build: Build) -> None:
     """Nobody will take it any more."""
-    bench = Bench(ManualClock(), live=2)
+    bench = build(live=2)
     early, late = bench.submit(), bench.submit()
     first, second = bench.take(), bench.take()
     bench.batcher.give_back(first)
     bench.batcher.close(ModelNotReady("over"))
-    assert isinstance(early.future.exception(timeout=PATIENCE), ModelNotReady)
+    assert isinstance(bench.error_of(early), ModelNotReady)
     assert not late.future.done()
     bench.batcher.give_back(second)
-    assert isinstance(late.future.exception(timeout=PATIENCE), ModelNotReady)
+    assert isinstance(bench.error_of(late), ModelNotReady)
     assert bench.batcher.inflight == 0
 
 
-def test_an_idle_instance_counts_although_another_has_two_batches() -> None:
+def test_an_idle_instance_counts_although_another_has_two_batches(build: Build) -> None:
     """A job that would run at once is admitted, however many batches a busy instance holds."""
-    bench = Bench(ManualClock(), live=2)
+    bench = build(live=2)
     bench.usual(5.0)
     bench.submit(), bench.submit()
-    bench.take(), bench.batcher.take_prefetch()
-    with bench.idle_instance() as waiting:
-        job = bench.submit(timeout=1.0)
-        taken = waiting.result(timeout=PATIENCE)
-        assert taken is not None
-        assert taken.jobs == (job,)
+    bench.take(), bench.take()
+    bench.batcher.offer(bench.takers[1])
+    job = bench.submit(timeout=1.0)
+    assert bench.takers[1].batches[-1].jobs == (job,)
 
 
 def test_closing_fails_what_waits_and_lets_instances_go(bench: Bench) -> None:
     """No future is left unsettled and nobody may submit any more."""
     waiting = bench.submit()
     bench.batcher.close(ModelNotReady("closing"))
-    assert isinstance(waiting.future.exception(timeout=PATIENCE), ModelNotReady)
-    assert bench.batcher.take(lambda: True) is None
+    assert isinstance(bench.error_of(waiting), ModelNotReady)
+    bench.batcher.offer(bench.takers[0])
+    assert not bench.takers[0].batches
     with pytest.raises(ModelNotReady):
         bench.submit()
 
@@ -536,7 +613,7 @@ def test_closing_keeps_nothing_of_those_who_waited(bench: Bench) -> None:
     def wait(job: Job) -> None:
         body = np.zeros(1)
         bodies.append(weakref.ref(body))
-        job.future.result(timeout=PATIENCE)
+        bench.loop.chained(job.future).result(PATIENCE)
 
     bench.batcher.close(ModelNotReady("closing"))
     while jobs:
@@ -548,102 +625,169 @@ def test_closing_keeps_nothing_of_those_who_waited(bench: Bench) -> None:
         with contextlib.suppress(ModelNotReady):
             bench.submit()
         del body
-    gc.collect()
+    bench.loop(gc.collect)
     assert [ref() for ref in bodies if ref() is not None] == []
 
 
-@pytest.mark.parametrize("how", ["expires", "runs"])
-def test_a_job_that_is_over_is_kept_by_nobody(how: str) -> None:
-    """Also not by the thread that waits for the deadlines of others."""
-    bench = Bench(time.monotonic)
+@pytest.mark.parametrize("how", ["expires", "is cancelled", "runs"])
+def test_a_job_that_is_over_is_kept_by_nobody(build: Build, how: str) -> None:
+    """Also not by the timer that waits for the deadlines of others."""
+    bench = build(time.monotonic)
     later = bench.submit(timeout=60.0, width=2)
-    job = weakref.ref(bench.submit(timeout=0.2 if how == "expires" else 30.0))
-    batches = [bench.take(), bench.take()] if how == "runs" else []
-    threading.Event().wait(0.05)  # until the other thread waits for the next deadline
-    for batch in batches:
-        for each in batch.jobs:
-            each.finish(infer_result())
-        bench.batcher.finished(batch, 0.1)
-    batch = each = None  # type: ignore[assignment]
-    batches.clear()
-    wait_until(lambda: job() is None, patience=5.0)
+    job = bench.submit(timeout=0.2 if how == "expires" else 30.0)
+    inputs = weakref.ref(job.inputs["x"])
+    if how == "is cancelled":
+        bench.cancel(job)
+    elif how == "runs":
+        for batch in (bench.take(), bench.take()):
+            bench.finish(*batch.jobs)
+            bench.batcher.finished(batch, 0.1)
+        bench.takers[0].batches.clear()
+        del batch
+    del job
+    wait_until(lambda: inputs() is None, patience=5.0)
     assert later.future.done() == (how == "runs")
-    bench.batcher.close(ModelNotReady("the test is over"))
 
 
 def test_a_settled_job_does_not_begin(bench: Bench) -> None:
     """Its deadline may have come between the queue and the batch."""
     over, waiting = bench.submit(), bench.submit()
-    over.fail(DeadlineExceeded("too late"))
-    assert not over.begin()
+    bench.loop(over.fail, DeadlineExceeded("too late"))
     assert bench.take().jobs == (waiting,)
 
 
-def test_every_future_is_settled_in_a_storm() -> None:
-    """Four instances, eight clients, short deadlines, cancellations, two priorities and batches
-    that come back: each of 2,000 jobs ends, and none both runs and is dropped."""
-    bench = Bench(time.monotonic, max_rows=4, max_queue=32, live=4)
-    ran: Counter[int] = Counter()
-    refused = Counter[str]()
+class StormyTaker:
+    """Runs up to two batches at a time, and gives back, divides, dies and comes again."""
 
-    def instance() -> None:
-        for turn in itertools.count():
-            batch = bench.batcher.take(lambda: True)
-            if batch is None:
-                return
-            if turn % 5 == 0:
-                bench.batcher.give_back(batch)
-                continue
-            if turn % 5 == 1:
-                bench.batcher.divide(batch)
-                continue
+    def __init__(self, batcher: Batcher, handed: Counter[Job], ran: Counter[Job]) -> None:
+        self._batcher = batcher
+        self._handed = handed
+        self._ran = ran
+        self._dice = random.Random(len(batcher._takers))
+        self._held: deque[Batch] = deque()
+        self._alive = True
+        batcher.join(self)
+
+    def healthy(self) -> bool:
+        if self._alive and self._dice.random() < 0.05:
+            self._die()
+        return self._alive
+
+    def has_room(self) -> bool:
+        return self._alive and len(self._held) == 1
+
+    def take(self, batch: Batch) -> None:
+        assert self._alive
+        assert not any(job.future.done() for job in batch.jobs)
+        self._handed.update(batch.jobs)
+        self._held.append(batch)
+        assert len(self._held) <= 2
+        if len(self._held) == 1:
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        if not self._held:
+            return
+        fate, batch = self._dice.random(), self._held.popleft()
+        if fate < 0.1:
+            self._batcher.give_back(batch)
+        elif fate < 0.2:
+            self._batcher.divide(batch)
+        elif fate < 0.25:
+            self._held.append(batch)
+            self._die()
+            return
+        else:
+            self._ran.update(batch.jobs)
+            self._batcher.finished(batch, 0.0001)
             for job in batch.jobs:
-                ran[id(job)] += 1
-                if job.claim():
-                    job.finish(infer_result())
-            bench.batcher.finished(batch, 0.0001)
+                if not job.future.done():
+                    job.future.set_result(infer_result())
+        if self._held:
+            asyncio.get_running_loop().call_soon(self._run)
+        else:
+            self._batcher.offer(self)
 
-    def client(number: int) -> list[Job]:
-        jobs = []
+    def _die(self) -> None:
+        self._alive = False
+        self._batcher.leave(self)
+        held = list(self._held)
+        self._held.clear()
+        self._batcher.give_back(*held)
+        asyncio.get_running_loop().call_later(0.002, self._live)
+
+    def _live(self) -> None:
+        self._alive = True
+        self._batcher.join(self)
+
+
+def test_every_future_is_settled_in_a_storm() -> None:
+    """Four instances, eight clients, short deadlines, cancellations, two priorities, reservations
+    and batches that come back: each of 2,000 jobs ends, none runs twice, and none is handed over
+    that had been dropped."""
+    rejections: Counter[str] = Counter()
+    handed: Counter[Job] = Counter()
+    ran: Counter[Job] = Counter()
+    refused: Counter[str] = Counter()
+    batcher = Batcher(
+        max_rows=4,
+        max_delay=0.0005,
+        max_queue=32,
+        clock=time.monotonic,
+        on_rejected=lambda reason: rejections.update([reason]),
+    )
+
+    async def client(number: int) -> list[Job]:
+        jobs: list[Job] = []
+        dice = random.Random(number)
         for turn in range(250):
-            timeout = 0.0005 if turn % 5 == 0 else 30.0
-            job = bench.job(timeout=timeout, width=1 + turn % 3, priority=(number + turn) % 2)
             try:
-                bench.batcher.submit(job)
-            except (Overloaded, DeadlineExceeded) as error:
+                with contextlib.ExitStack() as held:
+                    reservation = None
+                    if dice.random() < 0.3:
+                        reservation = held.enter_context(batcher.reserve(time.monotonic() + 30.0))
+                    await asyncio.sleep(dice.choice((0, 0, 0.001)))
+                    job = new_job(
+                        time.monotonic(),
+                        timeout=0.0005 if turn % 5 == 0 else 30.0,
+                        width=1 + turn % 3,
+                        priority=(number + turn) % 2,
+                        caller=str(number),
+                    )
+                    batcher.submit(job, reservation=reservation)
+            except PaddlepoolError as error:
                 refused[error.code] += 1
                 continue
             jobs.append(job)
             if turn % 7 == 0:
-                job.future.cancel()
+                before = handed[job]
+                if job.future.cancel():
+                    dropped[job] = before
         return jobs
 
-    instances = [threading.Thread(target=instance) for _ in range(4)]
-    for thread in instances:
-        thread.start()
-    with ThreadPoolExecutor(8) as clients:
-        jobs = [job for part in clients.map(client, range(8)) for job in part]
-    outcomes = Counter(_outcome(job) for job in jobs)
-    bench.batcher.close(ModelNotReady("over"))
-    for thread in instances:
-        thread.join(PATIENCE)
-    assert sum(outcomes.values()) + sum(refused.values()) == 2000
-    assert outcomes["ran"] > 0
+    dropped: dict[Job, int] = {}
+
+    async def storm() -> list[Job]:
+        for _ in range(4):
+            StormyTaker(batcher, handed, ran)
+        parts = await asyncio.gather(*map(client, range(8)))
+        jobs = [job for part in parts for job in part]
+        async with asyncio.timeout(PATIENCE):
+            outcomes = await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
+            while not batcher.idle:  # noqa: ASYNC110 - what runs although its job is over
+                await asyncio.sleep(0.001)
+        found = {type(each) for each in outcomes}
+        assert found <= {InferResult, asyncio.CancelledError, DeadlineExceeded, Overloaded}
+        assert sum(isinstance(each, InferResult) for each in outcomes) > 100
+        return jobs
+
+    jobs = asyncio.run(storm())
+    assert len(jobs) + sum(refused.values()) == 2000
     assert max(ran.values()) == 1
-    dropped = [job for job in jobs if job.future.cancelled()]
-    assert not [job for job in dropped if ran[id(job)]]
-
-
-def _outcome(job: Job) -> str:
-    try:
-        job.future.result(timeout=PATIENCE)
-    except CancelledError:
-        return "cancelled"
-    except (DeadlineExceeded, Overloaded) as error:
-        return error.code
-    return "ran"
+    assert 0 in dropped.values()
+    assert {job: handed[job] for job in dropped} == dropped
 
 
 def test_an_endless_deadline_is_possible(bench: Bench) -> None:
-    """The reaper can wait for a deadline that never comes."""
+    """No timer waits for it."""
     assert not bench.submit(timeout=math.inf).future.done()

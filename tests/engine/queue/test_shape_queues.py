@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ def job(
         deadline=math.inf,
         enqueued=enqueued,
         caller=caller,
+        future=cast(Any, None),  # no queue looks at it, and there is no event loop
     )
 
 

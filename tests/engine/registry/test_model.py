@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +22,13 @@ from app.contracts.errors import (
     InvalidTensor,
     ModelNotReady,
     ModelOutputInvalid,
-    Overloaded,
     WorkerCrashed,
 )
 from app.contracts.ports import InferResult
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.pool import restart_backoff
-from app.engine.registry.model import ServedModel
+from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,
     Crash,
@@ -43,7 +43,7 @@ from tests.engine.fakes import (
 )
 from tests.model_files import write_version
 
-Serve = Callable[..., ServedModel]
+Serve = Callable[..., Any]
 
 
 @pytest.fixture
@@ -57,16 +57,16 @@ def factory() -> FakeFactory:
 
 
 @pytest.fixture
-def serve(tmp_path: Path, factory: FakeFactory, observer: RecordingObserver) -> Iterator[Serve]:
+def serve(
+    loop: Loop, tmp_path: Path, factory: FakeFactory, observer: RecordingObserver
+) -> Iterator[Serve]:
     """Builds and starts model `double` on fake predictors; closes it after the test."""
-    served: list[ServedModel] = []
+    served: list[Any] = []
 
-    def build(
-        *, max_resident_bytes: int = 1 << 30, start: bool = True, **config: int
-    ) -> ServedModel:
+    def build(*, max_resident_bytes: int = 1 << 30, start: bool = True, **config: int) -> Any:
         write_double(tmp_path, **config)
         served.append(
-            served_double(tmp_path, factory, observer, max_resident_bytes=max_resident_bytes)
+            served_double(loop, tmp_path, factory, observer, max_resident_bytes=max_resident_bytes)
         )
         if start:
             served[-1].start()
@@ -147,7 +147,7 @@ def test_unfit_tensors_are_refused_before_the_queue(
 
 
 def test_axes_that_must_agree_are_compared_before_the_queue(
-    tmp_path: Path, factory: FakeFactory, observer: RecordingObserver
+    loop: Loop, tmp_path: Path, factory: FakeFactory, observer: RecordingObserver
 ) -> None:
     """As a text and its mask: no engine sees tensors that it might read beyond their end."""
     inputs = (TensorSpec("x", "float32", (-1, -1)), TensorSpec("mask", "float32", (-1, -1)))
@@ -158,7 +158,7 @@ def test_axes_that_must_agree_are_compared_before_the_queue(
     write_version(directory / "1", specs=specs, inputs=ones, outputs={"y": 2 * ones["x"]})
     config = directory / "config.toml"
     config.write_text('equal_axes = [["x.1", "mask.1"]]\n' + config.read_text("utf-8"), "utf-8")
-    model = served_double(tmp_path, factory, observer)
+    model = served_double(loop, tmp_path, factory, observer)
     with contextlib.closing(model):
         model.start()
         factory.behaviour = gate = Gate()
@@ -177,13 +177,13 @@ def test_an_unknown_group_is_refused(serve: Serve) -> None:
         serve().submit(row(1), deadline=soon(), group="nonsense")
 
 
-def test_a_fixed_first_axis_is_not_a_batch(tmp_path: Path) -> None:
+def test_a_fixed_first_axis_is_not_a_batch(loop: Loop, tmp_path: Path) -> None:
     """A model whose first axis is fixed at 2 takes whole tensors of 2, each in a run of its own."""
     specs = (TensorSpec("x", "float32", (2, 1)),), (TensorSpec("y", "float32", (2, 1)),)
     x = np.ones((2, 1), np.float32)
     write_double(tmp_path)
     write_version(tmp_path / "double" / "2", specs=specs, inputs={"x": x}, outputs={"y": 2 * x})
-    model = served_double(tmp_path, FakeFactory(), RecordingObserver(), version=2)
+    model = served_double(loop, tmp_path, FakeFactory(), RecordingObserver(), version=2)
     model.start()
     futures = [model.submit({"x": x * k}, deadline=soon()) for k in range(5)]
     assert {future.result(timeout=PATIENCE).batch_rows for future in futures} == {1}
@@ -330,7 +330,7 @@ def test_a_system_without_threads_left_costs_no_instance(
     refused = threading.Event()
 
     def refuse(thread: threading.Thread) -> None:
-        if thread.name.endswith("successor"):
+        if thread.name.endswith("opening"):
             refused.set()
             raise RuntimeError("can't start new thread")
         start(thread)
@@ -349,7 +349,7 @@ def test_a_predictor_that_died_while_idle_costs_no_request(
 ) -> None:
     """It is replaced before any job, or at the latest when the next job arrives."""
     model = serve()
-    factory.opened[0].dead = Restart.KILLED
+    factory.opened[0].die()
     assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE).outputs["y"] == 2
     assert observer.restarts == ["killed"]
 
@@ -361,7 +361,7 @@ def test_a_crash_loop_takes_the_group_out_and_slow_attempts_go_on(
     """After the sixth loss within a minute the model is not ready and refuses jobs."""
     model = serve()
     factory.refuse = BackendError("no more")
-    factory.opened[0].dead = Restart.CRASHED
+    factory.opened[0].die(Restart.CRASHED)
     observer.wait_for(lambda: len(observer.restarts) == 6)
     assert observer.restarts == ["crashed", *["failed"] * 5]
     wait_until(lambda: model.groups()[0].reason == "its predictors keep crashing")
@@ -458,7 +458,7 @@ def test_what_the_system_lacks_closes_no_group_however_long(
     monkeypatch.setattr(restart_backoff, "LACKING_DELAYS", (0.0,))
     model = serve()
     factory.refuse = OSError(errno.EMFILE, "too many open files")
-    factory.opened[0].dead = Restart.KILLED
+    factory.opened[0].die()
     observer.wait_for(lambda: len(observer.restarts) > 20)
     assert set(observer.restarts[1:]) == {"lacking"}
     assert model.groups()[0].reason == "restarting"
@@ -473,26 +473,10 @@ def test_a_group_with_a_live_predictor_serves_whatever_the_others_do(
     """Six losses within a minute are a crash loop; the predictor that lives is no part of it."""
     model = serve(count=2)
     factory.refuse = BackendError("no more")
-    factory.opened[0].dead = Restart.CRASHED
+    factory.opened[0].die(Restart.CRASHED)
     observer.wait_for(lambda: len(observer.restarts) == 6)
     assert (model.groups()[0].live, model.ready()) == (1, True)
     assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE).outputs["y"] == 2
-
-
-def test_a_group_without_a_thread_refuses_and_keeps_nothing(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next request starts it."""
-    model = serve(start=False)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("app.engine.pool.group.Instance", refuse)
-        with pytest.raises(Overloaded, match="no thread"):
-            model.submit(row(1), deadline=soon(), group="spare")
-    assert model.submit(row(1), deadline=soon(), group="spare").result(PATIENCE).batch_rows == 1
 
 
 def test_a_model_that_kills_every_process_is_refused(
@@ -581,14 +565,14 @@ def test_closing_breaks_off_a_run_that_does_not_end(
 
 
 def test_a_group_without_its_program_is_listed_and_not_fatal(
-    tmp_path: Path, factory: FakeFactory, observer: RecordingObserver
+    loop: Loop, tmp_path: Path, factory: FakeFactory, observer: RecordingObserver
 ) -> None:
     """Even one that always runs; only the default group's absence makes the version unfit."""
     model = write_double(tmp_path)
     text = (model / "config.toml").read_text("utf-8")
     fast = '\n[[instance_group]]\nname = "fast"\nbackend = "onnxruntime"\nprogram = "int8"\n'
     (model / "config.toml").write_text(text + fast, "utf-8")
-    served = served_double(tmp_path, factory, observer)
+    served = served_double(loop, tmp_path, factory, observer)
     try:
         served.start()
         assert served.ready()
@@ -602,7 +586,7 @@ def test_a_group_without_its_program_is_listed_and_not_fatal(
     (model / "config.toml").write_text(
         text.replace('default_group = "main"', 'default_group = "fast"') + fast, "utf-8"
     )
-    unfit = served_double(tmp_path, factory, observer)
+    unfit = served_double(loop, tmp_path, factory, observer)
     with pytest.raises(BackendError, match="has no program 'int8'"):
         unfit.start()
     unfit.close()

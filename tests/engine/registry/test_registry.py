@@ -27,24 +27,23 @@ from app.contracts.errors import (
 )
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
-from app.engine.registry.registry import ModelRegistry
-from app.engine.registry.watcher import RepositoryWatcher
 from app.repository.layout import ModelRepository
+from tests.engine.driving import Loop
 from tests.engine.fakes import (
     DOUBLE,
     PATIENCE,
     FakeFactory,
     Gate,
-    RecordingObserver,
     doubled,
     open_registry,
+    open_watcher,
     row,
     wait_until,
     write_double,
 )
 from tests.model_files import write_config, write_manifest, write_version
 
-Open = Callable[..., ModelRegistry]
+Open = Callable[..., Any]
 
 
 @pytest.fixture
@@ -53,11 +52,11 @@ def factory() -> FakeFactory:
 
 
 @pytest.fixture
-def open_one(tmp_path: Path, factory: FakeFactory) -> Iterator[Open]:
-    opened: list[ModelRegistry] = []
+def open_one(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Open]:
+    opened: list[Any] = []
 
-    def build(**options: Any) -> ModelRegistry:
-        opened.append(open_registry(tmp_path, factory, **options))
+    def build(**options: Any) -> Any:
+        opened.append(open_registry(loop, tmp_path, factory, **options))
         return opened[-1]
 
     yield build
@@ -65,7 +64,7 @@ def open_one(tmp_path: Path, factory: FakeFactory) -> Iterator[Open]:
         registry.close()
 
 
-def ask(registry: ModelRegistry) -> int:
+def ask(registry: Any) -> int:
     """One request; returns the version that answered it."""
     with registry.lease("double") as model:
         future = model.submit(row(1), deadline=time.monotonic() + PATIENCE)
@@ -74,7 +73,7 @@ def ask(registry: ModelRegistry) -> int:
     return result.version
 
 
-def states(registry: ModelRegistry) -> dict[tuple[str, int | None], tuple[str, str]]:
+def states(registry: Any) -> dict[tuple[str, int | None], tuple[str, str]]:
     return {(each.name, each.version): (each.state, each.reason) for each in registry.index()}
 
 
@@ -238,11 +237,11 @@ def test_nothing_loaded_is_not_ready(open_one: Open) -> None:
 
 
 def test_a_repository_that_is_not_there_is_a_configuration_error(
-    tmp_path: Path, factory: FakeFactory
+    loop: Loop, tmp_path: Path, factory: FakeFactory
 ) -> None:
     """Start fails fast instead of serving nothing."""
     with pytest.raises(ConfigError, match="cannot be read"):
-        open_registry(tmp_path / "absent", factory).load_all()
+        open_registry(loop, tmp_path / "absent", factory).load_all()
 
 
 def test_unload_drains(tmp_path: Path, open_one: Open, factory: FakeFactory) -> None:
@@ -310,13 +309,13 @@ def test_a_model_that_loads_is_not_ready_yet(
 
 @pytest.mark.parametrize("polled", [False, True], ids=["request", "poll"])
 def test_a_model_that_failed_and_is_removed_is_forgotten(
-    tmp_path: Path, open_one: Open, polled: bool
+    loop: Loop, tmp_path: Path, open_one: Open, polled: bool
 ) -> None:
     """By the next load of it, or look through the repository; nothing of it served."""
     write_double(tmp_path)
     registry = open_one()
     registry.load_all()
-    watcher = RepositoryWatcher(ModelRepository(tmp_path), registry)
+    watcher = open_watcher(loop, tmp_path, registry)
     write_config(tmp_path / "more", "nonsense = 1")
     write_version(tmp_path / "more" / "1")
 
@@ -388,7 +387,7 @@ def test_a_pipeline_that_refuses_keeps_the_model_out(
 ) -> None:
     """Its ConfigError is the reason, and no process was started for it."""
 
-    def refuse(info: ServedModelInfo) -> None:
+    async def refuse(info: ServedModelInfo) -> None:
         raise ConfigError(f"{info.name}: labels are missing")
 
     write_double(tmp_path)
@@ -546,7 +545,7 @@ def test_only_plain_integers_are_versions(tmp_path: Path, open_one: Open, name: 
     assert states(registry) == {("double", 1): ("READY", "")}
 
 
-def test_links_are_no_models_and_no_versions(tmp_path: Path, open_one: Open) -> None:
+def test_links_are_no_models_and_no_versions(loop: Loop, tmp_path: Path) -> None:
     """Nothing outside the repository is reached through a link."""
     outside = tmp_path / "outside"
     write_double(outside)
@@ -554,7 +553,7 @@ def test_links_are_no_models_and_no_versions(tmp_path: Path, open_one: Open) -> 
     write_double(repository)
     (repository / "linked").symlink_to(outside / "double")
     (repository / "double" / "2").symlink_to(outside / "double" / "1")
-    registry = open_registry(repository, FakeFactory())
+    registry = open_registry(loop, repository, FakeFactory())
     registry.load_all()
     assert set(states(registry)) == {("double", 1)}
     registry.close()
@@ -596,7 +595,7 @@ def test_only_a_reload_is_gentle(tmp_path: Path, open_one: Open, factory: FakeFa
     assert all(predictor.suspension is None for predictor in factory.opened)
 
 
-def test_a_start_is_gentle_to_nobody(tmp_path: Path, factory: FakeFactory) -> None:
+def test_a_start_is_gentle_to_nobody(loop: Loop, tmp_path: Path, factory: FakeFactory) -> None:
     """Although the models that it has loaded already answer: they all are waited for."""
 
     class Staggered(ModelRepository):
@@ -608,14 +607,7 @@ def test_a_start_is_gentle_to_nobody(tmp_path: Path, factory: FakeFactory) -> No
     for name in ("first", "second"):
         write_config(tmp_path / name, DOUBLE.format(batch=4, delay=0, queue=16, count=1))
         write_version(tmp_path / name / "1")
-    registry = ModelRegistry(
-        Staggered(tmp_path),
-        open_predictor=factory,
-        build_pipeline=lambda info: None,
-        observer=RecordingObserver(),
-        drain_timeout=PATIENCE,
-        cores=2.0,
-    )
+    registry = open_registry(loop, tmp_path, factory, repository=Staggered(tmp_path))
     registry.load_all()
     assert [model.name for model in registry.served()] == ["first", "second"]
     assert factory.pauses == [None, None]

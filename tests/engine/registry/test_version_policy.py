@@ -6,14 +6,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.contracts.errors import ManifestError, ModelNotFound, ModelNotReady, PaddlepoolError
-from app.engine.registry.registry import ModelRegistry
-from app.engine.registry.watcher import RepositoryWatcher
-from app.repository.layout import ModelRepository
-from tests.engine.fakes import PATIENCE, FakeFactory, open_registry, row, write_double
+from tests.engine.driving import Loop
+from tests.engine.fakes import PATIENCE, FakeFactory, open_registry, open_watcher, row, write_double
 from tests.engine.permissions import mode
 from tests.model_files import write_version
 
@@ -26,19 +25,19 @@ def factory() -> FakeFactory:
 
 
 @pytest.fixture
-def registry(tmp_path: Path, factory: FakeFactory) -> Iterator[ModelRegistry]:
-    registry = open_registry(tmp_path, factory)
+def registry(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Any]:
+    registry = open_registry(loop, tmp_path, factory)
     yield registry
     registry.close()
 
 
 @pytest.fixture
-def load(tmp_path: Path, registry: ModelRegistry, request: pytest.FixtureRequest) -> Load:
+def load(loop: Loop, tmp_path: Path, registry: Any, request: pytest.FixtureRequest) -> Load:
     """Loads `double` as its parameter says: asked to, or by a look through the repository.
 
     Returns what a request is answered with where it is refused; None from a look.
     """
-    watchers: list[RepositoryWatcher] = []
+    watchers: list[Any] = []
 
     def by_request() -> str | None:
         try:
@@ -53,7 +52,7 @@ def load(tmp_path: Path, registry: ModelRegistry, request: pytest.FixtureRequest
             watchers[0].poll()  # a change counts once two polls have seen it
         else:
             registry.load("double")  # as at start
-            watchers.append(RepositoryWatcher(ModelRepository(tmp_path), registry))
+            watchers.append(open_watcher(loop, tmp_path, registry))
 
     return by_request if request.param == "request" else by_polling
 
@@ -74,15 +73,15 @@ def choose(model: Path, policy: str) -> None:
     config.write_text(f"{text}[version_policy]\n{policy}\n", "utf-8")
 
 
-def index(registry: ModelRegistry) -> dict[int | None, tuple[str, str]]:
+def index(registry: Any) -> dict[int | None, tuple[str, str]]:
     return {status.version: (status.state, status.reason) for status in registry.index()}
 
 
-def served(registry: ModelRegistry) -> list[int]:
+def served(registry: Any) -> list[int]:
     return [model.version for model in registry.served()]
 
 
-def answers(registry: ModelRegistry, version: int | None = None) -> int:
+def answers(registry: Any, version: int | None = None) -> int:
     with registry.lease("double", version) as model:
         future = model.submit(row(1), deadline=time.monotonic() + PATIENCE)
         return future.result(timeout=PATIENCE).version
@@ -100,7 +99,7 @@ def answers(registry: ModelRegistry, version: int | None = None) -> int:
     ids=["default", "latest-2", "latest-9", "all", "specific"],
 )
 def test_a_policy_chooses_versions(
-    tmp_path: Path, registry: ModelRegistry, policy: str, expected: list[int]
+    tmp_path: Path, registry: Any, policy: str, expected: list[int]
 ) -> None:
     """Each of them answers by its number, and the highest where none is named."""
     prepare(tmp_path, policy, 1, 3, 10)
@@ -126,7 +125,7 @@ def test_a_policy_chooses_versions(
     ],
 )
 def test_a_policy_that_contradicts_itself_is_refused(
-    tmp_path: Path, registry: ModelRegistry, policy: str
+    tmp_path: Path, registry: Any, policy: str
 ) -> None:
     """The index names config.toml."""
     prepare(tmp_path, policy, 1)
@@ -135,9 +134,7 @@ def test_a_policy_that_contradicts_itself_is_refused(
     assert "config.toml" in registry.index()[0].reason
 
 
-def test_an_older_version_stands_in_beside_a_damaged_one(
-    tmp_path: Path, registry: ModelRegistry
-) -> None:
+def test_an_older_version_stands_in_beside_a_damaged_one(tmp_path: Path, registry: Any) -> None:
     """The two latest that are fit, while version 3 is not."""
     model = prepare(tmp_path, "count = 2", 1, 2, 3)
     (model / "3" / "inference.json").write_bytes(b"")
@@ -146,7 +143,7 @@ def test_an_older_version_stands_in_beside_a_damaged_one(
 
 
 def test_a_damaged_newcomer_leaves_every_version_serving(
-    tmp_path: Path, registry: ModelRegistry, factory: FakeFactory
+    tmp_path: Path, registry: Any, factory: FakeFactory
 ) -> None:
     """None is opened again for it."""
     model = prepare(tmp_path, "count = 2", 1, 2)
@@ -158,9 +155,7 @@ def test_a_damaged_newcomer_leaves_every_version_serving(
     assert len(factory.opened) == 2
 
 
-def test_a_listed_version_that_is_not_there_is_an_error(
-    tmp_path: Path, registry: ModelRegistry
-) -> None:
+def test_a_listed_version_that_is_not_there_is_an_error(tmp_path: Path, registry: Any) -> None:
     """The others serve: at start nothing else could."""
     prepare(tmp_path, 'kind = "specific"\nversions = [1, 7]', 1, 2)
     registry.load("double")
@@ -171,7 +166,7 @@ def test_a_listed_version_that_is_not_there_is_an_error(
 
 
 def test_a_version_that_lost_its_predictors_gives_way(
-    tmp_path: Path, registry: ModelRegistry, factory: FakeFactory
+    tmp_path: Path, registry: Any, factory: FakeFactory
 ) -> None:
     """Without a version the highest READY one answers."""
     prepare(tmp_path, 'kind = "all"', 1, 2)
@@ -182,9 +177,7 @@ def test_a_version_that_lost_its_predictors_gives_way(
     assert registry.ready("double")
 
 
-def test_an_unsealed_version_is_shown_with_what_it_lacks(
-    tmp_path: Path, registry: ModelRegistry
-) -> None:
+def test_an_unsealed_version_is_shown_with_what_it_lacks(tmp_path: Path, registry: Any) -> None:
     """A directory without a manifest is no version; whoever put it there should hear why."""
     model = prepare(tmp_path, "", 1)
     registry.load("double")
@@ -215,7 +208,7 @@ UNREADABLE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("policy", ["count = 2", 'kind = "all"'], ids=["latest", "all"])
 def test_a_configuration_that_cannot_be_read_leaves_every_version_serving(
     tmp_path: Path,
-    registry: ModelRegistry,
+    registry: Any,
     factory: FakeFactory,
     load: Load,
     policy: str,
@@ -246,7 +239,7 @@ def test_a_configuration_that_cannot_be_read_leaves_every_version_serving(
 
 @either_way
 def test_a_configuration_that_cannot_be_read_keeps_a_newcomer_out(
-    tmp_path: Path, registry: ModelRegistry, load: Load
+    tmp_path: Path, registry: Any, load: Load
 ) -> None:
     """With the reason; a number that is not there is still not found."""
     model = prepare(tmp_path, "count = 2", 1, 2)
@@ -269,7 +262,7 @@ def test_a_configuration_that_cannot_be_read_keeps_a_newcomer_out(
 
 
 def test_a_configuration_that_cannot_be_read_at_start_keeps_every_version_out(
-    tmp_path: Path, registry: ModelRegistry, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, registry: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are there, so they are not ready; the log says why, once."""
     prepare(tmp_path, "count = none", 1, 2)
@@ -287,12 +280,12 @@ def test_a_configuration_that_cannot_be_read_at_start_keeps_every_version_out(
 
 
 def test_a_configuration_that_the_system_keeps_from_us_leaves_every_version_serving(
-    tmp_path: Path, registry: ModelRegistry
+    loop: Loop, tmp_path: Path, registry: Any
 ) -> None:
     """The index says what the system said, without a path."""
     model = prepare(tmp_path, 'kind = "all"', 1, 2)
     registry.load("double")
-    with mode(model / "config.toml", 0), pytest.raises(PermissionError):
+    with loop(mode, model / "config.toml", 0), pytest.raises(PermissionError):
         registry.load("double")
     assert served(registry) == [2, 1]
     reason = "serves on; loading it again failed: Permission denied: see the log"
@@ -301,7 +294,7 @@ def test_a_configuration_that_the_system_keeps_from_us_leaves_every_version_serv
 
 @either_way
 def test_a_failed_version_that_is_removed_is_forgotten(
-    tmp_path: Path, registry: ModelRegistry, factory: FakeFactory, load: Load
+    tmp_path: Path, registry: Any, factory: FakeFactory, load: Load
 ) -> None:
     """By the next load: it was UNAVAILABLE, and now there is no such version."""
     model = prepare(tmp_path, 'kind = "all"', 1, 2)
@@ -321,7 +314,7 @@ def test_a_failed_version_that_is_removed_is_forgotten(
 @either_way
 @pytest.mark.parametrize("there", [False, True], ids=["missing", "damaged"])
 def test_a_failed_version_that_is_listed_no_longer_is_forgotten(
-    tmp_path: Path, registry: ModelRegistry, load: Load, there: bool
+    tmp_path: Path, registry: Any, load: Load, there: bool
 ) -> None:
     """As any other version that nobody asks for."""
     model = prepare(tmp_path, 'kind = "specific"\nversions = [1, 7]', 1)

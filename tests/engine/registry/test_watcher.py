@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
-from app.engine.registry.registry import ModelRegistry
-from app.engine.registry.watcher import RepositoryWatcher
 from app.repository.layout import ModelRepository
-from tests.engine.fakes import PATIENCE, FakeFactory, open_registry, write_double
+from tests.engine.driving import Loop
+from tests.engine.fakes import (
+    PATIENCE,
+    FakeFactory,
+    open_registry,
+    open_watcher,
+    wait_until,
+    write_double,
+)
 from tests.engine.permissions import mode
 from tests.model_files import write_config, write_version
 
@@ -26,24 +32,24 @@ def factory() -> FakeFactory:
 
 
 @pytest.fixture
-def registry(tmp_path: Path, factory: FakeFactory) -> Iterator[ModelRegistry]:
+def registry(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Any]:
     write_double(tmp_path, 1)
-    registry = open_registry(tmp_path, factory)
+    registry = open_registry(loop, tmp_path, factory)
     registry.load_all()
     yield registry
     registry.close()
 
 
 @pytest.fixture
-def watcher(tmp_path: Path, registry: ModelRegistry) -> RepositoryWatcher:
-    return RepositoryWatcher(ModelRepository(tmp_path), registry)
+def watcher(loop: Loop, tmp_path: Path, registry: Any) -> Any:
+    return open_watcher(loop, tmp_path, registry)
 
 
-def served(registry: ModelRegistry) -> list[tuple[str, int]]:
+def served(registry: Any) -> list[tuple[str, int]]:
     return [(model.name, model.version) for model in registry.served()]
 
 
-def look(watcher: RepositoryWatcher) -> None:
+def look(watcher: Any) -> None:
     """A change counts once two polls have seen it."""
     watcher.poll()
     watcher.poll()
@@ -55,7 +61,7 @@ def touch_config(tmp_path: Path, tail: str) -> None:
 
 
 def test_a_new_version_is_served_and_the_old_one_retired(
-    tmp_path: Path, registry: ModelRegistry, watcher: RepositoryWatcher, factory: FakeFactory
+    tmp_path: Path, registry: Any, watcher: Any, factory: FakeFactory
 ) -> None:
     """Once: a second look changes nothing."""
     write_version(tmp_path / "double" / "2")
@@ -67,7 +73,7 @@ def test_a_new_version_is_served_and_the_old_one_retired(
 
 
 def test_a_configuration_that_is_being_written_counts_for_nothing(
-    tmp_path: Path, registry: ModelRegistry, watcher: RepositoryWatcher, factory: FakeFactory
+    tmp_path: Path, registry: Any, watcher: Any, factory: FakeFactory
 ) -> None:
     """A poll may come between its truncation and its text; an empty file means the defaults."""
     write_version(tmp_path / "double" / "2")
@@ -87,7 +93,7 @@ def test_a_configuration_that_is_being_written_counts_for_nothing(
 
 
 def test_a_version_that_fails_is_tried_again_only_when_it_changes(
-    tmp_path: Path, registry: ModelRegistry, watcher: RepositoryWatcher
+    tmp_path: Path, registry: Any, watcher: Any
 ) -> None:
     """The old one serves on, and the index says why the new one does not."""
     bad = write_version(tmp_path / "double" / "2")
@@ -105,7 +111,7 @@ def test_a_version_that_fails_is_tried_again_only_when_it_changes(
 
 
 def test_a_removed_version_makes_way_for_the_one_before(
-    tmp_path: Path, registry: ModelRegistry, watcher: RepositoryWatcher
+    tmp_path: Path, registry: Any, watcher: Any
 ) -> None:
     """The newest that is left."""
     write_version(tmp_path / "double" / "2")
@@ -116,7 +122,7 @@ def test_a_removed_version_makes_way_for_the_one_before(
 
 
 def test_a_new_model_appears_and_a_removed_one_goes(
-    tmp_path: Path, registry: ModelRegistry, watcher: RepositoryWatcher
+    tmp_path: Path, registry: Any, watcher: Any
 ) -> None:
     """A model that is new and unfit does not make the server unready: nobody could use it yet."""
     write_config(tmp_path / "more", (tmp_path / "double" / "config.toml").read_text("utf-8"))
@@ -133,7 +139,7 @@ def test_a_new_model_appears_and_a_removed_one_goes(
 
 
 def test_a_changed_policy_opens_only_what_is_missing(
-    tmp_path: Path, registry: ModelRegistry, watcher: RepositoryWatcher, factory: FakeFactory
+    tmp_path: Path, registry: Any, watcher: Any, factory: FakeFactory
 ) -> None:
     """A version that is added later leaves its neighbours as they are."""
     write_version(tmp_path / "double" / "2")
@@ -148,7 +154,7 @@ def test_a_changed_policy_opens_only_what_is_missing(
 
 
 def test_a_repository_that_cannot_be_read_retires_nothing(
-    tmp_path: Path, registry: ModelRegistry, watcher: RepositoryWatcher
+    tmp_path: Path, registry: Any, watcher: Any
 ) -> None:
     """A disk that is away for a moment must not unload everything."""
     away = tmp_path.with_name(tmp_path.name + "-away")
@@ -167,13 +173,17 @@ def test_a_repository_that_cannot_be_read_retires_nothing(
     ids=["model", "version"],
 )
 def test_a_model_that_cannot_be_read_for_a_moment_is_kept(
-    tmp_path: Path, registry: ModelRegistry, factory: FakeFactory, where: Callable[[Path], Path]
+    tmp_path: Path,
+    loop: Loop,
+    registry: Any,
+    watcher: Any,
+    factory: FakeFactory,
+    where: Callable[[Path], Path],
 ) -> None:
     """The others are looked at all the same, and it is not loaded again when it can be read."""
-    watcher = RepositoryWatcher(ModelRepository(tmp_path), registry)
     write_config(tmp_path / "more", (tmp_path / "double" / "config.toml").read_text("utf-8"))
     write_version(tmp_path / "more" / "1")
-    with mode(where(tmp_path), 0):
+    with loop(mode, where(tmp_path), 0):
         look(watcher)
         assert served(registry) == [("double", 1), ("more", 1)]
         assert ("more", 1) in [(status.name, status.version) for status in registry.index()]
@@ -183,15 +193,18 @@ def test_a_model_that_cannot_be_read_for_a_moment_is_kept(
 
 
 def test_a_load_that_cannot_read_is_tried_again(
-    tmp_path: Path, registry: ModelRegistry, caplog: pytest.LogCaptureFixture
+    loop: Loop,
+    tmp_path: Path,
+    registry: Any,
+    watcher: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """And does not keep the models after it from being loaded."""
-    watcher = RepositoryWatcher(ModelRepository(tmp_path), registry)
     config = (tmp_path / "double" / "config.toml").read_text("utf-8")
     for name in ("a", "more"):
         write_config(tmp_path / name, config)
         write_version(tmp_path / name / "1")
-    with mode(tmp_path / "a" / "config.toml", 0):
+    with loop(mode, tmp_path / "a" / "config.toml", 0):
         look(watcher)
         assert served(registry) == [("double", 1), ("more", 1)]
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -202,16 +215,16 @@ def test_a_load_that_cannot_read_is_tried_again(
 
 
 def test_a_fault_of_ours_costs_one_model(
-    tmp_path: Path, factory: FakeFactory, caplog: pytest.LogCaptureFixture
+    loop: Loop, tmp_path: Path, factory: FakeFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged whole; the next model is loaded."""
 
-    def build(info: ServedModelInfo) -> None:
+    async def build(info: ServedModelInfo) -> None:
         if info.name == "a":
             raise RuntimeError("a bug")
 
-    registry = open_registry(tmp_path, factory, build_pipeline=build)
-    watcher = RepositoryWatcher(ModelRepository(tmp_path), registry)
+    registry = open_registry(loop, tmp_path, factory, build_pipeline=build)
+    watcher = open_watcher(loop, tmp_path, registry)
     for name in ("a", "more"):
         write_config(tmp_path / name, '[[instance_group]]\nname = "onednn"\nbackend = "fake"\n')
         write_version(tmp_path / name / "1")
@@ -236,18 +249,22 @@ def test_the_names_are_those_that_the_repository_lists(tmp_path: Path) -> None:
         ModelRepository(tmp_path).names()
 
 
-def test_it_polls_until_it_is_told_to_stop(
-    tmp_path: Path, registry: ModelRegistry, watcher: RepositoryWatcher
+def test_it_polls_until_it_is_cancelled(
+    loop: Loop, tmp_path: Path, registry: Any, watcher: Any
 ) -> None:
-    """In a thread of its own, as the server runs it."""
-    stop = threading.Event()
-    thread = threading.Thread(target=lambda: watcher.run(every=0.005, until=stop))
-    thread.start()
-    write_version(tmp_path / "double" / ".staging").rename(tmp_path / "double" / "2")
-    deadline = time.monotonic() + PATIENCE
-    while served(registry) != [("double", 2)] and time.monotonic() < deadline:
-        pass
-    stop.set()
-    thread.join(PATIENCE)
-    assert served(registry) == [("double", 2)]
-    assert not thread.is_alive()
+    """As the server runs it: what it brings in before a look is found by that look, and a poll
+    that fails is not the last."""
+    staged = write_version(tmp_path / "double" / ".staging")
+    failures = [ConfigError("the source is away")]
+
+    def refresh() -> None:
+        if failures:
+            raise failures.pop()
+        if staged.exists():
+            staged.rename(tmp_path / "double" / "2")
+
+    run = partial(watcher.it.run, every=0.005, refresh=refresh)
+    running = loop.start(lambda: loop.loop.create_task(run())).result(PATIENCE)
+    wait_until(lambda: served(registry) == [("double", 2)])
+    loop(running.cancel)
+    wait_until(running.cancelled)

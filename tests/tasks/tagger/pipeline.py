@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
 from pydantic import BaseModel, ConfigDict
 
-from app.awaiting import result_of
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Tensors
@@ -33,13 +33,15 @@ class TaggerPipeline:
 
     async def prepare(self, payload: str, *, deadline: float) -> Prepared:
         del deadline  # a text of some KiB takes a millisecond
-        return await result_of(self._executor.submit(self._prepare, payload))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._prepare, payload)
 
     async def finish(
         self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
     ) -> Finished:
         del prepared, deadline
-        return await result_of(self._executor.submit(self._finish, outputs))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._finish, outputs)
 
     def close(self) -> None:
         """Ends nothing: the executor is the server's."""

@@ -1,0 +1,137 @@
+"""The engine's event loop in a thread of its own: tests are plain functions, and clients of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+PATIENCE = 60.0
+"""Seconds after which a test that waits for an event fails."""
+
+
+class Loop:
+    """Runs until it is closed; calls may come from any thread but its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
+        self._thread.start()
+
+    def start(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call `function` on the loop, in the caller's context; a coroutine or asyncio.Future that
+        it returns stands for its result. Cancelling the future cancels that, too."""
+        done: Future[Any] = Future()
+
+        def call() -> None:
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                done.set_exception(error)
+                return
+            if inspect.iscoroutine(result):
+                chain(self.loop.create_task(result), done)
+            else:
+                done.set_result(result)
+
+        self.loop.call_soon_threadsafe(call, context=contextvars.copy_context())
+        return done
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What start() comes to; an asyncio.Future, alone or in a list, as a Future of threads."""
+        result = self.start(function, *args, **kwargs).result(PATIENCE)
+        return self.outside(result)
+
+    def outside(self, result: Any) -> Any:
+        """The result as a test may use it."""
+        if isinstance(result, asyncio.Future):
+            return self.chained(result)
+        if isinstance(result, list) and result and isinstance(result[0], asyncio.Future):
+            return [self.chained(each) for each in result]
+        if isinstance(result, contextlib.AbstractContextManager):
+            return self._managed(result)
+        return self.driven(result)
+
+    def chained(self, future: asyncio.Future[Any]) -> Future[Any]:
+        done: Future[Any] = Future()
+        self.loop.call_soon_threadsafe(chain, future, done)
+        return done
+
+    @contextlib.contextmanager
+    def _managed(self, manager: contextlib.AbstractContextManager[Any]) -> Iterator[Any]:
+        entered = self.driven(self.start(manager.__enter__).result(PATIENCE))
+        try:
+            yield entered
+        except BaseException as error:
+            if not self(manager.__exit__, type(error), error, error.__traceback__):
+                raise
+        else:
+            self(manager.__exit__, None, None, None)
+
+    def driven(self, thing: Any) -> Any:
+        """The thing, as a Driven where its class belongs to the loop."""
+        if type(thing).__module__.startswith(("app.engine.", "app.codecs.pool")) and any(
+            type(thing).__name__ == name
+            for name in ("ServedModel", "Group", "ModelRegistry", "Batcher", "CodecPool", "Codecs")
+        ):
+            return Driven(self, thing)
+        return thing
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(PATIENCE)
+        self.loop.close()
+
+
+class Driven:
+    """Calls the methods of an object on its loop, and reads its attributes there."""
+
+    def __init__(self, loop: Loop, thing: Any) -> None:
+        self.__dict__["_loop"], self.__dict__["it"] = loop, thing
+
+    def __getattr__(self, name: str) -> Any:
+        value = self._loop.start(getattr, self.it, name).result(PATIENCE)
+        if inspect.ismethod(value):
+            return lambda *args, **kwargs: self._loop(
+                value, *map(inner, args), **{name: inner(each) for name, each in kwargs.items()}
+            )
+        return self._loop.outside(value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._loop.start(setattr, self.it, name, value).result(PATIENCE)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.it == inner(other))
+
+    def __hash__(self) -> int:
+        return hash(self.it)
+
+
+def inner(thing: Any) -> Any:
+    return thing.it if isinstance(thing, Driven) else thing
+
+
+def chain(source: asyncio.Future[Any], done: Future[Any]) -> None:
+    """Settle `done` like `source`, and cancel `source` with it; called on the loop."""
+    loop = source.get_loop()
+
+    def settled(source: asyncio.Future[Any]) -> None:
+        if source.cancelled():
+            done.cancel()
+            done.set_running_or_notify_cancel()
+        elif not done.cancelled():
+            error = source.exception()
+            with contextlib.suppress(Exception):  # cancelled this moment
+                done.set_exception(error) if error else done.set_result(source.result())
+
+    def left(done: Future[Any]) -> None:
+        if done.cancelled() and not loop.is_closed():
+            loop.call_soon_threadsafe(source.cancel)
+
+    source.add_done_callback(settled)
+    done.add_done_callback(left)

@@ -1,0 +1,277 @@
+"""A batch lies ready behind the one that runs, and is not lost with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.contracts.errors import BackendError, DeadlineExceeded, ModelNotReady, WorkerCrashed
+from app.contracts.ports import InferResult
+from app.contracts.reasons import Restart
+from app.contracts.tensors import Tensors
+from app.engine.queue.batcher import SHORT_RUN_SECONDS
+from tests.engine.driving import Loop
+from tests.engine.fakes import (
+    PATIENCE,
+    Crash,
+    FakeFactory,
+    FakePredictor,
+    Gate,
+    RecordingObserver,
+    doubled,
+    row,
+    served_double,
+    wait_until,
+    write_double,
+)
+
+Values = list[float]
+
+
+class Served:
+    """Model `double` with batches of up to two, and one predictor whose runs are short."""
+
+    def __init__(self, loop: Loop, root: Path) -> None:
+        self.factory = FakeFactory(seconds=0.01)
+        self.observer = RecordingObserver()
+        write_double(root, batch=2, queue=256)
+        self.model = served_double(loop, root, self.factory, self.observer)
+        self.model.start()
+        self.submit(0).result(timeout=PATIENCE)  # the first tells how long a run takes
+        self.began: list[Values] = []
+
+    @property
+    def predictor(self) -> FakePredictor:
+        return self.factory.opened[-1]
+
+    def behave(self, *, crashes: float | None = None, refuses: float | None = None) -> Gate:
+        """Runs wait at the gate from now on, and one with such a value ends badly."""
+
+        def run(inputs: Tensors) -> Tensors:
+            values = inputs["x"].ravel().tolist()  # type: ignore[union-attr]
+            self.began.append(values)
+            if crashes in values:
+                raise Crash("gone")
+            if refuses in values:
+                raise BackendError("bad value")
+            return doubled(inputs)
+
+        self.factory.behaviour = gate = Gate(run)
+        return gate
+
+    def submit(self, value: float, *, seconds: float = PATIENCE) -> Future[InferResult]:
+        return self.pair(value, seconds=seconds)[0]
+
+    def pair(self, *values: float, seconds: float = PATIENCE) -> list[Future[InferResult]]:
+        """Jobs that enter the queue together, for the same batch."""
+        checked = self.model.checked([row(value) for value in values])
+        futures: list[Future[InferResult]] = self.model.submit_all(
+            checked, deadline=time.monotonic() + seconds
+        )
+        return futures
+
+    def behind(self) -> int:
+        """How many batches lie ready behind the one that runs."""
+        return self.predictor.waiting()
+
+
+@pytest.fixture
+def served(loop: Loop, tmp_path: Path) -> Iterator[Served]:
+    served = Served(loop, tmp_path)
+    yield served
+    served.factory.let_go()
+    served.model.close()
+
+
+def results(futures: list[Future[InferResult]]) -> list[float]:
+    return [future.result(timeout=PATIENCE).outputs["y"].item() for future in futures]  # type: ignore[union-attr]
+
+
+def all_fail(futures: list[Future[InferResult]], error: type[Exception]) -> bool:
+    return all(isinstance(future.exception(timeout=PATIENCE), error) for future in futures)
+
+
+def test_the_next_batch_is_there_when_a_run_ends(served: Served) -> None:
+    """One behind the run and no more; each job gets its own result, in whatever order they came."""
+    gate = served.behave()
+    futures = served.pair(1, 2, 3, 4, 5, 6)
+    for behind in (1, 1, 0):
+        gate.wait_entered()
+        wait_until(lambda behind=behind: served.behind() == behind)  # type: ignore[misc]
+        gate.let_one_pass()
+    assert results(futures) == [2, 4, 6, 8, 10, 12]
+    assert served.began == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_a_batch_that_a_job_could_join_waits_for_the_end_of_the_run(served: Served) -> None:
+    """Handed over when it is full, and not before."""
+    gate = served.behave()
+    futures = [served.submit(1)]
+    gate.wait_entered()
+    futures += [served.submit(2)]
+    assert served.behind() == 0
+    futures += [served.submit(3)]
+    assert served.behind() == 1
+    gate.open()
+    assert results(futures) == [2, 4, 6]
+    assert served.began == [[1], [2, 3]]
+
+
+@pytest.mark.parametrize("what", ["long", "large"])
+def test_nothing_lies_behind_where_it_would_gain_nothing(
+    served: Served, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a long run a batch is left to whoever is free first. A large one is not copied before
+    it must be."""
+    if what == "long":
+        served.factory.seconds = 1.2 * SHORT_RUN_SECONDS
+        for _ in range(9):
+            served.submit(0).result(timeout=PATIENCE)
+    else:
+        monkeypatch.setattr("app.engine.queue.batcher.INLINE_BYTES", row(0)["x"].nbytes)
+    gate = served.behave()
+    futures = served.pair(1, 2, 3, 4)
+    gate.wait_entered()
+    assert served.behind() == 0
+    gate.open()
+    assert results(futures) == [2, 4, 6, 8]
+
+
+def test_a_crash_costs_the_run_it_happened_in(served: Served) -> None:
+    """The batch behind it had not begun: the next predictor runs it."""
+    gate = served.behave(crashes=2)
+    futures = served.pair(1, 2, 3, 4, 5, 6)
+    gate.wait_entered()
+    assert served.behind() == 1
+    gate.open()
+    assert all_fail(futures[:2], WorkerCrashed)
+    assert results(futures[2:]) == [6, 8, 10, 12]
+    assert served.began == [[1, 2], [3, 4], [5, 6]]
+    assert (served.observer.restarts, len(served.factory.opened)) == (["crashed"], 2)
+
+
+def test_a_refused_batch_is_divided_behind_the_one_under_way(served: Served) -> None:
+    """Its jobs run alone after the batch that had been handed over; only the guilty one fails."""
+    gate = served.behave(refuses=2)
+    good, bad, third, fourth = served.pair(1, 2, 3, 4)
+    gate.wait_entered()
+    assert served.behind() == 1
+    gate.open()
+    assert isinstance(bad.exception(timeout=PATIENCE), BackendError)
+    assert results([good, third, fourth]) == [2, 6, 8]
+    assert served.began == [[1, 2], [3, 4], [1], [2]]
+    assert served.observer.restarts == []
+
+
+@pytest.mark.parametrize("under_way", ["nothing", "a lost run", "a run that ends"])
+def test_what_cannot_be_sent_is_kept(
+    served: Served, monkeypatch: pytest.MonkeyPatch, under_way: str
+) -> None:
+    """A predictor found dead when a batch is sent has not begun that: it costs the run under way,
+    unless that has ended by then, and nobody else."""
+    predictor = served.predictor
+    before: list[Future[InferResult]] = []
+    if under_way != "nothing":
+        gate = served.behave()
+        before = served.pair(1, 2)
+        gate.wait_entered()
+
+    def dead(_: Tensors) -> None:
+        if under_way == "a run that ends":
+            predictor.dead = Restart.KILLED
+        else:
+            predictor.die()
+        raise WorkerCrashed("gone")
+
+    monkeypatch.setattr(predictor, "send", dead)
+    kept = served.pair(3, 4)
+    if under_way == "a lost run":
+        assert all_fail(before, WorkerCrashed)
+    served.factory.let_go()
+    if under_way == "a run that ends":
+        assert results(before) == [2, 4]
+        predictor.die()
+    assert results(kept) == [6, 8]
+    assert served.observer.restarts == [Restart.KILLED]
+
+
+@pytest.mark.parametrize("step", ["put", "send"])
+def test_a_batch_that_cannot_be_written_fails_alone(
+    served: Served, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It counts as under way no longer, and the predictor serves on."""
+    work = getattr(served.predictor, step)
+    written: list[Any] = []
+
+    def refuse(inputs: Tensors) -> None:
+        if (inputs["x"] == 2).any():  # type: ignore[attr-defined, union-attr]
+            raise ValueError("too long")
+        written.append(inputs)
+        work(inputs)
+
+    monkeypatch.setattr(served.predictor, step, refuse)
+    good, bad, *others = served.pair(1, 2, 3, 4, 5, 6)
+    assert isinstance(bad.exception(timeout=PATIENCE), BackendError)
+    assert results([good, *others]) == [2, 6, 8, 10, 12]
+    assert results([served.submit(7)]) == [14]
+    assert len(written) == 4
+    assert served.observer.restarts == []
+    assert [group.inflight for group in served.model.groups()] == [0, 0]
+
+
+def test_as_many_as_wait_may_fail_to_be_written(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system without memory for any request: each fails, and the next one is served as ever."""
+    put = served.predictor.put
+
+    def full(_: Tensors) -> None:
+        raise OSError("no space left")
+
+    gate = served.behave()
+    blocker = served.submit(0)
+    gate.wait_entered()
+    monkeypatch.setattr(served.predictor, "put", full)
+    futures = served.pair(*range(255))
+    gate.open()
+    assert results([blocker]) == [0]
+    assert all_fail(futures, BackendError)
+    monkeypatch.setattr(served.predictor, "put", put)
+    assert results([served.submit(4)]) == [8]
+
+
+def test_closing_settles_what_was_handed_over(served: Served) -> None:
+    """A run in progress is broken off, and the jobs behind it hear of it, too."""
+    gate = served.behave()
+    futures = served.pair(1, 2, 3, 4)
+    gate.wait_entered()
+    assert served.behind() == 1
+    served.model.close()
+    assert served.predictor.aborted.is_set()
+    assert all_fail(futures[:2], WorkerCrashed)
+    assert all_fail(futures[2:], ModelNotReady)
+
+
+@pytest.mark.slow
+def test_a_kept_job_whose_time_is_over_is_not_run(served: Served) -> None:
+    """Its deadline passes while the predictor is replaced: it fails then, and never begins."""
+    gate = served.behave(crashes=1)
+    blocker = served.submit(0)
+    gate.wait_entered()
+    doomed = served.pair(1, 2)
+    hasty = served.pair(3, 4, seconds=3.0)
+    gate.let_one_pass()
+    gate.wait_entered()
+    wait_until(lambda: served.behind() == 1)
+    served.factory.selftest = lambda inputs: all_fail(hasty, DeadlineExceeded) and doubled(inputs)  # type: ignore[assignment, return-value]
+    gate.open()
+    assert results([blocker]) == [0]
+    assert all_fail(doomed, WorkerCrashed)
+    assert all_fail(hasty, DeadlineExceeded)
+    assert results([served.submit(5)]) == [10]
+    assert served.began == [[0], [1, 2], [5]]

@@ -1,0 +1,173 @@
+"""The event loop copies little by itself: it has others to answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.contracts.errors import BackendError, ModelNotReady, WorkerCrashed
+from app.contracts.tensors import Tensors
+from app.engine.queue.job import INLINE_BYTES
+from tests.engine.driving import Loop
+from tests.engine.fakes import (
+    PATIENCE,
+    FakeFactory,
+    FakePredictor,
+    RecordingObserver,
+    served_double,
+    write_double,
+)
+
+WIDEST = INLINE_BYTES // 4
+"""Numbers of a row that the loop copies by itself."""
+
+
+def size(tensors: Tensors) -> int:
+    return sum(array.nbytes for array in tensors.values())
+
+
+class Copying:
+    """Model `double`, whose outputs are as wide as the first number says; where its copies run."""
+
+    def __init__(self, loop: Loop, root: Path) -> None:
+        self.loop = loop
+        self.steps: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        """Of each kind of copy the thread and the bytes."""
+        self.fault: Callable[[], object] = lambda: None
+        self.factory = FakeFactory(behaviour=_wide)
+        self.observer = RecordingObserver()
+        write_double(root)
+        self.model = served_double(loop, root, self.factory, self.observer)
+        self.model.start()
+        self._watch(self.factory.opened[0])
+
+    def _watch(self, predictor: FakePredictor) -> None:
+        put, fetch = predictor.put, predictor.fetch
+
+        def watched_put(inputs: Tensors) -> None:
+            self._step("put", size(inputs))
+            put(inputs)
+
+        def watched_fetch() -> Any:
+            ran = fetch()
+            self._step("fetch", size(ran.outputs))
+            return ran
+
+        predictor.put, predictor.fetch = watched_put, watched_fetch  # type: ignore[method-assign]
+
+    def _step(self, kind: str, nbytes: int) -> None:
+        thread = threading.current_thread().name
+        if thread != "loop":
+            self.loop.start(lambda: None).result(PATIENCE)  # the loop goes on meanwhile
+        self.steps[kind].append((thread, nbytes))
+        self.fault()
+
+    def ask(self, width: int, answer: int, *, jobs: int = 1) -> list[Future[Any]]:
+        inputs = {"x": np.zeros((1, width), np.float32)}
+        inputs["x"][0, 0] = answer
+        checked = self.model.checked([inputs] * jobs)
+        futures: list[Future[Any]] = self.model.submit_all(
+            checked, deadline=time.monotonic() + PATIENCE
+        )
+        return futures
+
+
+def _wide(inputs: Tensors) -> Tensors:
+    rows, width = len(inputs["x"]), int(inputs["x"][0, 0])
+    return {"y": np.zeros((rows, width), np.float32)}
+
+
+@pytest.fixture
+def copying(loop: Loop, tmp_path: Path) -> Iterator[Copying]:
+    copying = Copying(loop, tmp_path)
+    yield copying
+    copying.model.close()
+
+
+@pytest.mark.parametrize(
+    ("width", "answer", "jobs", "beside"),
+    [
+        pytest.param(WIDEST, WIDEST, 1, set(), id="as much as the loop copies"),
+        pytest.param(WIDEST + 1, 1, 1, {"put"}, id="a large request"),
+        pytest.param(1, WIDEST + 1, 1, {"fetch"}, id="a large answer"),
+        pytest.param(WIDEST // 2 + 1, 1, 2, {"put"}, id="a large batch of small requests"),
+        pytest.param(2, WIDEST // 2 + 1, 2, {"fetch"}, id="a large answer to several"),
+    ],
+)
+def test_what_is_large_is_copied_in_a_thread(
+    copying: Copying, width: int, answer: int, jobs: int, beside: set[str]
+) -> None:
+    """Named after its instance; the longest step of the loop is bounded by the bytes it copies."""
+    for future in copying.ask(width, answer, jobs=jobs):
+        assert future.result(timeout=PATIENCE).outputs["y"].shape == (1, answer)
+    assert {kind for kind, [(thread, _)] in copying.steps.items() if thread != "loop"} == beside
+    for steps in copying.steps.values():
+        for thread, nbytes in steps:
+            assert thread in ("loop", "double@1 main 0 copy")
+            assert (nbytes <= INLINE_BYTES) == (thread == "loop")
+
+
+def test_small_requests_are_answered_between_large_ones(copying: Copying) -> None:
+    """In the order of their turns, each with its own result."""
+    widths = [1, WIDEST + 1, 2, WIDEST + 2, WIDEST + 3, 3]
+    futures = [copying.ask(width, width)[0] for width in widths]
+    found = [future.result(timeout=PATIENCE).outputs["y"].shape[1] for future in futures]
+    assert found == widths
+    assert [nbytes for _, nbytes in copying.steps["put"]] == [4 * width for width in widths]
+
+
+@pytest.mark.parametrize(("width", "answer"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
+@pytest.mark.parametrize("dies", [False, True], ids=["refused", "died"])
+def test_a_copy_that_fails_costs_its_job(
+    copying: Copying, width: int, answer: int, dies: bool
+) -> None:
+    """And its process where that has died meanwhile; the next is answered as ever."""
+    [predictor] = copying.factory.opened
+
+    def fault() -> None:
+        if threading.current_thread().name != "loop":
+            copying.fault = lambda: None
+            if dies:
+                predictor.die()
+            raise WorkerCrashed("gone") if dies else ValueError("no room")
+
+    copying.fault = fault
+    [future] = copying.ask(width, answer)
+    if dies and width > 1:  # it had not begun
+        assert future.result(timeout=PATIENCE).outputs["y"].shape == (1, answer)
+    else:
+        expected = WorkerCrashed if dies else BackendError
+        assert isinstance(future.exception(timeout=PATIENCE), expected)
+    assert copying.ask(1, 1)[0].result(timeout=PATIENCE).outputs["y"].shape == (1, 1)
+    assert copying.observer.restarts == (["killed"] if dies else [])
+
+
+@pytest.mark.parametrize(("width", "answer"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
+def test_closing_waits_for_a_copy(copying: Copying, width: int, answer: int) -> None:
+    """The memory that it reads and writes stays until it has ended, and its job is settled."""
+    gate, copies = threading.Event(), threading.Semaphore(0)
+    [predictor] = copying.factory.opened
+
+    def wait() -> None:
+        if threading.current_thread().name != "loop":
+            copies.release()
+            assert gate.wait(PATIENCE)
+            assert not predictor.closed.is_set()
+
+    copying.fault = wait
+    [future] = copying.ask(width, answer)
+    assert copies.acquire(timeout=PATIENCE)
+    closing = copying.loop.start(copying.model.it.close)
+    assert predictor.aborted.wait(PATIENCE)
+    gate.set()
+    closing.result(PATIENCE)
+    assert predictor.closed.is_set()
+    assert isinstance(future.exception(PATIENCE), ModelNotReady) == (width > 1)
