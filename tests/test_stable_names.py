@@ -178,7 +178,10 @@ def members(value: Any, above: str = "") -> Iterator[str]:
 
 def test_paths(product: Client, paths: dict[str, Any]) -> None:
     found = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-    assert {*PATHS.strip().splitlines(), *DOORS.strip().splitlines()} <= found
+    wanted = {*PATHS.strip().splitlines(), *DOORS.strip().splitlines()}
+    # Refused with its reason: it fetches pictures. A form for it in OpenAPI would lead nowhere.
+    assert wanted - found == {"GET /api/remove"}
+    assert product.get("/api/remove").status_code not in (404, 405)
     assert [product.get(page).status_code for page in PAGES] == [200] * len(PAGES)
 
 

@@ -157,13 +157,13 @@ class LimitedProtocol(HttpToolsProtocol):
         keeps = self.cycle.keep_alive and not (self.expect_100_continue or upgrade)
         self._keeps_alive = self.cycle.keep_alive = keeps
         self._ended = upgrade
+        self.cycle.transport = ReplyTransport(  # type: ignore[assignment]  # what it uses of it
+            self.transport, self._close_after_reply if length != 0 else self.transport.close
+        )
         if length == 0:
             return
         elapsed = self.loop.time() - self._began
         self._arm_deadline(max(0.0, self.connection_limits.receive_seconds - elapsed))
-        self.cycle.transport = ReplyTransport(  # type: ignore[assignment]  # what it uses of it
-            self.transport, self._close_after_reply
-        )
         if length is None or length > LINGER_BYTES:
             # A reply before the body is complete is a refusal, and the rest is not read.
             self.cycle.keep_alive = False
@@ -183,6 +183,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._await_next()
 
     def on_response_complete(self) -> None:
+        if self._running is not None and isinstance(self._running.transport, ReplyTransport):
+            self._running.transport.flush()
         super().on_response_complete()
         if self.transport.is_closing():
             return

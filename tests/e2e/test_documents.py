@@ -35,6 +35,8 @@ NOT_RUN = {
     "docker compose": "needs Docker",
     "PADDLEPOOL_PUBLISHED_PORT= docker compose": "needs Docker",
     "helm install": "needs a cluster",
+    "cp deploy/systemd": "needs systemd; tests/server/test_supervisor.py plays its part",
+    "systemctl start": "needs systemd; tests/server/test_supervisor.py plays its part",
     "make chaos": "needs HAProxy and minutes",
     "python deploy/check_dashboard.py": "needs Prometheus; tests/deploy runs it",
     "make load": "takes minutes",
