@@ -122,6 +122,9 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [BackgroundHandler(writer)]
     root.setLevel(level.upper())
+    # No line says where in the code it comes from; the manual's "Optimization" leaves that out.
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # Our own access line replaces uvicorn's, and its warnings of broken requests repeat our 400s.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar, cast
 
 from prometheus_client import (
     CollectorRegistry,
@@ -17,6 +18,8 @@ from app.contracts.ports import InferResult
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.observability.gauges import Gauges, ModelGauges
 from app.observability.history import History, Series
+
+T = TypeVar("T", Histogram, Counter)
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 UNMATCHED, UNKNOWN, OTHER = "unmatched", "unknown", "OTHER"
@@ -51,6 +54,7 @@ class Metrics:
     def __init__(self, *, build: Mapping[str, str], memory_limit: int = 0) -> None:
         # A second series for each counter, which only OpenMetrics has a use for.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no type here
+        self._known: dict[tuple[Histogram | Counter, tuple[str, ...]], Histogram | Counter] = {}
         self.registry = CollectorRegistry(auto_describe=True)  # the gauges' names, for name[]
         self._routes: set[str] = set()
         self._models: set[str] = set()
@@ -133,6 +137,13 @@ class Metrics:
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
+    def _series(self, metric: T, *labels: str) -> T:
+        """The series of these labels; the metric itself takes a lock each time."""
+        key = (metric, labels)
+        if key not in self._known:
+            self._known[key] = metric.labels(*labels)
+        return cast(T, self._known[key])
+
     def watch(self, read: Callable[[], Iterable[ModelGauges]]) -> None:
         """Have the gauges read from the engine at each scrape."""
         self._gauges.read = read
@@ -159,19 +170,20 @@ class Metrics:
     def request_done(self, *, route: str | None, method: str, status: int, seconds: float) -> None:
         """One HTTP reply; `route` is the template that matched, None where none did."""
         known = route if route in self._routes and status != 405 else UNMATCHED
-        self._request.labels(known, _method(method), str(status)).observe(seconds)
+        self._series(self._request, known, _method(method), str(status)).observe(seconds)
 
     def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
         model, group = self._model(results[0].model), results[0].group
         for stage, seconds in stages.items():
-            self._stage.labels(model, group, stage).observe(seconds)
+            self._series(self._stage, model, group, stage).observe(seconds)
 
     def batch_done(
         self, *, model: str, version: int, group: str, rows: int, seconds: float
     ) -> None:
-        self._infer.labels(self._model(model), str(version), group, str(rows)).observe(seconds)
-        self._rows.labels(self._model(model), group).observe(rows)
-        self.history.ran(Series(self._model(model), version, group), seconds)
+        model = self._model(model)
+        self._series(self._infer, model, str(version), group, str(rows)).observe(seconds)
+        self._series(self._rows, model, group).observe(rows)
+        self.history.ran(Series(model, version, group), seconds)
 
     def loop_woke(self, late: float) -> None:
         """The event loop was `late` seconds behind its timer."""
@@ -207,7 +219,7 @@ class Metrics:
 
     def padded(self, *, model: str, group: str, tokens: int) -> None:
         """Tokens of padding a request's texts were given to fill their buckets."""
-        self._padding.labels(self._model(model), group).inc(tokens)
+        self._series(self._padding, self._model(model), group).inc(tokens)
 
     def _model(self, model: str) -> str:
         return model if model in self._models else UNKNOWN
