@@ -40,18 +40,18 @@ class ReplyTransport:
     That saves a system call, and its client from waking up twice. `close` is the caller's.
     """
 
-    __slots__ = ("_close", "_head", "_transport", "is_closing")
+    __slots__ = ("_begun", "_close", "_head", "_transport", "is_closing")
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self.is_closing = transport.is_closing
         self._transport = transport
         self._close = close
+        self._begun = False
         self._head = b""
 
     def write(self, data: bytes) -> None:
-        begins = data.startswith(b"HTTP/1.1 ") and data[9:10] != b"1"  # as `100 Continue` does
-        if begins and not self._head:
-            self._head = data
+        if not self._begun and not data.startswith(b"HTTP/1.1 1"):  # as `100 Continue` does
+            self._begun, self._head = True, data
         else:
             self._transport.write(self._head + data)
             self._head = b""

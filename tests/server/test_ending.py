@@ -1,0 +1,34 @@
+"""What uvicorn writes of a reply, and when it leaves."""
+
+from typing import Any
+
+from app.server.ending import ReplyTransport
+
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+class Wire:
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def test_headers_leave_with_the_first_of_the_body() -> None:
+    """A body may look like headers itself; what no body follows is flushed."""
+    wire: Any = Wire()
+    reply = ReplyTransport(wire, lambda: wire.write(b"closed"))
+    reply.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    reply.write(HEAD)
+    assert wire.sent == [b"HTTP/1.1 100 Continue\r\n\r\n"]
+    reply.write(b"one")
+    reply.write(HEAD)
+    assert wire.sent[1:] == [HEAD + b"one", HEAD]
+    alone = ReplyTransport(wire, lambda: wire.write(b"closed"))
+    alone.write(HEAD)
+    alone.close()
+    assert wire.sent[3:] == [HEAD, b"closed"]
