@@ -130,11 +130,12 @@ def samples(server: Server) -> list[Sample]:
 
 
 def role_of(pid: int) -> str | None:
-    """By its command line. Raises OSError when it has ended."""
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    if b"app.process.worker" not in words:
+    """By its command line and what predictors alone are given. Raises OSError after its end."""
+    directory = Path(f"/proc/{pid}")
+    if b"app.process.worker" not in (directory / "cmdline").read_bytes().split(b"\0"):
         return None
-    return next((role for role in (CODEC, PREDICTOR) if role.encode() in words), None)
+    predictor = b"GLOG_minloglevel=" in (directory / "environ").read_bytes()
+    return PREDICTOR if predictor else CODEC
 
 
 def _kill_one(server: Server, draw: random.Random) -> Kill | None:
