@@ -137,8 +137,9 @@ async def read_upload(
         pictures = _sorted_out(form, second)
         unchosen = [(name, "") for name in second]
         fields = _once([each for each in form.fields if each not in unchosen], known, "form")
-        for name in query.keys() & fields.keys():
-            raise InvalidParameter(f"{name} is given both in the query and in the form")
+        for name in fields:
+            if name in query:
+                raise InvalidParameter(f"{name} is given both in the query and in the form")
         return Upload(pictures.first, query | fields, pictures.second)
     if kind.startswith(RAW_TYPES):
         return Upload(_not_empty(await request.body()), query)

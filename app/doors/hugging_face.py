@@ -9,7 +9,7 @@ label, and its own pictures come without a Content-Type.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -235,11 +235,11 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
 
 
 def _refuse_unknown(
-    asked: Mapping[str, Any], known: Iterable[str], *, of: str = "parameters."
+    asked: Mapping[str, Any], known: Collection[str], *, of: str = "parameters."
 ) -> None:
     """Raise InvalidParameter for members of other tasks, such as candidate_labels or question."""
-    for name in asked.keys() - known:
-        if asked[name] is not None:
+    for name, value in asked.items():
+        if name not in known and value is not None:
             raise refused(f"{of}{name[:64]}", "not offered for this task; leave it out")
 
 

@@ -67,6 +67,11 @@ def test_parameters_come_with_base64(
         ("/hf/sentiment", {"inputs": "a", "parameters": {"function_to_apply": "none"}}, "softmax"),
         ("/hf/sentiment", {"inputs": "a", "parameters": {"top_k": 0}}, "top_k"),
         ("/hf/sentiment", {"inputs": "a", "parameters": {"candidate_labels": ["b"]}}, "candidate"),
+        (
+            "/hf",
+            {"inputs": "a", "parameters": {"candidate_labels": ["b"], "multi_label": False}},
+            "parameters.candidate_labels",
+        ),
         ("/hf", {"inputs": "a", "parameters": {"src_lang": "zh", "top_k": 1}}, "src_lang"),
         ("/hf", {"inputs": IN_BASE64, "parameters": {"prompt": "a"}}, "prompt"),
         ("/hf", {"inputs": IN_BASE64, "question": "a", "image": IN_BASE64}, "not offered"),
