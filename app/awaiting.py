@@ -13,11 +13,15 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+class NoThread(OSError):
+    """The system has no thread to give (EAGAIN)."""
+
+
 async def in_thread(name: str, work: Callable[[], T]) -> T:
     """Run `work` in a new thread of that name and return what it returns or raises.
 
     The thread is a daemon: it does not keep the process from ending. Work goes on when the awaiting
-    task is cancelled. Raises OSError (EAGAIN) where the system has no thread to give.
+    task is cancelled. Raises NoThread.
     """
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
@@ -38,7 +42,7 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
     try:
         threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError as error:
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
+        raise NoThread(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
     await ended
     result, raised = outcome.pop()
     if raised is None:
@@ -47,6 +51,17 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
         raise raised
     finally:
         del raised  # its traceback holds this frame: each would keep the other, and the arrays
+
+
+async def in_some_thread(name: str, work: Callable[[], T]) -> T:
+    """Like in_thread(), but on the event loop where there is no thread: what must not be left out.
+
+    It holds up every request for a moment; left out, it would lose an instance or an answer.
+    """
+    try:
+        return await in_thread(name, work)
+    except NoThread:
+        return work()
 
 
 async def results_of(futures: list[asyncio.Future[T]]) -> list[T]:

@@ -171,6 +171,9 @@ def test_what_work_held_goes_with_its_error() -> None:
         known = weakref.ref(held)
         with pytest.raises(ValueError, match="no room"):
             await in_thread("work", partial(work, held))
+        for thread in threading.enumerate():
+            if thread.name == "work":  # its last step holds what it was given
+                thread.join(PATIENCE)
         return known
 
     gc.disable()

@@ -11,6 +11,10 @@ LINGER_BYTES = 1024 * 1024
 with unread bytes resets the connection, and the client may never see the reply."""
 
 
+JOINED_BYTES = 64 * 1024
+"""The largest first part of a body that is copied behind its headers, to leave in one write."""
+
+
 class Lingering:
     """Ends our side of a connection, and the rest of it within LINGER_SECONDS and LINGER_BYTES."""
 
@@ -53,8 +57,11 @@ class ReplyTransport:
         if not self._begun and not data.startswith(b"HTTP/1.1 1"):  # as `100 Continue` does
             self._begun, self._head = True, data
         else:
-            self._transport.write(self._head + data)
-            self._head = b""
+            head, self._head = self._head, b""
+            if head and len(data) > JOINED_BYTES:
+                self._transport.write(head)
+                head = b""
+            self._transport.write(head + data if head else data)
 
     def flush(self) -> None:
         """Write headers that no body follows."""

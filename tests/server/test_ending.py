@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.server.ending import ReplyTransport
+from app.server.ending import JOINED_BYTES, ReplyTransport
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
@@ -16,6 +16,15 @@ class Wire:
 
     def is_closing(self) -> bool:
         return False
+
+
+def test_a_large_body_is_not_copied_behind_its_headers() -> None:
+    wire: Any = Wire()
+    reply, body = ReplyTransport(wire, lambda: None), bytes(JOINED_BYTES + 1)
+    reply.write(HEAD)
+    reply.write(body)
+    assert wire.sent == [HEAD, body]
+    assert wire.sent[1] is body
 
 
 def test_headers_leave_with_the_first_of_the_body() -> None:

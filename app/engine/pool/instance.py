@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from app.awaiting import in_thread
+from app.awaiting import in_some_thread
 from app.contracts.errors import BackendError, ConfigError, PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Clock, Interrupted, Worker
 from app.contracts.reasons import Restart, unopened
@@ -206,7 +206,7 @@ class Instance(Generic[Request, Answer]):
             if self._copying is not None:
                 await asyncio.wait([self._copying])
             self._worker = None
-            await in_thread(f"{self._name} end", worker.close)
+            await in_some_thread(f"{self._name} end", worker.close)
 
     def _lose(self, reason: Restart | None) -> None:
         """End the worker's time: it takes no batch, and what it had not begun goes back."""
@@ -255,7 +255,7 @@ class Instance(Generic[Request, Answer]):
 
     async def _send_beside(self, worker: Worker[Request, Answer], batch: Batch) -> None:
         try:
-            put = await in_thread(f"{self._name} copy", partial(self._put, worker, batch))
+            put = await in_some_thread(f"{self._name} copy", partial(self._put, worker, batch))
             self._copied()
             self._send(worker, batch, *put)
         except Exception as error:
@@ -346,7 +346,7 @@ class Instance(Generic[Request, Answer]):
 
     async def _fetch_in_thread(self, worker: Worker[Request, Answer]) -> None:
         try:
-            answer = await in_thread(f"{self._name} copy", worker.fetch)
+            answer = await in_some_thread(f"{self._name} copy", worker.fetch)
         except Exception as error:
             self._copied()
             self._failed(error)
@@ -385,6 +385,10 @@ class Instance(Generic[Request, Answer]):
         worker = self._worker
         run = self._ended() if self._runs else None
         lost = None if worker is None else worker.failure()
+        about_run = isinstance(error, PaddlepoolError | Interrupted)
+        if lost is None and worker is not None and not about_run:
+            worker.abort()  # its answer was not taken, and would be the next request's
+            lost = Restart.CORRUPT
         if lost is None and run is not None:
             self._refused(run.batch, error)
             self._next()

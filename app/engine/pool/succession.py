@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from app.awaiting import in_thread
+from app.awaiting import in_some_thread
 from app.contracts.ports import Clock, Worker
 
 Request = TypeVar("Request")
@@ -78,7 +78,7 @@ class Succession(Generic[Request, Answer]):
         if (successor := self.take()) is not None:
             await asyncio.wait([successor])
             if successor.exception() is None:
-                await in_thread(f"{self._name} end", successor.result().close)
+                await in_some_thread(f"{self._name} end", successor.result().close)
 
     async def _open(self) -> Worker[Request, Answer]:
         return await self._open_worker()

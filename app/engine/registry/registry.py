@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from app.awaiting import in_thread
+from app.awaiting import in_some_thread, in_thread
 from app.contracts.errors import (
     ConfigError,
     ManifestError,
@@ -278,7 +278,7 @@ class ModelRegistry:
             try:
                 yield
             finally:
-                await in_thread("memory", give_memory_back)
+                await in_some_thread("memory", give_memory_back)
 
     async def _retire(self, *models: ServedModel) -> None:
         for model in models:

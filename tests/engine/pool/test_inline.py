@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from collections import defaultdict
@@ -13,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app import awaiting
+from app.awaiting import NoThread
 from app.contracts.errors import BackendError, ModelNotReady, WorkerCrashed
 from app.contracts.tensors import Tensors
 from app.engine.queue.job import INLINE_BYTES
@@ -129,7 +133,7 @@ def test_small_requests_are_answered_between_large_ones(copying: Copying) -> Non
 def test_a_copy_that_fails_costs_its_job(
     copying: Copying, width: int, answer: int, dies: bool
 ) -> None:
-    """And its process where that has died meanwhile; the next is answered as ever."""
+    """And its process where that has died, or has an answer that would be the next request's."""
     [predictor] = copying.factory.opened
 
     def fault() -> None:
@@ -147,7 +151,26 @@ def test_a_copy_that_fails_costs_its_job(
         expected = WorkerCrashed if dies else BackendError
         assert isinstance(future.exception(timeout=PATIENCE), expected)
     assert copying.ask(1, 1)[0].result(timeout=PATIENCE).outputs["y"].shape == (1, 1)
-    assert copying.observer.restarts == (["killed"] if dies else [])
+    untaken = ["corrupt"] if answer > 1 else []
+    assert copying.observer.restarts == (["killed"] if dies else untaken)
+
+
+async def no_thread(*_: object) -> None:
+    raise NoThread(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+@pytest.mark.parametrize(("width", "answer"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
+def test_without_a_thread_to_be_had_nothing_is_lost(
+    copying: Copying, monkeypatch: pytest.MonkeyPatch, width: int, answer: int
+) -> None:
+    """The event loop itself copies, and ends the process that has died."""
+    monkeypatch.setattr(awaiting, "in_thread", no_thread)
+    outputs = copying.ask(width, answer)[0].result(timeout=PATIENCE).outputs
+    assert outputs["y"].shape == (1, answer)
+    [predictor] = copying.factory.opened
+    predictor.die()
+    assert copying.ask(1, 1)[0].result(timeout=PATIENCE).outputs["y"].shape == (1, 1)
+    assert predictor.closed.is_set()
 
 
 @pytest.mark.parametrize(("width", "answer"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
