@@ -295,9 +295,13 @@ class _Deadline:
         await self._timer.__aenter__()
 
     async def __aexit__(self, *raised: Any) -> None:
+        # The queue fails its jobs at the same moment: the answer is the same, whichever is first.
+        late = isinstance(raised[1], DeadlineExceeded)
         try:
             await self._timer.__aexit__(*raised)
         except TimeoutError:
+            late = True
+        if late:
             idle = any(
                 status.name == self._group and status.started and status.live == 0
                 for status in self._served.groups()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -21,8 +22,13 @@ MOST = 24
 """More descriptors than a start takes."""
 
 
-def open_descriptors() -> set[str]:
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
+def open_descriptors() -> set[tuple[str, str]]:
+    """Number and target. Those of threads that other tests left may close at any moment."""
+    found = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add((path.name, str(path.readlink())))
+    return found
 
 
 @contextmanager
@@ -48,7 +54,7 @@ def test_a_start_without_descriptors_left_keeps_none() -> None:
                 Child(TARGET, {"options": {}}).close()
             except OSError as error:
                 codes.append(error.errno)
-        assert open_descriptors() == before
+        assert open_descriptors() <= before
         if len(codes) == count:
             break
     assert 8 <= len(codes) < MOST
@@ -93,11 +99,11 @@ def test_a_refused_model_leaves_nothing() -> None:
     before = open_descriptors()
     with pytest.raises(BackendError, match="refused"):
         Child(TARGET, {"options": {"refuse": True}})
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
     child = Child(TARGET, {"options": {}})
     child.close()
     with Path(os.devnull).open() as file:
         child.close()
         os.fstat(file.fileno())
     assert child.resident_bytes() == 0
-    assert open_descriptors() == before
+    assert open_descriptors() <= before

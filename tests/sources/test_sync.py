@@ -53,8 +53,12 @@ def served(local: Path) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def leftovers(local: Path) -> list[Path]:
-    return list(local.rglob(".staging-*"))
+def leftovers(local: Path) -> list[str]:
+    """By os.walk, because Path.rglob fails on a directory that is removed meanwhile."""
+    found = []
+    for _, directories, files in os.walk(local):
+        found += [each for each in directories + files if each.startswith(".staging-")]
+    return found
 
 
 def test_a_first_copy_is_complete_and_a_second_changes_nothing(origin: Path, local: Path) -> None:
