@@ -1,6 +1,7 @@
 """Fixtures that several parts of the tests share."""
 
 import gc
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,3 +69,11 @@ def _pillow_forgets() -> Iterator[None]:
     yield
     if (image := sys.modules.get("PIL.Image")) is not None:
         image.MAX_IMAGE_PIXELS = PILLOW_PIXELS  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def hangups_count() -> Iterator[None]:
+    """Under nohup this process ignores them, and so would its children."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

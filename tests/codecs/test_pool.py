@@ -42,18 +42,13 @@ from tests.codecs.pictures import chunk, encoded, padded_png, photo
 from tests.engine.driving import Loop
 from tests.engine.fakes import Sleeper, wait_until
 
-pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
+pytestmark = [  # real processes, some of them hung on purpose
+    pytest.mark.slow,
+    pytest.mark.usefixtures("hangups_count"),
+]
 
 FAULTS = "tests.codecs.faults"
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
-
-
-@pytest.fixture(autouse=True)
-def _hangups_count() -> Iterator[None]:
-    """Under nohup this process ignores them, and so would its children."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 class Pool:

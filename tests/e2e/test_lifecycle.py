@@ -144,6 +144,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert time.monotonic() - started < 25
 
 
+@pytest.mark.usefixtures("hangups_count")
 def test_a_terminal_that_closes_drains_it(tmp_path: Path) -> None:
     """SIGHUP drains like SIGTERM. It comes twice, also to the children."""
     with slow_server(tmp_path, drain_delay_seconds=1) as server:
