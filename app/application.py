@@ -191,10 +191,8 @@ def _layers(
     )
     if services.tracing is not None:
         app = Traced(app, tracing=services.tracing)
-    for door in doors:
-        if door.paths:
-            app = Agents(app, agents=door.agents, paths=door.paths)
-    return app
+    led = {asked: (path, door.agents) for door in doors for asked, path in door.paths.items()}
+    return Agents(app, led) if led else app
 
 
 def body_memory(settings: Settings) -> int:

@@ -29,7 +29,11 @@ class IdleGate:
         self._requests = 0
         self._since = clock()
         self._closed = False
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        # Apart, because nobody waits here without work to do: a thread that woke at the end of
+        # every request would take the interpreter from the next one.
+        self._idle = threading.Condition(lock)
 
     def began(self) -> None:
         with self._changed:
@@ -43,7 +47,7 @@ class IdleGate:
             if self._requests == 0:
                 self._since = self._clock()
                 self._suspension.release()
-                self._changed.notify_all()
+                self._idle.notify_all()
 
     def wait(self) -> None:
         """Blocks until no request is being answered. Raises Closed."""
@@ -52,7 +56,7 @@ class IdleGate:
                 settled = self._since + SETTLE_SECONDS - self._clock()
                 if self._requests == 0 and settled <= 0:
                     return
-                self._changed.wait(settled if self._requests == 0 else None)
+                self._idle.wait(settled if self._requests == 0 else None)
         raise Closed
 
     def rest(self, seconds: float, *, unless: Callable[[], bool]) -> None:
@@ -79,4 +83,5 @@ class IdleGate:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+            self._idle.notify_all()
         self._suspension.end()

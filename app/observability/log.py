@@ -56,7 +56,7 @@ class BackgroundHandler(logging.handlers.QueueHandler):
     """
 
     def __init__(self, writer: logging.Handler) -> None:
-        self.lines: queue.Queue[logging.LogRecord] = queue.Queue(WAITING_LINES)
+        self.lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
         super().__init__(self.lines)
         self._dropped = 0
         self._listener = _PacedListener(self.lines, writer)
@@ -66,18 +66,18 @@ class BackgroundHandler(logging.handlers.QueueHandler):
         return record  # formatting it here would take the request's time
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        try:
-            if self._dropped:
-                self.queue.put_nowait(
-                    logging.LogRecord(
-                        "paddlepool.log", logging.WARNING, "", 0,
-                        "%d log lines were dropped", (self._dropped,), None,
-                    )
-                )  # fmt: skip
-                self._dropped = 0
-            self.queue.put_nowait(record)
-        except queue.Full:
+        if self.lines.qsize() >= WAITING_LINES:
             self._dropped += 1
+            return
+        if self._dropped:
+            self.lines.put_nowait(
+                logging.LogRecord(
+                    "paddlepool.log", logging.WARNING, "", 0,
+                    "%d log lines were dropped", (self._dropped,), None,
+                )
+            )  # fmt: skip
+            self._dropped = 0
+        self.lines.put_nowait(record)
 
     def close(self) -> None:
         """Write what waits; logging.shutdown() calls this, also for a handler closed before.
@@ -92,7 +92,9 @@ class _PacedListener(logging.handlers.QueueListener):
     """Looks for lines every `INTERVAL_SECONDS`: one written as soon as its request is over would
     take the interpreter from the next one, which its client is just sending."""
 
-    def __init__(self, lines: queue.Queue[logging.LogRecord], writer: logging.Handler) -> None:
+    def __init__(
+        self, lines: queue.SimpleQueue[logging.LogRecord], writer: logging.Handler
+    ) -> None:
         super().__init__(lines, writer)
         self._lines = lines
         self._closing, self._written = threading.Event(), threading.Event()

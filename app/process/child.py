@@ -377,11 +377,11 @@ class Child:
         Raises ChildDied (the process is then gone for good, and requests behind that one never
         began), or what the handler raised (the process lives on).
         """
-        if any(source != self._socket.fileno() for source, _ in self._events.poll(0)):
-            self._pass_on()
         try:
             received = self._socket.recv(HEADER_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+        except BlockingIOError:  # it has printed something
+            self._events.poll(0)  # what it prints further is not heard of until the next _listen()
+            self._pass_on()
             return None
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None

@@ -37,6 +37,7 @@ class SharedArrays:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._map: mmap.mmap | None = None
+        self._size = 0  # as last seen
 
     @classmethod
     def create(cls, name: str) -> SharedArrays:
@@ -57,10 +58,11 @@ class SharedArrays:
             offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         if offset > MAX_BYTES:
             raise ValueError(f"arrays of {offset} bytes, limit {MAX_BYTES}")
-        if offset > os.fstat(self.descriptor).st_size:
+        if offset > self._size and offset > self._seen():
             os.ftruncate(self.descriptor, -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE)
-        for name, view in self.read(layout).items():
-            np.copyto(view, arrays[name], casting="no")
+            self._seen()
+        for name, dtype, shape, start in layout:
+            np.copyto(self._view(dtype, shape, start), arrays[name], casting="no")
         return layout
 
     def read(self, layout: Sequence[object]) -> Mapping[str, Array]:
@@ -71,21 +73,30 @@ class SharedArrays:
         """
         if not layout:
             return {}
-        size = min(os.fstat(self.descriptor).st_size, MAX_BYTES)
+        size = self._seen()
         views: dict[str, Array] = {}
         for entry in layout:
             name, dtype, shape, offset = checked_entry(entry, size)
-            if not math.prod(shape):
-                views[name] = np.empty(shape, dtype)
-                continue
-            if self._map is None or len(self._map) < size:
-                # The old map lives on as long as a view into it does.
-                self._map = mmap.mmap(self.descriptor, size)
-            views[name] = np.ndarray(shape, dtype, self._map, offset)
+            views[name] = self._view(dtype, shape, offset)
         return views
+
+    def _seen(self) -> int:
+        """The block's size; the other side may have grown it."""
+        self._size = min(os.fstat(self.descriptor).st_size, MAX_BYTES)
+        return self._size
+
+    def _view(self, dtype: str, shape: Sequence[int], offset: int) -> Array:
+        if not math.prod(shape):
+            return np.empty(shape, dtype)
+        if self._map is None or len(self._map) < self._size:
+            # The old map lives on as long as a view into it does.
+            self._map = mmap.mmap(self.descriptor, self._size)
+        return np.ndarray(shape, dtype, self._map, offset)
 
     def trim(self) -> None:
         """Return an unusually large block to the system; the other side must not be using it."""
+        if self._size <= KEEP_BYTES:
+            return
         status = os.fstat(self.descriptor)
         if status.st_blocks * 512 > KEEP_BYTES:
             with mmap.mmap(self.descriptor, min(status.st_size, MAX_BYTES)) as whole:

@@ -84,13 +84,16 @@ class LimitedProtocol(HttpToolsProtocol):
         self._last_words: Callable[[], None] | None = None
         self._lingering = Lingering(transport, self.loop)
         self._sending = self.unread_replies.watch(transport, self.loop)
-        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline: float | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         self._arm_deadline(self.connection_limits.header_seconds)
         if len(self.connections) > self.connection_limits.connections + REFUSED_CONNECTIONS:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm_deadline()
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._sending.stop()
         self._held = self._last_words = None
         super().connection_lost(exc)
@@ -130,17 +133,16 @@ class LimitedProtocol(HttpToolsProtocol):
         self._began = self.loop.time()
         self._arm_deadline(self.connection_limits.header_seconds)
 
-    def on_url(self, url: bytes) -> None:
-        self._count_header(len(url))
-        super().on_url(url)
-
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_header(len(name) + len(value) + len(": \r\n"))
-        if not self._in_body:  # a trailer would appear among the headers that were read
+        if self._in_body:  # a trailer, which would appear among the headers that were read
+            self._count_headers((name, value))
+        else:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._unparsed = 0
+        self._header_bytes = len(self.url)
+        self._count_headers(*self.headers)
         if len(self.pipeline) >= PIPELINED:
             raise Refused(too_many_pipelined(PIPELINED))
         authority, self.url = split_target(self.url)
@@ -204,7 +206,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._held is not None:
             held, self._held = self._held, None
             self._start_asgi_task(*held)
-        elif not (self._is_answering() or self._deadline or self.transport.is_closing()):
+        elif self._deadline is None and not (self._is_answering() or self.transport.is_closing()):
             self._await_next()
 
     def shutdown(self) -> None:
@@ -240,13 +242,25 @@ class LimitedProtocol(HttpToolsProtocol):
         )
 
     def _arm_deadline(self, seconds: float) -> None:
-        self._disarm_deadline()
-        self._deadline = self.loop.call_later(seconds, self._expire)
+        # The timer goes on when its time moves, and looks again: it moves with every request.
+        self._deadline = self.loop.time() + seconds
+        if self._alarm is not None and self._deadline < self._alarm.when():
+            self._alarm.cancel()
+            self._alarm = None
+        if self._alarm is None:
+            self._alarm = self.loop.call_at(self._deadline, self._look_at_deadline)
 
     def _disarm_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._deadline = None
+
+    def _look_at_deadline(self) -> None:
+        self._alarm = None
+        if self._deadline is None:
+            return
+        if (left := self._deadline - self.loop.time()) > 0:
+            self._arm_deadline(left)
+        else:
+            self._expire()
 
     def _expire(self) -> None:
         limits = self.connection_limits
@@ -257,8 +271,8 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self._refuse(too_slow("headers", limit=limits.header_seconds))
 
-    def _count_header(self, size: int) -> None:
-        self._header_bytes += size
+    def _count_headers(self, *headers: tuple[bytes, bytes]) -> None:
+        self._header_bytes += sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
         if self._header_bytes > self.connection_limits.header_bytes:
             raise Refused(self._headers_too_large())
 

@@ -239,9 +239,8 @@ def test_a_text_of_which_the_tokenizer_keeps_nothing_is_empty(
 )
 def test_scores_sum_to_one_for_any_finite_logits(logits: Array) -> None:
     """Also where exp() of a float32 would overflow."""
-    probabilities = softmax(logits)
-    assert np.isfinite(probabilities).all()
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=0, atol=1e-12)
+    for row in logits.tolist():
+        assert sum(softmax(row)) == pytest.approx(1.0, rel=0, abs=1e-12)
 
 
 def test_a_wrong_number_of_logits_is_refused(pipeline: SentimentPipeline) -> None:
@@ -253,7 +252,7 @@ def test_a_wrong_number_of_logits_is_refused(pipeline: SentimentPipeline) -> Non
 
 
 def test_labels_come_best_first_with_their_chinese_names() -> None:
-    [ranked] = rank(np.array([[0.1, 0.4, 0.1, 0.1, 0.2, 0.1]]), labels=LABELS, labels_zh=LABELS_ZH)
+    ranked = rank([0.1, 0.4, 0.1, 0.1, 0.2, 0.1], labels=LABELS, labels_zh=LABELS_ZH)
     assert [s.label for s in ranked] == ["happy", "sad", "angry", "neutral", "surprise", "fear"]
     assert [s.label_zh for s in ranked[:2]] == ["快乐", "悲伤"]
     assert [s.score for s in ranked[:2]] == [0.4, 0.2]

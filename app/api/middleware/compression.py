@@ -46,29 +46,25 @@ def unpacked(scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
     return {**scope, "headers": headers}, _Unpacked(receive).receive
 
 
-def packed(scope: Scope, send: Send) -> Send:
-    """Compress a long reply for a client that accepts gzip.
+def packed(start: Message, headers: Headers, send: Send) -> Send:
+    """What sends the reply that begins with `start`: compressed, if it is long and the client, who
+    sent `headers`, accepts gzip.
 
     Starlette's responder is made for long replies alone: that costs more than a short one.
     """
-    responder: IdentityResponder | None = None
-
-    async def send_packed(message: Message) -> None:
-        nonlocal responder
-        if message["type"] == "http.response.start" and _is_long(message):
-            if TAKES_GZIP.search(Headers(scope=scope).get("accept-encoding", "")):
-                # The levels above 1 take several times as long and save 5 %.
-                responder = GZipResponder(
-                    _unused, MIN_COMPRESSED_BYTES, 1, exclude_content_types=KEPT_AS_THEY_ARE
-                )
-            else:
-                responder = IdentityResponder(
-                    _unused, MIN_COMPRESSED_BYTES, exclude_content_types=KEPT_AS_THEY_ARE
-                )
-            responder.send = send
-        await (send if responder is None else responder.send_with_compression)(message)
-
-    return send_packed
+    if not _is_long(start):
+        return send
+    if TAKES_GZIP.search(headers.get("accept-encoding", "")):
+        # The levels above 1 take several times as long and save 5 %.
+        responder: IdentityResponder = GZipResponder(
+            _unused, MIN_COMPRESSED_BYTES, 1, exclude_content_types=KEPT_AS_THEY_ARE
+        )
+    else:
+        responder = IdentityResponder(
+            _unused, MIN_COMPRESSED_BYTES, exclude_content_types=KEPT_AS_THEY_ARE
+        )
+    responder.send = send
+    return responder.send_with_compression
 
 
 async def _unused(scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,12 +9,17 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api.middleware.access import request_id_of
+from app.api.middleware.compression import packed
 from app.api.middleware.limits import Budget, too_large
 from app.api.middleware.quotas import TokenBucket
 from app.api.services import Lifecycle
 
 LOGGED = {b"x-model": "x_model", b"x-predictor": "x_predictor", b"server-timing": "server_timing"}
 """Reply headers that the log line repeats, by their names there."""
+
+WATCH_FROM_SECONDS = 0.05
+"""How long after its body a request has a task that waits for its client to leave: most requests
+have ended by then."""
 
 
 class Exchange:
@@ -55,11 +60,13 @@ class Exchange:
         self._received = 0
         self._handler = asyncio.current_task()
         self._watcher: asyncio.Task[None] | None = None
+        self._watching: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
 
     async def receive(self) -> Message:
         """The server's next message. Raises FileTooLarge and Overloaded."""
-        if self._watcher is not None:
+        if self._watching is not None:
+            self._start_watching()
             await self._gone.wait()
             return {"type": "http.disconnect"}
         message = await self._receive()
@@ -72,12 +79,14 @@ class Exchange:
             self._bodies.take(size)
             self._received += size
         if not message.get("more_body", False):
-            self._watcher = asyncio.create_task(self._watch())
+            loop = asyncio.get_running_loop()
+            self._watching = loop.call_later(WATCH_FROM_SECONDS, self._start_watching)
         return message
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._mark(message)
+            self._send = packed(message, self.headers, self._send)
         elif not message.get("more_body", False) and not self._gone.is_set():
             self._stop_watching()  # the server reports a disconnect after every reply, too
         await self._send(message)
@@ -92,11 +101,14 @@ class Exchange:
             (b"x-request-id", self.request_id.encode()),
             *self._marks,
         ]
-        headers = MutableHeaders(scope=message)
         if self._lifecycle.draining:
-            headers["Connection"] = "close"
+            MutableHeaders(scope=message)["Connection"] = "close"
         if self.bucket is not None:
-            headers.update(self.bucket.headers())
+            MutableHeaders(scope=message).update(self.bucket.headers())
+
+    def _start_watching(self) -> None:
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -118,5 +130,7 @@ class Exchange:
         self._stop_watching()
 
     def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
         if self._watcher is not None:
             self._watcher.cancel()

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.errors import fault_from, http_fault, log_failure
 from app.api.middleware.access import CLIENT_GONE, record
-from app.api.middleware.compression import packed, unpacked
+from app.api.middleware.compression import unpacked
 from app.api.middleware.exchange import Exchange
 from app.api.middleware.keys import is_routine
 from app.api.middleware.limits import Gates, check_body
@@ -69,7 +69,6 @@ class RequestLayer:
         if method == "HEAD":  # answered as GET is; the server leaves the body out
             scope = {**scope, "method": "GET"}
         scope, receive = unpacked(scope, receive)
-        send = packed(scope, send)
         route = self._routes.find(scope["path"], scope["method"])
         cap = min(self._routes.body_cap(route), self._gates.bodies.limit)
         exchange = Exchange(

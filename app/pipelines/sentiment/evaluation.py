@@ -121,7 +121,8 @@ class SentimentQuality:
         tokenised = tokenise(texts, self._tokenizer, lengths=wanted.lengths())
         jobs = [tensors_of([text], pad_id=wanted.pad_id) for text in tokenised]
         outputs = bench.run(jobs, what=what)
-        return softmax(np.concatenate([output[self._output] for output in outputs]))
+        logits = np.concatenate([output[self._output] for output in outputs])
+        return np.array([softmax(row) for row in logits.tolist()])
 
     def _split(self, root: Path, split: str, limit: int | None) -> Posts:
         rows = read_jsonl(root / f"{split}_eval.jsonl", keys=("content", "label"))[:limit]

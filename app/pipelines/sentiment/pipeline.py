@@ -9,6 +9,7 @@ memory grow without end. A job for each text would be that much more to queue an
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from bisect import bisect_left
@@ -17,11 +18,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from app.contracts.caller import CALLER
@@ -115,27 +116,24 @@ class Score(NamedTuple):
     score: float
 
 
-def softmax(logits: Array) -> NDArray[np.float64]:
-    """Rows of [texts, labels], all finite, to probabilities, in float64."""
-    exact = logits.astype(np.float64)
-    powers = np.exp(exact - exact.max(axis=1, keepdims=True))
-    probabilities: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
-    return probabilities
+def softmax(logits: Sequence[float]) -> list[float]:
+    """One text's logits, all finite, to probabilities, in float64.
+
+    In Python: for a handful of labels NumPy's calls take longer than the work.
+    """
+    most = max(logits)
+    powers = [math.exp(each - most) for each in logits]
+    total = sum(powers)
+    return [power / total for power in powers]
 
 
 def rank(
-    probabilities: NDArray[np.float64],
-    *,
-    labels: Sequence[str],
-    labels_zh: Sequence[str] | None,
-) -> tuple[tuple[Score, ...], ...]:
-    """Every row's labels by falling probability; equal ones keep the order of the labels."""
+    probabilities: Sequence[float], *, labels: Sequence[str], labels_zh: Sequence[str] | None
+) -> tuple[Score, ...]:
+    """One text's labels by falling probability; equal ones keep the order of the labels."""
     translated = labels_zh if labels_zh is not None else [None] * len(labels)
-    order = np.argsort(-probabilities, axis=1, kind="stable").tolist()
-    return tuple(
-        tuple(Score(labels[i], translated[i], row[i]) for i in best)
-        for row, best in zip(probabilities.tolist(), order, strict=True)
-    )
+    scores = map(Score, labels, translated, probabilities)
+    return tuple(sorted(scores, key=attrgetter("score"), reverse=True))
 
 
 def label_agreement(found: Tensors, expected: Tensors) -> float:
@@ -255,23 +253,24 @@ class SentimentPipeline:
 
     def _finish(self, request: _Request, outputs: Sequence[Tensors]) -> Finished:
         begin = time.perf_counter()
-        logits = np.concatenate([_logits(output) for output in outputs])
+        parts = [_logits(output) for output in outputs]
+        logits = parts[0] if len(parts) == 1 else np.concatenate(parts)
         expected = (len(request.texts), len(self._parameters.labels))
         if logits.shape != expected:
             raise ModelOutputInvalid(
                 f"the model returned scores of shape {list(logits.shape)}, "
                 f"expected {list(expected)}"
             )
-        ranked = rank(
-            softmax(logits[request.places]),
-            labels=self._parameters.labels,
-            labels_zh=self._parameters.labels_zh,
-        )
+        rows = logits.tolist()
+        labels, labels_zh = self._parameters.labels, self._parameters.labels_zh
         value = tuple(
             TextScores(
-                scores=scores, tokens=text.tokens, truncated=text.truncated, padding=text.padding
+                scores=rank(softmax(rows[place]), labels=labels, labels_zh=labels_zh),
+                tokens=text.tokens,
+                truncated=text.truncated,
+                padding=text.padding,
             )
-            for scores, text in zip(ranked, request.texts, strict=True)
+            for place, text in zip(request.places, request.texts, strict=True)
         )
         return Finished(value=value, stages={"postprocess": time.perf_counter() - begin})
 
