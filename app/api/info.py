@@ -76,13 +76,11 @@ class CandidateInfo(BaseModel):
     fit: bool = Field(description="Whether it is clearly faster, and its output good enough.")
     reason: str
     gain: float | None = Field(
-        None, description="Its throughput over that of the first group, on as many threads."
+        None, description="Its throughput over that of the first group, on the same cores."
     )
     gain_low: float | None = Field(None, description="Lower end of its 99 % interval.")
     gain_high: float | None = None
-    seconds: float | None = Field(
-        None, description="What one run takes while all its processes run."
-    )
+    seconds: float | None = Field(None, description="What one run takes while nothing else runs.")
     resident_bytes: int | None = Field(None, description="Memory of one of its processes.")
     largest_difference: float | None = Field(None, description="From the golden output.")
     mean_difference: float | None = None

@@ -23,9 +23,9 @@ class Effect:
 class Candidate:
     """What was found out about a group that may become the default group.
 
-    `gain` is its throughput over that of the first group, on the same number of threads, with its
-    99 % interval; `seconds` is what one run takes while all its processes run. Differences and
-    agreement are from the golden output. None: not known.
+    `gain` is its throughput over that of the first group, on the same cores, with its 99 %
+    interval; `seconds` is what one run takes while nothing else runs. Differences and agreement are
+    from the golden output. None: not known.
     """
 
     group: str

@@ -19,8 +19,9 @@ from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
 from app.engine.pool.group import CRASH_LOOP
 from app.engine.registry.model import ServedModel, first_choice
 from app.evidence.proof import EXACT_DIFFERENCE, best_of, in_one_line
-from app.live.race import MAX_TOGETHER, Race
+from app.live.race import Race
 from app.live.shadow_predictor import Refusals, Served, ShadowPredictors
+from app.repository.config import TOGETHER
 from app.repository.layout import ModelFiles
 from app.resources import available_memory
 
@@ -170,7 +171,7 @@ class Chooser:
                 search.process_bytes = max(search.process_bytes, held)
         counts = config.count_in_place(name), config.group(first).count
         free = self._free_bytes()
-        for together in range(MAX_TOGETHER, 0, -1):
+        for together in range(TOGETHER, 0, -1):
             processes = sum(min(together, count) for count in counts)
             if processes * ROOM * search.process_bytes <= free:
                 return together

@@ -1,4 +1,4 @@
-"""One candidate against the first group: the same inputs in turns, on as many threads."""
+"""One candidate against the first group: the same inputs in turns, each on all the cores."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from app.evidence.proof import (
 )
 from app.evidence.sampling import Runner, Runs, Timed, evidence, interleave
 from app.live.shadow_predictor import ShadowPredictor, ShadowPredictors, run_together
+from app.repository.config import TOGETHER
 from app.repository.selftest import Quality
 
-MAX_TOGETHER = 4
-"""Of each group; more processes on more cores would tell no more."""
+ALONE_RUNS = 5
 
 QUICK_PAIRS = 3
 """A candidate that lost every one of so many pairs is not measured further."""
@@ -55,7 +55,7 @@ class Race:
         served: ServedModel,
         group: str,
         *,
-        together: int = MAX_TOGETHER,
+        together: int = TOGETHER,
     ) -> None:
         """`together`: as many processes of each group at a time, if it has so many."""
         config = served.files.config
@@ -64,10 +64,10 @@ class Race:
         self._group = group
         self._together = together
         self._first = config.default_group
-        self._counts = {
-            group: config.count_in_place(group),
-            self._first: config.group(self._first).count,
-        }
+        count = config.count_in_place(group)
+        if count > together:  # with as many processes of more threads each, cores would stand idle
+            count = config.count_of_threads(group)
+        self._counts = {group: count, self._first: config.group(self._first).count}
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> Race:
@@ -138,9 +138,16 @@ class Race:
             gain=gain,
             gain_low=low,
             gain_high=high,
-            seconds=statistics.median(own.seconds) * self._counts[self._group],
+            seconds=self._alone(),
         )
         return Lap(candidate=candidate, decided=not noisy, verdict=verdict)
+
+    def _alone(self) -> float | None:
+        """Seconds of one run while nothing else runs; None where requests left no time for one."""
+        inputs = _shapes(self._served)[0]
+        ran = [run_together(self._own[:1], inputs).seconds for _ in range(ALONE_RUNS)]
+        seconds = [each for each in ran if each is not None]
+        return statistics.median(seconds) if seconds else None
 
     def _runner(self, group: str) -> Runner:
         """Runs all predictors of the group at once; the seconds are what one run costs the

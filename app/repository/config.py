@@ -69,6 +69,10 @@ class Budget(_Table):
         return self
 
 
+TOGETHER = 4
+"""Processes of a group that a comparison runs at a time, at most."""
+
+
 class InstanceGroup(_Table):
     """One predictor configuration: `count` processes of `threads` threads each. In config.toml
     `count` may be "cores": as many as the cores hold, see processes_for().
@@ -196,14 +200,37 @@ class ModelConfig(_Table):
         return resolved
 
     def count_in_place(self, name: str) -> int:
-        """How many processes of a group have the threads of the default group; 0 where one process
-        takes more."""
-        default, group = self.group(self.default_group), self.group(name)
-        return default.count * default.threads // group.threads
+        """How many processes of a group take the place of the default group's; 0 where one of them
+        has more threads than all of those.
+
+        Where each has more threads than before, up to TOGETHER processes are as many as before: a
+        request alone then takes several cores, and many requests share them no worse (decision 55).
+        """
+        default, count = self.group(self.default_group), self.count_of_threads(name)
+        if 0 < count < default.count <= TOGETHER:
+            return default.count
+        return count
+
+    def count_of_threads(self, name: str) -> int:
+        """How many processes of a group have as many threads as the default group in all."""
+        default = self.group(self.default_group)
+        return default.count * default.threads // self.group(name).threads
+
+    def threads(self) -> int:
+        """Threads of the groups that always run. A group that was chosen counts as the one whose
+        place it has taken."""
+        chosen = self.first_group or self.default_group
+        placed = [group for group in self.instance_group if group.name == chosen]
+        others = [
+            group
+            for group in self.instance_group
+            if group.start == "always" and group.name not in (chosen, self.default_group)
+        ]
+        return sum(group.count * group.threads for group in placed + others)
 
     def served_by(self, name: str) -> ModelConfig:
-        """The same with `name` in the place of the default group: with as many threads, and proven
-        against it. The other one starts on demand from then on."""
+        """The same with `name` in the place of the default group: with count_in_place() processes,
+        and proven against it. The other one starts on demand from then on."""
         default = self.default_group
         if name == default:
             return self

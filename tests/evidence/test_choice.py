@@ -47,6 +47,25 @@ def test_of_equals_the_one_that_answers_sooner() -> None:
         assert best.group == "threads"
 
 
+@pytest.mark.parametrize(
+    ("gain", "seconds", "chosen"),
+    [(2.7, 0.19, "threads"), (2.5, 0.19, "processes"), (2.7, 0.22, "processes")],
+    ids=["much sooner for little", "for too much", "a little sooner"],
+)
+def test_an_answer_that_comes_much_sooner_may_cost_some_throughput(
+    gain: float, seconds: float, chosen: str
+) -> None:
+    several = [
+        candidate("processes", 3.0, 200, seconds=0.3),
+        candidate("threads", gain, 400, seconds=seconds),
+        candidate("small", gain, 10),
+    ]
+    for order in (several, several[::-1]):
+        best = best_of(order, frozenset())
+        assert best is not None
+        assert best.group == chosen
+
+
 def test_the_best_of_several() -> None:
     several = [candidate("a", 2.0, 100), candidate("b", 3.0, 900), candidate("c", 9, 1, fit=False)]
     best = best_of(several, frozenset())

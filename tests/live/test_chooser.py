@@ -174,7 +174,8 @@ def test_a_gain_below_a_tenth_is_no_reason_to_change(bench: Bench) -> None:
 
 def test_a_candidate_whose_runs_are_noisy_is_not_chosen(bench: Bench) -> None:
     """Its whole interval must be above the gain; it is measured again later."""
-    bench.load(group("noisy", "threads = 2", seconds=0.45, swing=1.4))
+    alone = AUTO.replace("count = 2", "count = 1")  # of two, one would make up for the other
+    bench.load(group("noisy", seconds=0.9, swing=1.4), first=alone)
     choice = bench.choose()
     assert bench.candidate("noisy").startswith("too noisy to tell: ")
     assert (choice.group, choice.by) == ("first", "start")
@@ -221,6 +222,23 @@ def test_groups_that_cannot_run_here_say_why(bench: Bench) -> None:
     assert bench.candidate("bf16") == "cannot start: this processor has no fast bfloat16"
     assert bench.candidate("wide") == "it takes 3 threads, first has fewer"
     assert [each.group for each in bench.served().choice.candidates] == ["bf16", "wide"]
+
+
+@pytest.mark.parametrize(
+    ("processes", "chosen", "count"),
+    [(2, "pair", 2), (8, "first", 8)],
+    ids=["all at once", "too many to run at once"],
+)
+def test_processes_of_two_threads_are_measured_on_the_same_cores(
+    bench: Bench, processes: int, chosen: str, count: int
+) -> None:
+    """As many as before take over, where so many have been measured beside each other."""
+    first = AUTO.replace("count = 2", f"count = {processes}")
+    bench.load(group("pair", "threads = 2", seconds=0.8), first=first)
+    assert bench.choose().group == chosen
+    assert bench.served().config.group(chosen).count == count
+    assert bench.registry.budget().threads == processes
+    assert len(bench.tried.opened) == 2 * min(processes, 4)
 
 
 def test_a_system_without_a_process_to_give_is_asked_again(bench: Bench) -> None:

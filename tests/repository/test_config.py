@@ -46,6 +46,20 @@ def test_a_chosen_group_takes_the_threads_of_the_one_before(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("threads", "in_place", "of_threads"), [(1, 6, 6), (2, 3, 3), (3, 3, 2), (6, 3, 1), (7, 0, 0)]
+)
+def test_processes_of_more_threads_are_as_many_as_before(
+    tmp_path: Path, threads: int, in_place: int, of_threads: int
+) -> None:
+    """One request then has several cores; the server's own choice is no fault of the operator's."""
+    text = 'default_group = "auto"\n' + GROUPS.replace("threads = 7", f"threads = {threads}")
+    config = loaded(tmp_path, text).model_copy(update={"default_group": "main"})
+    assert config.count_in_place("wide") == in_place
+    assert config.count_of_threads("wide") == of_threads
+    assert config.served_by("wide").threads() == config.threads() == 6
+
+
+@pytest.mark.parametrize(
     ("text", "named"),
     [
         (

@@ -73,14 +73,7 @@ def thread_budget(configs: Iterable[ModelConfig], *, cores: float) -> ThreadBudg
     by whichever has requests. A group that starts on demand is left out: it is compared with the
     others, not served beside them.
     """
-    threads = max(
-        (
-            sum(g.count * g.threads for g in config.instance_group if g.start == "always")
-            for config in configs
-        ),
-        default=0,
-    )
-    return ThreadBudget(threads=threads, cores=cores)
+    return ThreadBudget(threads=max((each.threads() for each in configs), default=0), cores=cores)
 
 
 def refuse_absurd(name: str, config: ModelConfig, *, cores: float) -> None:
