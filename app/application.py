@@ -14,23 +14,23 @@ from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app import __version__
-from app.api import compare, docs, info, metrics, pages
-from app.api.middleware.agents import Agents
-from app.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
-from app.api.middleware.layer import REPLICA, RequestLayer
-from app.api.middleware.limits import Budget, Gates
-from app.api.middleware.quotas import QuotaLimits, TokenBuckets
-from app.api.middleware.sites import Sites
-from app.api.middleware.traced import TRACE_ID, Traced
-from app.api.problems import ANY_STATUSES, TASK_STATUSES, ErrorForm, documented
-from app.api.routes import RouteTable
-from app.api.services import Services
-from app.api.v2 import health, infer, metadata, repository, shared_memory, stats
-from app.api.v2.tensors import BINARY_HEADER
+from app.contracts.resources import memory_limit
 from app.doors.door import Door
-from app.pipelines.task import Task
-from app.resources import memory_limit
-from app.settings import Settings
+from app.service.api import compare, docs, info, metrics, pages
+from app.service.api.middleware.agents import Agents
+from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
+from app.service.api.middleware.layer import REPLICA, RequestLayer
+from app.service.api.middleware.limits import Budget, Gates
+from app.service.api.middleware.quotas import QuotaLimits, TokenBuckets
+from app.service.api.middleware.sites import Sites
+from app.service.api.middleware.traced import TRACE_ID, Traced
+from app.service.api.problems import ANY_STATUSES, TASK_STATUSES, ErrorForm, documented
+from app.service.api.routes import RouteTable
+from app.service.api.services import Services
+from app.service.api.v2 import health, infer, metadata, repository, shared_memory, stats
+from app.service.api.v2.tensors import BINARY_HEADER
+from app.settings.server import Settings
+from app.tasks.task import Task
 
 DESCRIPTION = (
     "A model server around Paddle Inference: an endpoint for each task, and the Open Inference "

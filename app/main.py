@@ -21,30 +21,37 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.api.metrics import read_gauges
-from app.api.middleware.limits import Gates
-from app.api.services import Lifecycle, Services
 from app.application import build_application
-from app.awaiting import in_thread
-from app.backends.process import ProcessBackend
-from app.codecs.limits import PictureLimits
-from app.codecs.picture import PictureStore
-from app.codecs.pool import CodecPool, Codecs
-from app.codecs.sniff import formats_named
+from app.contracts.extras import require_extra
 from app.contracts.ports import Pipeline, ServedModelInfo
-from app.dataplane import DataPlane
+from app.contracts.resources import memory_limit
 from app.doors.opened import open_doors
+from app.engine.awaiting import in_thread
+from app.engine.backends.process import ProcessBackend
+from app.engine.dataplane import DataPlane
 from app.engine.registry.model import BuildPipeline, ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
-from app.extras import require_extra
-from app.live.background import Background, open_background
-from app.live.kept_choices import open_kept_choices
-from app.live.shadow import warn_of_unknown_groups
+from app.evidence.live.background import Background, open_background
+from app.evidence.live.kept_choices import open_kept_choices
+from app.evidence.live.shadow import warn_of_unknown_groups
+from app.models.repository.config import ModelConfig
+from app.models.repository.default_models import find_default_models, read_configs
+from app.models.repository.layout import ModelRepository
+from app.models.sources.refresh import refresh
 from app.observability.build_info import build_info, machine
 from app.observability.metrics import Metrics
-from app.pipelines import PIPELINES
-from app.pipelines.task import (
+from app.service.api.metrics import read_gauges
+from app.service.api.middleware.limits import Gates
+from app.service.api.services import Lifecycle, Services
+from app.service.server.loop_lag import watch_loop
+from app.settings.server import Settings
+from app.tasks import PIPELINES
+from app.tasks.codecs.limits import PictureLimits
+from app.tasks.codecs.picture import PictureStore
+from app.tasks.codecs.pool import CodecPool, Codecs
+from app.tasks.codecs.sniff import formats_named
+from app.tasks.task import (
     Task,
     agreement_of,
     build_pipeline,
@@ -52,14 +59,7 @@ from app.pipelines.task import (
     load_tasks,
     task_of,
 )
-from app.repository.config import ModelConfig
-from app.repository.default_models import find_default_models, read_configs
-from app.repository.layout import ModelRepository
-from app.resources import memory_limit
-from app.server.loop_lag import watch_loop
-from app.settings import Settings
-from app.sources.refresh import refresh
-from app.workers import Workers
+from app.tasks.workers import Workers
 
 ON_DEMAND_SHARE = 4
 """Groups that start on demand take about this part of the memory, if no setting says how much."""
@@ -77,7 +77,7 @@ def create_app(
     """The application. Loading starts with its lifespan and goes on behind the open socket.
 
     `pipelines` names the module of each task, and `settings` have what these declare
-    (app.pipelines.task.settings_class). Raises ConfigError when the model repository or the key
+    (app.tasks.task.settings_class). Raises ConfigError when the model repository or the key
     file cannot be read, the key file has no key, the settings name a task that does not exist, or
     ask for gRPC or tracing where the extra is not installed.
     """
@@ -220,7 +220,7 @@ async def _lifespan(
 
 async def _open_grpc(services: Services, gates: Gates) -> None:
     """The second port. Imported here, because it is an extra that most servers do without."""
-    from app.rpc.server import GrpcDoor
+    from app.service.grpc.server import GrpcDoor
 
     door = GrpcDoor(services, gates, connections=services.settings.max_connections)
     await door.open()

@@ -27,7 +27,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = ROOT / ".venv" / "bin" / "python"
-STATIC = ROOT / "app" / "api" / "static"
+STATIC = ROOT / "app" / "service" / "api" / "static"
 VENDORED = (
     ("swagger-ui", "Apache-2.0", "swagger-ui*", r'PACKAGE_VERSION:"([\d.]+)"'),
     ("uplot", "MIT", "comparison/uplot*", r"uPlot \(v([\d.]+)\)"),

@@ -23,7 +23,7 @@ from harness import HOST, ROOT, free_port, is_ready, request, running_program, r
 from peers import Contender, loops
 from pydantic import BaseModel
 
-from app.resources import available_cores
+from app.contracts.resources import available_cores
 
 MODEL, GROUP = "emotion", "onnxruntime_int8"
 LIVE = "/v2/health/live"

@@ -34,8 +34,8 @@ from inputs import draw_picture
 from open_loop import arrivals
 from tqdm import tqdm
 
+from app.contracts.resources import available_cores
 from app.observability.build_info import describe_machine
-from app.resources import available_cores
 
 Row = Mapping[str, Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 from harness import Server, ask, request
 from inputs import draw_picture
 
-from app.repository.layout import ModelFiles, ModelRepository
+from app.models.repository.layout import ModelFiles, ModelRepository
 
 TEXT = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。今天天气真好"
 BOUNDARY = "a-picture-and-nothing-else"

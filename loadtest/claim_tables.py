@@ -15,15 +15,15 @@ from typing import cast
 
 import numpy as np
 
-from app.comparison.measure import measure_concurrent, measure_single, open_groups
-from app.comparison.tasks import Sample
 from app.contracts.errors import BackendError
 from app.contracts.ports import AgreementOf, Predictor, PredictorFactory
 from app.contracts.tensors import Tensors
-from app.programs.derive import INT8
-from app.repository.config import InstanceGroup
-from app.repository.layout import ModelFiles
-from app.repository.selftest import SelfTest
+from app.evidence.comparison.measure import measure_concurrent, measure_single, open_groups
+from app.evidence.comparison.tasks import Sample
+from app.making.programs.derive import INT8
+from app.models.repository.config import InstanceGroup
+from app.models.repository.layout import ModelFiles
+from app.models.repository.selftest import SelfTest
 
 U2NETP_SECONDS = {"dygraph": 2.1827, "jit": 1.9110, "native": 1.8756, "onednn": 0.5750}
 U2NETP_REQUESTS = 12

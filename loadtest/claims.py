@@ -32,10 +32,12 @@ from claim_tables import (
 from harness import ROOT
 from tqdm import tqdm
 
-from app.backends.process import BACKEND_ENVIRONMENT, TUNED_ALLOCATOR, ProcessBackend
-from app.commands.pull import default_cache
-from app.commands.shared import add_repository_option, open_repository, read_version, silence
-from app.comparison.plot import (
+from app.cli.pull import default_cache
+from app.cli.shared import add_repository_option, open_repository, read_version, silence
+from app.contracts.errors import ConfigError, PaddlepoolError
+from app.contracts.resources import available_cores
+from app.engine.backends.process import BACKEND_ENVIRONMENT, TUNED_ALLOCATOR, ProcessBackend
+from app.evidence.comparison.plot import (
     DEFAULT,
     annotate,
     check_plot,
@@ -43,16 +45,14 @@ from app.comparison.plot import (
     plot_comparison,
     save_figure,
 )
-from app.comparison.result import Comparison
-from app.comparison.run import Plan, compare
-from app.comparison.table import columns, comparison_rows, markdown, reasons, seconds
-from app.contracts.errors import ConfigError, PaddlepoolError
+from app.evidence.comparison.result import Comparison
+from app.evidence.comparison.run import Plan, compare
+from app.evidence.comparison.table import columns, comparison_rows, markdown, reasons, seconds
 from app.observability.build_info import describe_machine
-from app.pipelines import PIPELINES
-from app.pipelines.task import agreement_of, comparison_of, load_tasks
-from app.resources import available_cores
+from app.tasks import PIPELINES
+from app.tasks.task import agreement_of, comparison_of, load_tasks
 
-BERT_SOURCE = ROOT / "app" / "networks" / "bert.py"
+BERT_SOURCE = ROOT / "app" / "models" / "networks" / "bert.py"
 REQUESTS_FOR_DOCS = {"u2netp": 12, "emotion": 200}
 WEIGHTS_DIGITS = 8
 PUBLISHED = "#c0c4cc"

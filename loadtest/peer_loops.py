@@ -94,7 +94,7 @@ def _openvino(model: str) -> tuple[Run, list[str]]:
 
 FRAMEWORKS: dict[str, Callable[[str], tuple[Run, list[str]]]] = {
     "onnxruntime": _onnxruntime,
-    # As app/backends/onnxruntime.py opens programs.
+    # As app/engine/backends/onnxruntime.py opens programs.
     "onnxruntime as served": partial(_onnxruntime, disabled=("SkipLayerNormFusion",)),
     "openvino": _openvino,
 }

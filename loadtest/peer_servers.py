@@ -19,7 +19,7 @@ from pathlib import Path
 from cases import form
 from harness import HOST, ROOT, Server, free_port, is_ready, running_program
 
-from app.backends.process import NICE
+from app.engine.backends.process import NICE
 
 PROGRAMS = Path(__file__).resolve().parent / "peer_programs"
 INSTALL_SECONDS = 600.0

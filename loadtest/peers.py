@@ -40,11 +40,11 @@ from harness import ROOT, Server, ask, memory_of, request, running_server
 from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
 from tqdm import tqdm
 
-from app.backends.handler import onnx_bytes
-from app.backends.process import NICE
+from app.engine.backends.handler import onnx_bytes
+from app.engine.backends.process import NICE
+from app.engine.process.child import Child, Limits
+from app.models.repository.layout import ModelFiles, ModelRepository
 from app.observability.build_info import describe_machine
-from app.process.child import Child, Limits
-from app.repository.layout import ModelFiles, ModelRepository
 
 HERE = Path(__file__).resolve().parent
 

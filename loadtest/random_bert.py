@@ -8,14 +8,14 @@ import numpy as np
 import paddle
 
 from app.contracts.tensors import TensorSpec
-from app.export.config_text import sentiment_config
-from app.export.exporter import export_version
-from app.export.publish import Origin
-from app.export.recipe import Recipe
-from app.networks import build
-from app.networks.bert import BertConfig
-from app.programs.derive import add_program, derive_int8, missing_packages
-from app.repository.layout import ModelRepository
+from app.making.export.config_text import sentiment_config
+from app.making.export.exporter import export_version
+from app.making.export.publish import Origin
+from app.making.export.recipe import Recipe
+from app.making.programs.derive import add_program, derive_int8, missing_packages
+from app.models.networks import build
+from app.models.networks.bert import BertConfig
+from app.models.repository.layout import ModelRepository
 
 NAME = "bert-base-random"
 SEED = 20

@@ -132,7 +132,7 @@ def samples(server: Server) -> list[Sample]:
 def role_of(pid: int) -> str | None:
     """By its command line and what predictors alone are given. Raises OSError after its end."""
     directory = Path(f"/proc/{pid}")
-    if b"app.process.worker" not in (directory / "cmdline").read_bytes().split(b"\0"):
+    if b"app.engine.process.worker" not in (directory / "cmdline").read_bytes().split(b"\0"):
         return None
     predictor = b"GLOG_minloglevel=" in (directory / "environ").read_bytes()
     return PREDICTOR if predictor else CODEC

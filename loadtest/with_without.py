@@ -44,13 +44,13 @@ from open_loop import OverloadedWay
 from tqdm import tqdm
 
 from app.contracts.tensors import Tensors
-from app.repository.layout import ModelRepository
+from app.models.repository.layout import ModelRepository
 
 KEY = "with-and-without"
 PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
 DATATYPES = {"float32": "FP32", "int64": "INT64"}
 PAGE_SECONDS = 2.0
-"""As in app/api/static/comparison/feed.js."""
+"""As in app/service/api/static/comparison/feed.js."""
 RAY_SECONDS = 5.0
 """Ray starts HAProxy anew when there is a replica, which closes its connections."""
 

@@ -21,20 +21,20 @@ SOURCES = sorted((ROOT / "app").rglob("*.py"))
 # room's row names. First match counts. `{here}` is the task's own package: one task never imports
 # another.
 ENGINE = (
-    "app.awaiting",
+    "app.engine.awaiting",
     "app.contracts",
-    "app.process",
-    "app.repository",
-    "app.resources",
+    "app.engine.process",
+    "app.models.repository",
+    "app.contracts.resources",
     "app.engine",
 )
-PORTS = ("app.contracts", "app.repository.config")
+PORTS = ("app.contracts", "app.models.repository.config")
 EDGE = (
-    "app.api",
+    "app.service.api",
     "app.contracts",
-    "app.dataplane",
+    "app.engine.dataplane",
     "app.observability",
-    "app.settings",
+    "app.settings.server",
 )
 DOORS_SEE = (
     "segment.options",
@@ -45,102 +45,137 @@ DOORS_SEE = (
     "sentiment.texts",
 )
 OFFLINE = (
-    "app.backends",
-    "app.comparison",
-    "app.export",
-    "app.pipelines",
-    "app.programs",
-    "app.quality",
-    "app.sources",
+    "app.engine.backends",
+    "app.evidence.comparison",
+    "app.making.export",
+    "app.tasks",
+    "app.making.programs",
+    "app.evidence.quality",
+    "app.models.sources",
 )
 
 MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.contracts*", ("app.contracts",)),
-    ("app.process*", ("app.contracts", "app.process", "app.resources")),
-    ("app.repository*", ("app.contracts", "app.repository", "app.resources")),
-    ("app.evidence*", ("app.contracts", "app.evidence")),
+    ("app.engine.process*", ("app.contracts", "app.engine.process", "app.contracts.resources")),
+    (
+        "app.models.repository*",
+        ("app.contracts", "app.models.repository", "app.contracts.resources"),
+    ),
+    ("app.evidence.verdict*", ("app.contracts", "app.evidence.verdict")),
     (
         "app.observability*",
-        ("app.contracts", "app.resources", "app.observability"),
+        ("app.contracts", "app.contracts.resources", "app.observability"),
     ),
-    ("app.door_settings", ()),
-    ("app.resources", ()),
-    ("app.settings", ("app.contracts.errors", "app.door_settings")),
-    ("app.awaiting", ()),
-    ("app.extras", ("app.contracts",)),
+    ("app.settings.door", ()),
+    ("app.contracts.resources", ()),
+    ("app.settings.server", ("app.contracts.errors", "app.settings.door")),
+    ("app.engine.awaiting", ()),
+    ("app.contracts.extras", ("app.contracts",)),
     ("app.engine.queue*", ("app.contracts", "app.engine.queue")),
     (
         "app.engine.pool*",
         (
-            "app.awaiting",
+            "app.engine.awaiting",
             "app.contracts",
-            "app.process",
-            "app.repository",
-            "app.resources",
+            "app.engine.process",
+            "app.models.repository",
+            "app.contracts.resources",
             "app.engine.queue",
             "app.engine.pool",
         ),
     ),
     ("app.engine*", ENGINE),
     (
-        "app.codecs*",
+        "app.tasks.codecs*",
         (
-            "app.awaiting",
+            "app.engine.awaiting",
             "app.contracts",
-            "app.process",
+            "app.engine.process",
             "app.engine.queue",
             "app.engine.pool",
-            "app.codecs",
+            "app.tasks.codecs",
         ),
     ),
-    ("app.sources*", ("app.contracts", "app.repository", "app.sources")),
-    ("app.networks*", ("app.contracts", "app.repository", "app.networks")),
-    ("app.export*", (*ENGINE, "app.evidence", "app.export", "app.networks")),
-    ("app.backends.paddle_*", ("app.contracts", "app.backends", "app.networks")),
-    ("app.backends*", ("app.contracts", "app.process", "app.backends")),
+    ("app.models.sources*", ("app.contracts", "app.models.repository", "app.models.sources")),
+    ("app.models.networks*", ("app.contracts", "app.models.repository", "app.models.networks")),
     (
-        "app.programs*",
-        ("app.contracts", "app.repository", "app.export", "app.backends", "app.programs"),
+        "app.making.export*",
+        (*ENGINE, "app.evidence.verdict", "app.making.export", "app.models.networks"),
     ),
-    ("app.workers", ("app.codecs",)),
-    ("app.dataplane", ("app.awaiting", "app.contracts", "app.engine")),
-    ("app.quality*", ("app.contracts", "app.repository", "app.evidence", "app.quality")),
-    ("app.live*", (*ENGINE, "app.evidence", "app.live")),
-    ("app.comparison*", (*ENGINE, "app.evidence", "app.observability", "app.comparison")),
-    ("app.pipelines.*.router", (*EDGE, *PORTS, "app.codecs", "{here}")),
-    ("app.pipelines.*.settings", ("app.settings",)),
-    ("app.pipelines.*.tensors", (*PORTS, "app.settings", "{here}")),
-    ("app.pipelines.*.task", (*PORTS, "app.pipelines.task", "app.quality.ports", "{here}")),
-    ("app.pipelines.*.evaluation", (*PORTS, "app.codecs", "app.quality", "{here}")),
-    ("app.pipelines.*.*", (*PORTS, "app.awaiting", "app.codecs", "app.settings", "{here}")),
     (
-        "app.pipelines.task",
+        "app.engine.backends.paddle_*",
+        ("app.contracts", "app.engine.backends", "app.models.networks"),
+    ),
+    ("app.engine.backends*", ("app.contracts", "app.engine.process", "app.engine.backends")),
+    (
+        "app.making.programs*",
         (
-            "app.comparison.tasks",
             "app.contracts",
-            "app.quality.ports",
-            "app.settings",
-            "app.workers",
+            "app.models.repository",
+            "app.making.export",
+            "app.engine.backends",
+            "app.making.programs",
         ),
     ),
-    ("app.pipelines.*", ()),
-    ("app.pipelines", ()),
-    ("app.api*", (*EDGE, "app.engine", "app.repository", "app.resources")),
+    ("app.tasks.workers", ("app.tasks.codecs",)),
+    ("app.engine.dataplane", ("app.engine.awaiting", "app.contracts", "app.engine")),
+    (
+        "app.evidence.quality*",
+        ("app.contracts", "app.models.repository", "app.evidence.verdict", "app.evidence.quality"),
+    ),
+    ("app.evidence.live*", (*ENGINE, "app.evidence.verdict", "app.evidence.live")),
+    (
+        "app.evidence.comparison*",
+        (*ENGINE, "app.evidence.verdict", "app.observability", "app.evidence.comparison"),
+    ),
+    ("app.tasks.*.router", (*EDGE, *PORTS, "app.tasks.codecs", "{here}")),
+    ("app.tasks.*.settings", ("app.settings.server",)),
+    ("app.tasks.*.tensors", (*PORTS, "app.settings.server", "{here}")),
+    ("app.tasks.*.task", (*PORTS, "app.tasks.task", "app.evidence.quality.ports", "{here}")),
+    ("app.tasks.*.evaluation", (*PORTS, "app.tasks.codecs", "app.evidence.quality", "{here}")),
+    (
+        "app.tasks.*.*",
+        (*PORTS, "app.engine.awaiting", "app.tasks.codecs", "app.settings.server", "{here}"),
+    ),
+    (
+        "app.tasks.task",
+        (
+            "app.evidence.comparison.tasks",
+            "app.contracts",
+            "app.evidence.quality.ports",
+            "app.settings.server",
+            "app.tasks.workers",
+        ),
+    ),
+    ("app.tasks.*", ()),
+    ("app.tasks", ()),
+    ("app.service.api*", (*EDGE, "app.engine", "app.models.repository", "app.contracts.resources")),
     # Each translates to one task: to its request, and to what answers it.
     (
         "app.doors*",
-        (*EDGE, "app.doors", *(f"app.pipelines.{module}" for module in DOORS_SEE)),
+        (*EDGE, "app.doors", *(f"app.tasks.{module}" for module in DOORS_SEE)),
     ),
-    ("app.rpc*", (*EDGE, "app.rpc")),
-    ("app.server*", ("app.api", "app.contracts", "app.server", "app.settings")),
-    ("app.scale*", ("app.api.errors", "app.api.problems", "app.scale", "app.settings")),
-    ("app.commands.serve", ("app",)),
-    ("app.commands.ray", ("app.contracts.errors", "app.scale")),
-    ("app.commands*", (*ENGINE, *OFFLINE, "app.commands", "app.settings")),
-    ("app.cli", ("app.contracts.errors", "app.commands")),
+    ("app.service.grpc*", (*EDGE, "app.service.grpc")),
+    (
+        "app.service.server*",
+        ("app.service.api", "app.contracts", "app.service.server", "app.settings.server"),
+    ),
+    (
+        "app.service.scale*",
+        (
+            "app.service.api.errors",
+            "app.service.api.problems",
+            "app.service.scale",
+            "app.settings.server",
+        ),
+    ),
+    ("app.cli.serve", ("app",)),
+    ("app.cli.ray", ("app.contracts.errors", "app.service.scale")),
+    ("app.cli*", (*ENGINE, *OFFLINE, "app.cli", "app.settings.server")),
+    ("app.cli", ("app.contracts.errors", "app.cli")),
     (
         "app.application",
-        (*EDGE, "app.doors.door", "app.engine", "app.resources", "app.pipelines.task"),
+        (*EDGE, "app.doors.door", "app.engine", "app.contracts.resources", "app.tasks.task"),
     ),
     ("app.main", ("app",)),
     ("app", ()),
@@ -154,28 +189,31 @@ TEXTS = ("tokenizers",)
 
 MAY_NOT_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("app.contracts*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "pydantic")),
-    ("app.process*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "pydantic")),
+    ("app.engine.process*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "pydantic")),
     ("app.engine*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "prometheus_client")),
-    ("app.dataplane", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "prometheus_client", "pydantic")),
+    (
+        "app.engine.dataplane",
+        (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "prometheus_client", "pydantic"),
+    ),
     ("app.observability*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.settings", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.door_settings", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.api*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.settings.server", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.settings.door", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.service.api*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     ("app.doors*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     # A task's edge: its endpoint, and the reading of its request's body.
-    ("app.pipelines.*.router", (*FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.pipelines.*.form", (*FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.pipelines*", (*HTTP, *FRAMEWORKS, "prometheus_client")),
-    ("app.codecs*", (*HTTP, *FRAMEWORKS, *TEXTS, "prometheus_client")),
-    ("app.backends*", (*HTTP, *PICTURES, *TEXTS, "asyncio", "prometheus_client")),
-    ("app.comparison*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.networks*", (*HTTP, *PICTURES, *TEXTS, "asyncio")),
-    ("app.quality*", (*HTTP, *FRAMEWORKS, *TEXTS, "asyncio", "prometheus_client")),
-    ("app.export*", ("fastapi", "starlette", "uvicorn", "httptools", "prometheus_client")),
+    ("app.tasks.*.router", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.tasks.*.form", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.tasks*", (*HTTP, *FRAMEWORKS, "prometheus_client")),
+    ("app.tasks.codecs*", (*HTTP, *FRAMEWORKS, *TEXTS, "prometheus_client")),
+    ("app.engine.backends*", (*HTTP, *PICTURES, *TEXTS, "asyncio", "prometheus_client")),
+    ("app.evidence.comparison*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("app.models.networks*", (*HTTP, *PICTURES, *TEXTS, "asyncio")),
+    ("app.evidence.quality*", (*HTTP, *FRAMEWORKS, *TEXTS, "asyncio", "prometheus_client")),
+    ("app.making.export*", ("fastapi", "starlette", "uvicorn", "httptools", "prometheus_client")),
     ("app.main", FRAMEWORKS),
 )
 
-PADDLE_LIVES_IN = ("app.backends.paddle_*", "app.networks*", "app.export*")
+PADDLE_LIVES_IN = ("app.engine.backends.paddle_*", "app.models.networks*", "app.making.export*")
 
 
 @dataclass(frozen=True)
@@ -235,7 +273,7 @@ def rows(table: tuple[tuple[str, tuple[str, ...]], ...], name: str) -> list[tupl
 def test_there_is_something_to_check() -> None:
     """The table is held against the real tree, and the parser sees what is in it."""
     assert len(MODULES) > 40
-    assert "app.pipelines.sentiment.router" in MODULES
+    assert "app.tasks.sentiment.router" in MODULES
     assert any(f.imported == "tokenizers" for f in ALL)
     assert any(f.imported == "paddle" and f.in_function is False for f in ALL)
 
@@ -286,7 +324,7 @@ def test_no_module_and_no_room_is_large() -> None:
 def forbidden_to(name: str) -> tuple[str, ...]:
     if name.endswith((".router", ".form")):
         return rows(MAY_NOT_IMPORT, name)[0]
-    if name.startswith("app.pipelines.") and name.count(".") == 2:
+    if name.startswith("app.tasks.") and name.count(".") == 2:
         return ("asyncio", *FRAMEWORKS, *PICTURES, *TEXTS)  # FastAPI's types, for endpoints()
     return tuple(module for row in rows(MAY_NOT_IMPORT, name) for module in row)
 
@@ -304,7 +342,7 @@ def test_frameworks_stay_at_the_edges() -> None:
 def test_nobody_imports_main() -> None:
     """Only the command that starts the server does, when it runs."""
     importers = {f.importer for f in ALL if within(f.imported, "app.main")}
-    assert importers <= {"app.commands.serve"}
+    assert importers <= {"app.cli.serve"}
     assert all(f.in_function for f in ALL if within(f.imported, "app.main"))
 
 
@@ -315,7 +353,7 @@ def test_paddle_lives_in_three_places() -> None:
         str(found)
         for found in users
         if not any(fnmatchcase(found.importer, pattern) for pattern in PADDLE_LIVES_IN)
-        and not (within(found.importer, "app.commands") and found.in_function)
+        and not (within(found.importer, "app.cli") and found.in_function)
     ]
     assert not wrong
     # What imports Paddle when it is itself imported may be imported only by its like,
@@ -326,7 +364,7 @@ def test_paddle_lives_in_three_places() -> None:
         for found in ALL
         if found.imported in heavy
         and not any(fnmatchcase(found.importer, pattern) for pattern in PADDLE_LIVES_IN)
-        and not (within(found.importer, "app.commands") and found.in_function)
+        and not (within(found.importer, "app.cli") and found.in_function)
     ]
     assert not reached
 
@@ -334,9 +372,9 @@ def test_paddle_lives_in_three_places() -> None:
 def test_ray_is_imported_only_when_it_is_used() -> None:
     """It takes a second and 150 MB: nothing leads to it but its own command, when that runs."""
     users = [found for found in ALL if within(found.imported, "ray")]
-    assert {found.importer for found in users} == {"app.scale.ray", "app.commands.ray"}
-    reached = [found for found in ALL if found.imported == "app.scale.ray"] + users
-    wrong = [f for f in reached if f.importer != "app.scale.ray" and not f.in_function]
+    assert {found.importer for found in users} == {"app.service.scale.ray", "app.cli.ray"}
+    reached = [found for found in ALL if found.imported == "app.service.scale.ray"] + users
+    wrong = [f for f in reached if f.importer != "app.service.scale.ray" and not f.in_function]
     assert reached
     assert not wrong
 
@@ -347,8 +385,8 @@ def test_no_task_is_known_by_name_outside_its_package() -> None:
     importers = {
         found.importer
         for found in ALL
-        if found.imported.startswith("app.pipelines.")
-        and found.imported != "app.pipelines.task"
+        if found.imported.startswith("app.tasks.")
+        and found.imported != "app.tasks.task"
         and not within(found.importer, "app.doors")
         and not within(found.importer, ".".join(found.imported.split(".")[:3]))
     }
@@ -356,14 +394,14 @@ def test_no_task_is_known_by_name_outside_its_package() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["app.main", "app.commands.serve", "app.cli"])
+@pytest.mark.parametrize("module", ["app.main", "app.cli.serve", "app.cli"])
 def test_the_api_process_never_imports_paddle_or_a_picture_decoder(module: str) -> None:
     """Importing the server, every task's endpoint and pipeline included, loads none of them."""
     program = f"""
 import importlib, sys
 importlib.import_module({module!r})
-from app.pipelines import PIPELINES
-from app.pipelines.task import load_tasks, settings_class
+from app.tasks import PIPELINES
+from app.tasks.task import load_tasks, settings_class
 tasks = load_tasks(PIPELINES)
 for task in tasks.values():
     task.endpoints(settings_class(tasks.values())())

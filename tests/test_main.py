@@ -10,16 +10,16 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from app.contracts.errors import ConfigError, WorkerCrashed
+from app.contracts.extras import PACKAGES
+from app.contracts.resources import memory_limit
 from app.engine.registry.registry import ModelRegistry
-from app.extras import PACKAGES
 from app.main import build_workers, create_app
 from app.observability.metrics import Metrics
-from app.pipelines import PIPELINES
-from app.pipelines.task import load_tasks, settings_class
-from app.resources import memory_limit
-from app.settings import Settings
-from tests.api.fakes import Client, FakeRegistry, make_settings
+from app.settings.server import Settings
+from app.tasks import PIPELINES
+from app.tasks.task import load_tasks, settings_class
 from tests.ran import ran
+from tests.service.api.fakes import Client, FakeRegistry, make_settings
 
 
 def write_model(repository: Path, name: str, text: str) -> None:
@@ -104,8 +104,8 @@ def test_codec_processes_are_in_the_metrics() -> None:
         pool.start()
         try:
             with pytest.raises(WorkerCrashed):
-                await submit("tests.codecs.faults:crash")
-            await submit("tests.codecs.faults:echo")
+                await submit("tests.tasks.codecs.faults:crash")
+            await submit("tests.tasks.codecs.faults:echo")
             return metrics.render()[0].decode().splitlines()
         finally:
             await workers.close()

@@ -16,9 +16,9 @@ from starlette.testclient import TestClient
 
 from app.engine.registry.load_history import NOT_LOADED
 from app.main import create_app
-from app.pipelines import PIPELINES
-from app.pipelines.task import load_tasks, settings_class
-from app.settings import unknown_variables
+from app.settings.server import unknown_variables
+from app.tasks import PIPELINES
+from app.tasks.task import load_tasks, settings_class
 from tests.engine.fakes import PATIENCE
 from tests.ran import ran
 

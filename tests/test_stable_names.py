@@ -10,18 +10,24 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.api.routing import ROUTING
-from app.api.uploads import FILE_FIELDS
-from app.api.v2.documents import PARAMETERS as INFER_PARAMETERS
 from app.application import ACCEPTED, build_application
 from app.doors.opened import DOORS as DOORS_OPEN
-from app.pipelines import PIPELINES
-from app.pipelines.segment.options import OPTIONS
-from app.pipelines.sentiment.router import SentimentParameters, SentimentRequest
-from app.pipelines.task import load_tasks, settings_class
-from app.repository.config import DynamicBatching, InstanceGroup, ModelConfig, VersionPolicy, Warmup
-from tests.api.fakes import Client, make_services, make_settings, no_lifespan
+from app.models.repository.config import (
+    DynamicBatching,
+    InstanceGroup,
+    ModelConfig,
+    VersionPolicy,
+    Warmup,
+)
+from app.service.api.routing import ROUTING
+from app.service.api.uploads import FILE_FIELDS
+from app.service.api.v2.documents import PARAMETERS as INFER_PARAMETERS
+from app.tasks import PIPELINES
+from app.tasks.segment.options import OPTIONS
+from app.tasks.sentiment.router import SentimentParameters, SentimentRequest
+from app.tasks.task import load_tasks, settings_class
 from tests.observability.test_metrics import with_every_family
+from tests.service.api.fakes import Client, make_services, make_settings, no_lifespan
 
 PATHS = """
 POST /segment

@@ -36,8 +36,8 @@
         └── BackendError
             └── RunRefused
 
-The table from these classes to HTTP status codes is `app.api.errors`; nothing here knows HTTP.
-A message names what was received, what was expected and the limit. It never repeats the
+The table from these classes to HTTP status codes is `app.service.api.errors`; nothing here knows
+HTTP. A message names what was received, what was expected and the limit. It never repeats the
 client's input and never carries the text of a foreign exception.
 """
 

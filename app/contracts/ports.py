@@ -154,7 +154,7 @@ class Predictor(Worker[Tensors, Ran], Protocol):
 
 
 class Suspended(Protocol):
-    """What a child process must know of a suspension it belongs to (app.process.suspension)."""
+    """What a child process must know of its suspension (app.engine.process.suspension)."""
 
     @property
     def held(self) -> bool: ...

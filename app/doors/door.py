@@ -16,12 +16,12 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from app.api.problems import ErrorForm
-from app.api.routes import TaskRoute
-from app.api.services import Services, ServicesDep
-from app.api.v2.health import check_server
 from app.contracts.errors import FileMissing, InvalidParameter
-from app.settings import Settings
+from app.service.api.problems import ErrorForm
+from app.service.api.routes import TaskRoute
+from app.service.api.services import Services, ServicesDep
+from app.service.api.v2.health import check_server
+from app.settings.server import Settings
 
 TAG = "compatible"
 

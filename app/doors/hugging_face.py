@@ -19,19 +19,19 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from app.api.offload import base64_parts, beside_the_loop
-from app.api.problems import ErrorForm, Fault
-from app.api.routes import read_body
-from app.api.routing import RoutingDep, answer_headers
-from app.api.services import ServicesDep
-from app.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
 from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
 from app.doors.door import EXAMPLE, Door, json_object, picture_in_base64, refused, task_route
-from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
-from app.pipelines.segment.settings import SegmentSettings
-from app.pipelines.sentiment.router import Text, Texts, classify
-from app.pipelines.sentiment.texts import SentimentSettings
-from app.settings import Settings
+from app.service.api.offload import base64_parts, beside_the_loop
+from app.service.api.problems import ErrorForm, Fault
+from app.service.api.routes import read_body
+from app.service.api.routing import RoutingDep, answer_headers
+from app.service.api.services import ServicesDep
+from app.service.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
+from app.settings.server import Settings
+from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
+from app.tasks.segment.settings import SegmentSettings
+from app.tasks.sentiment.router import Text, Texts, classify
+from app.tasks.sentiment.texts import SentimentSettings
 
 AGENTS = (b"hf_hub/", b"@huggingface/")
 """Python's client and that of JavaScript."""

@@ -14,10 +14,6 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from app.api.offload import base64_parts, beside_the_loop
-from app.api.problems import ErrorForm, Fault
-from app.api.routing import RoutingDep, answer_headers
-from app.api.services import ServicesDep
 from app.doors.door import (
     EXAMPLE,
     Door,
@@ -27,13 +23,17 @@ from app.doors.door import (
     refused,
     task_route,
 )
-from app.pipelines.segment.request import (
+from app.service.api.offload import base64_parts, beside_the_loop
+from app.service.api.problems import ErrorForm, Fault
+from app.service.api.routing import RoutingDep, answer_headers
+from app.service.api.services import ServicesDep
+from app.settings.server import Settings
+from app.tasks.segment.request import (
     SegmentRequest,
     SegmentResult,
     read_options,
 )
-from app.pipelines.segment.settings import SegmentSettings
-from app.settings import Settings
+from app.tasks.segment.settings import SegmentSettings
 
 JSON = "application/json"
 PART_LABELS = 256 * 1024

@@ -11,15 +11,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from app.api.problems import ErrorForm, Fault
-from app.api.routing import RoutingDep, answer_headers
-from app.api.services import ServicesDep
-from app.api.uploads import FIELD_BYTES, FORM, media_type, read_form
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from app.doors.door import NOT_FETCHED, Door, refused, task_route
-from app.pipelines.segment.request import SegmentRequest, read_options
-from app.pipelines.segment.settings import SegmentSettings
-from app.settings import Settings
+from app.service.api.problems import ErrorForm, Fault
+from app.service.api.routing import RoutingDep, answer_headers
+from app.service.api.services import ServicesDep
+from app.service.api.uploads import FIELD_BYTES, FORM, media_type, read_form
+from app.settings.server import Settings
+from app.tasks.segment.request import SegmentRequest, read_options
+from app.tasks.segment.settings import SegmentSettings
 
 TRUE = ("true", "1", "on", "yes", "t", "y")
 FALSE = ("false", "0", "off", "no", "f", "n")

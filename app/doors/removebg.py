@@ -18,11 +18,6 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
-from app.api.offload import base64_parts, beside_the_loop
-from app.api.problems import ErrorForm, Fault
-from app.api.routing import RoutingDep, answer_headers
-from app.api.services import Services, ServicesDep
-from app.api.uploads import FORM, media_type, read_form
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from app.doors.door import (
     EXAMPLE,
@@ -33,11 +28,16 @@ from app.doors.door import (
     refused,
     task_route,
 )
-from app.pipelines.segment.options import MEDIA_TYPES, read_colour
-from app.pipelines.segment.request import SegmentRequest, SegmentResult, read_options
-from app.pipelines.segment.router import read_accept, result_headers
-from app.pipelines.segment.settings import SegmentSettings
-from app.settings import Settings
+from app.service.api.offload import base64_parts, beside_the_loop
+from app.service.api.problems import ErrorForm, Fault
+from app.service.api.routing import RoutingDep, answer_headers
+from app.service.api.services import Services, ServicesDep
+from app.service.api.uploads import FORM, media_type, read_form
+from app.settings.server import Settings
+from app.tasks.segment.options import MEDIA_TYPES, read_colour
+from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
+from app.tasks.segment.router import read_accept, result_headers
+from app.tasks.segment.settings import SegmentSettings
 
 JSON = "application/json"
 URLENCODED = "application/x-www-form-urlencoded"

@@ -14,14 +14,14 @@ import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.api.problems import ErrorForm, Fault
-from app.api.routing import RoutingDep, answer_headers
-from app.api.services import Services, ServicesDep
 from app.contracts.errors import InvalidParameter, ModelNotFound, ModelNotReady, TextEmpty
 from app.doors.door import Door, add_health, refused, task_route
-from app.pipelines.sentiment.router import classify
-from app.pipelines.sentiment.texts import SentimentSettings, WholeTexts
-from app.settings import Settings
+from app.service.api.problems import ErrorForm, Fault
+from app.service.api.routing import RoutingDep, answer_headers
+from app.service.api.services import Services, ServicesDep
+from app.settings.server import Settings
+from app.tasks.sentiment.router import classify
+from app.tasks.sentiment.texts import SentimentSettings, WholeTexts
 
 _SHAPE = 'inputs must be a text, or a batch of texts as [["a"],["b"]]'
 _TEXT = {"type": "string", "minLength": 1}

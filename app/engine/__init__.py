@@ -1,1 +1,1 @@
-"""Queues, instances and versions of models; knows no HTTP, no asyncio and no ML framework."""
+"""Processes, queues, pools and versions of models; knows no HTTP, settings or metrics."""

@@ -1,1 +1,1 @@
-"""Does a configuration take effect, how fast is it, how far off."""
+"""Measurements of predictor configurations and models, and the verdicts on them."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app import __version__
-from app.resources import CPUINFO, LIBRARY_SWITCHES, available_cores, cpu_line, processor
+from app.contracts.resources import CPUINFO, LIBRARY_SWITCHES, available_cores, cpu_line, processor
 
 ENGINES = ("paddlepaddle", "onnxruntime", "openvino", "paddle2onnx")
 NONE = "none"

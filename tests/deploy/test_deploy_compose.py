@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.settings import Settings
+from app.settings.server import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yml"

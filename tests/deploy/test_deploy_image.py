@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from app.settings import Settings
+from app.settings.server import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")

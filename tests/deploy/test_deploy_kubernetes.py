@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from app import __version__
-from app.pipelines import PIPELINES
-from app.pipelines.task import load_tasks, settings_class
-from app.settings import Settings
+from app.settings.server import Settings
+from app.tasks import PIPELINES
+from app.tasks.task import load_tasks, settings_class
 from tests.deploy.conftest import promtool
 
 ROOT = Path(__file__).resolve().parents[2]

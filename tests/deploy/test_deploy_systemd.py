@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import Settings
+from app.settings.server import Settings
 
 UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 

@@ -10,13 +10,13 @@ import httpx
 
 from app.application import build_application
 from app.contracts.errors import PaddlepoolError
-from app.dataplane import Answer, DataPlane
 from app.doors.opened import open_doors
-from app.pipelines import PIPELINES
-from app.pipelines.segment.request import Box, SegmentRequest, SegmentResult
-from app.pipelines.sentiment.pipeline import Score, TextScores
-from app.pipelines.task import load_tasks
-from tests.api.fakes import Client, make_services, make_settings, no_lifespan
+from app.engine.dataplane import Answer, DataPlane
+from app.tasks import PIPELINES
+from app.tasks.segment.request import Box, SegmentRequest, SegmentResult
+from app.tasks.sentiment.pipeline import Score, TextScores
+from app.tasks.task import load_tasks
+from tests.service.api.fakes import Client, make_services, make_settings, no_lifespan
 
 PICTURE = b"\xff\xd8\xff not opened by the API process"
 IN_BASE64 = base64.b64encode(PICTURE).decode()

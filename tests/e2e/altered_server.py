@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.backends import BACKENDS, paddle_inference
-from app.backends.handler import Handler
 from app.cli import main
-from app.pipelines import PIPELINES
+from app.engine.backends import BACKENDS, paddle_inference
+from app.engine.backends.handler import Handler
+from app.tasks import PIPELINES
 
 
 def paced(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:

@@ -5,9 +5,9 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 
 from app.contracts.ports import Pipeline, ServedModelInfo
-from app.pipelines.task import Task
-from app.settings import Settings
-from app.workers import Workers
+from app.settings.server import Settings
+from app.tasks.task import Task
+from app.tasks.workers import Workers
 
 COUNTS = {"started": 0, "cancelled": 0, "answered": 0}
 

@@ -20,10 +20,10 @@ from PIL import Image, ImageChops
 from playwright._impl._driver import compute_driver_executable
 from playwright.sync_api import Browser, FilePayload, Page, expect
 
-from app.api.errors import error_codes
-from tests.codecs import heic_samples, pictures
+from app.service.api.errors import error_codes
 from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
 from tests.e2e.process import PATIENCE, ROOT, Server, running
+from tests.tasks.codecs import heic_samples, pictures
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page
 
-from tests.codecs import pictures
 from tests.e2e.browser import PHONE, violations
 from tests.e2e.process import PATIENCE, ROOT, Server, running
+from tests.tasks.codecs import pictures
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.export.publish import published_version
-from app.export.weights.release import U2NETP_RELEASE
+from app.making.export.publish import published_version
+from app.making.export.weights.release import U2NETP_RELEASE
 from tests.e2e.process import ROOT, Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.codecs.pictures import encoded, photo
 from tests.e2e.process import PATIENCE, Server, running
+from tests.tasks.codecs.pictures import encoded, photo
 
 pytest.importorskip("grpc")
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from tests.codecs import pictures
 from tests.e2e.process import ROOT, Server
+from tests.tasks.codecs import pictures
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.probe import assert_live_within
 from tests.e2e.process import ROOT, Server, read_reply, status_of, wait_until
-from tests.process.kernel import available_measures
+from tests.engine.process.kernel import available_measures
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 

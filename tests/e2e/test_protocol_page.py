@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.codecs.pictures import encoded, photo
 from tests.e2e.process import ROOT, Server
 from tests.ran import ran
+from tests.tasks.codecs.pictures import encoded, photo
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 PAGE = (ROOT / "docs" / "protocol.md").read_text("utf-8")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.codecs.pictures import encoded, photo
 from tests.e2e.process import Server
+from tests.tasks.codecs.pictures import encoded, photo
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # gevent and its kin, while they are imported

@@ -32,7 +32,7 @@ from app.engine.pool.context import EngineContext
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
-from app.repository.layout import ModelRepository
+from app.models.repository.layout import ModelRepository
 from tests.engine.driving import PATIENCE as PATIENCE
 from tests.engine.driving import Driven, Loop, inner
 from tests.model_files import write_config, write_version

@@ -9,9 +9,9 @@ import uvicorn
 from fastapi import APIRouter, Request
 from uvicorn.server import ServerState
 
-from app.api.uploads import read_upload
-from app.server.connection_limits import ProtocolLimits, protocol_class
-from tests.api.fakes import FakeRegistry, make_app
+from app.service.api.uploads import read_upload
+from app.service.server.connection_limits import ProtocolLimits, protocol_class
+from tests.service.api.fakes import FakeRegistry, make_app
 
 PIECE_BYTES = 7
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")

@@ -5,8 +5,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from tests.codecs import heic_samples
-from tests.codecs import pictures as drawn
+from tests.tasks.codecs import heic_samples
+from tests.tasks.codecs import pictures as drawn
 
 ROOT = Path(__file__).parents[2]
 HOST = b"Host: localhost\r\n"

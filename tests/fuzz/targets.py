@@ -17,20 +17,20 @@ import numpy as np
 from starlette.requests import Request
 from starlette.types import Message
 
-from app.api.uploads import read_upload
-from app.api.v2.bodies import parse_request, write_reply
-from app.api.v2.documents import Expected, ReplyForm
-from app.codecs.headers import check_scans
-from app.codecs.limits import PictureLimits
-from app.codecs.sniff import sniff
 from app.contracts.errors import ConfigError, InputError, ManifestError
 from app.contracts.task_tensors import STRINGS
 from app.contracts.tensors import DTYPES, Array, TensorSpec
-from app.process.answers import Answer, read_answer
-from app.process.shared_arrays import SharedArrays
-from app.repository.config import load_config
-from app.repository.manifest import MANIFEST, read_manifest
-from app.settings import Settings
+from app.engine.process.answers import Answer, read_answer
+from app.engine.process.shared_arrays import SharedArrays
+from app.models.repository.config import load_config
+from app.models.repository.manifest import MANIFEST, read_manifest
+from app.service.api.uploads import read_upload
+from app.service.api.v2.bodies import parse_request, write_reply
+from app.service.api.v2.documents import Expected, ReplyForm
+from app.settings.server import Settings
+from app.tasks.codecs.headers import check_scans
+from app.tasks.codecs.limits import PictureLimits
+from app.tasks.codecs.sniff import sniff
 from tests.fuzz import seeds
 from tests.fuzz.http_door import PIECE_BYTES, http
 

@@ -21,7 +21,7 @@ from balanced import CONFIGURATION, balancer, local_configuration
 from balanced import PYTHON as RAY
 from harness import HOST, ROOT
 
-from app.settings import Settings
+from app.settings.server import Settings
 from tests.ran import ran
 
 PATIENCE = 20.0

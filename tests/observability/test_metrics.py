@@ -14,11 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.contracts.ports import EngineObserver
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.contracts.status import Effect
-from app.live.shadow_predictor import LiveObserver
+from app.evidence.live.shadow_predictor import LiveObserver
 from app.observability.gauges import ModelGauges
 from app.observability.metrics import COARSE_SECONDS, DRIFT, METHODS, SECONDS, UNKNOWN, Metrics
-from tests.api.fakes import GROUP
 from tests.engine.fakes import infer_result
+from tests.service.api.fakes import GROUP
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "metrics.md"

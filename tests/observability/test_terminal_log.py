@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.commands.serve import _form
+from app.cli.serve import _form
 from app.observability.log import JsonLines, TerminalLines
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from app.quality.digits import TRAIN_SHARE, Digits, read_digits
+from app.evidence.quality.digits import TRAIN_SHARE, Digits, read_digits
 
 Split = Digits
 

@@ -16,19 +16,19 @@ from pathlib import Path
 
 import numpy as np
 
-from app.backends.process import ProcessBackend
-from app.codecs.decode import decode
-from app.codecs.limits import PictureLimits
-from app.codecs.picture import Pixels
-from app.commands.shared import add_repository_option, open_repository, read_version
+from app.cli.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import PaddlepoolError
 from app.contracts.ports import Predictor
-from app.pipelines.segment import matte
-from app.pipelines.segment.backdrop import flat, stacked
-from app.pipelines.segment.foreground import foreground_colours
-from app.pipelines.segment.guided import guided_alpha
-from app.pipelines.segment.parameters import read_parameters
-from app.repository.layout import ModelFiles
+from app.engine.backends.process import ProcessBackend
+from app.models.repository.layout import ModelFiles
+from app.tasks.codecs.decode import decode
+from app.tasks.codecs.limits import PictureLimits
+from app.tasks.codecs.picture import Pixels
+from app.tasks.segment import matte
+from app.tasks.segment.backdrop import flat, stacked
+from app.tasks.segment.foreground import foreground_colours
+from app.tasks.segment.guided import guided_alpha
+from app.tasks.segment.parameters import read_parameters
 from training.u2netp.cells import cell, write_sheet
 
 MODEL = "u2netp"

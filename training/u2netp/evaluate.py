@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 import torch
 
-from app.quality.masks import Map, Quality, measure
+from app.evidence.quality.masks import Map, Quality, measure
 from training.u2netp.data import SIDE, Corpus, Pixels, normalise, read
 from training.u2netp.network import U2Netp
 
@@ -97,7 +97,7 @@ def evaluate_network(network: U2Netp, corpus: Corpus, *, bf16: bool) -> dict[str
 
 def main() -> None:
     """Command line; see the module's docstring."""
-    from app.quality.masks import BASELINES
+    from app.evidence.quality.masks import BASELINES
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder or packed .npz")

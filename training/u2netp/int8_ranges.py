@@ -4,7 +4,7 @@
 
 Needs the extra `quantize`. Calibrates on 400 pictures of the training part, measures what the int8
 program loses on the validation part, which is every tenth picture, and writes
-app/programs/ranges/u2netp.json.
+app/making/programs/ranges/u2netp.json.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ import onnx
 import openvino
 from numpy.typing import NDArray
 
-from app.backends.handler import onnx_bytes
-from app.codecs.decode import decode
-from app.codecs.limits import PictureLimits
-from app.pipelines.segment import matte
-from app.programs.onnx_graph import simplified
-from app.programs.qdq import DIRECTORY, PARSER, ShippedRanges, quantised
-from app.programs.search import PRESET, chosen, digest_of, layers_of, measure_ranges, versions
-from app.quality import masks
-from app.repository.manifest import Calibration, Derivation, MeasuredLoss, read_manifest
+from app.engine.backends.handler import onnx_bytes
+from app.evidence.quality import masks
+from app.making.programs.onnx_graph import simplified
+from app.making.programs.qdq import DIRECTORY, PARSER, ShippedRanges, quantised
+from app.making.programs.search import (
+    PRESET,
+    chosen,
+    digest_of,
+    layers_of,
+    measure_ranges,
+    versions,
+)
+from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss, read_manifest
+from app.tasks.codecs.decode import decode
+from app.tasks.codecs.limits import PictureLimits
+from app.tasks.segment import matte
 
 SIDE = 320
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

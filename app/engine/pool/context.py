@@ -8,8 +8,8 @@ from typing import Protocol
 
 from app.contracts.errors import Overloaded
 from app.contracts.ports import AgreementOf, Clock, EngineObserver, PredictorFactory
-from app.process.suspension import Suspension
-from app.resources import available_cores
+from app.contracts.resources import available_cores
+from app.engine.process.suspension import Suspension
 
 
 class Startable(Protocol):

@@ -25,8 +25,8 @@ from app.engine.pool.statistics import RunTimes, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch, Job
-from app.repository.config import DynamicBatching, InstanceGroup
-from app.repository.selftest import SelfTest
+from app.models.repository.config import DynamicBatching, InstanceGroup
+from app.models.repository.selftest import SelfTest
 
 CRASH_LOOP = "its predictors keep crashing"
 

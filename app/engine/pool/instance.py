@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from app.awaiting import in_some_thread
 from app.contracts.errors import BackendError, ConfigError, PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Clock, Interrupted, Worker
 from app.contracts.reasons import Restart, unopened
+from app.engine.awaiting import in_some_thread
 from app.engine.pool.succession import Succession
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import INLINE_BYTES, Batch

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from app.awaiting import in_thread
 from app.contracts.errors import BackendError, DeadlineExceeded
 from app.contracts.ports import Clock, Predictor, PredictorFactory, PredictorSpec
 from app.contracts.tensors import Tensors, shape_key
+from app.engine.awaiting import in_thread
 from app.engine.pool.context import Yielding
 from app.engine.queue.job import ShapeKey
-from app.repository.selftest import SelfTest
+from app.models.repository.selftest import SelfTest
 
 FIRST_RUN_SECONDS = 60.0
 SHORT_RUN_SECONDS = 0.25

@@ -8,8 +8,8 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from app.awaiting import in_some_thread
 from app.contracts.ports import Clock, Worker
+from app.engine.awaiting import in_some_thread
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from app.awaiting import in_thread
 from app.contracts.errors import (
     BackendError,
     BackendUnavailable,
@@ -23,15 +22,16 @@ from app.contracts.errors import (
 from app.contracts.ports import InferResult, Pipeline, Predictor, PredictorFactory, ServedModelInfo
 from app.contracts.status import Choice, Effect, GroupStatus
 from app.contracts.tensors import Tensors, TensorSpec, shape_key
+from app.engine.awaiting import in_thread
 from app.engine.pool.context import EngineContext
 from app.engine.pool.group import Group
 from app.engine.pool.statistics import Snapshot, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.job import Job, ShapeKey
-from app.repository.config import ModelConfig
-from app.repository.layout import ModelFiles
-from app.repository.selftest import SelfTest
-from app.repository.shapes import EqualAxes, warmup_inputs
+from app.models.repository.config import ModelConfig
+from app.models.repository.layout import ModelFiles
+from app.models.repository.selftest import SelfTest
+from app.models.repository.shapes import EqualAxes, warmup_inputs
 
 PINNED = "config.toml names it"
 UNDECIDED = "it serves until the candidates have been measured, in idle moments"

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from app.awaiting import in_some_thread, in_thread
 from app.contracts.errors import (
     ConfigError,
     ManifestError,
@@ -33,14 +32,15 @@ from app.contracts.ports import (
     EngineObserver,
     PredictorFactory,
 )
+from app.contracts.resources import available_cores, give_memory_back
 from app.contracts.status import Choice, ModelStatus
+from app.engine.awaiting import in_some_thread, in_thread
 from app.engine.pool.context import EngineContext, OnDemand, Yielding
 from app.engine.registry.load_history import UNSEALED, LoadHistory
 from app.engine.registry.model import BuildPipeline, KeptChoice, ServedModel, VersionOpener
 from app.engine.registry.served_versions import ServedVersions
-from app.repository.config import ModelConfig
-from app.repository.layout import ModelRepository
-from app.resources import available_cores, give_memory_back
+from app.models.repository.config import ModelConfig
+from app.models.repository.layout import ModelRepository
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.awaiting import in_thread
 from app.contracts.errors import ModelNotFound, PaddlepoolError
+from app.engine.awaiting import in_thread
 from app.engine.registry.registry import ModelRegistry
-from app.repository.layout import ModelRepository
-from app.repository.manifest import MANIFEST
+from app.models.repository.layout import ModelRepository
+from app.models.repository.manifest import MANIFEST
 
 Stamp = tuple[int, int, int] | None
 """Inode, size and time of a file's last change; None where there is none."""

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app import awaiting
-from app.awaiting import NoThread
 from app.contracts.errors import BackendError, ModelNotReady, WorkerCrashed
 from app.contracts.tensors import Tensors
+from app.engine import awaiting
+from app.engine.awaiting import NoThread
 from app.engine.queue.job import INLINE_BYTES
 from tests.engine.driving import Loop
 from tests.engine.fakes import (

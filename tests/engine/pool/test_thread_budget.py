@@ -6,7 +6,7 @@ import pytest
 
 from app.contracts.errors import ConfigError
 from app.engine.registry.registry import ThreadBudget, refuse_absurd, thread_budget
-from app.repository.config import InstanceGroup, ModelConfig
+from app.models.repository.config import InstanceGroup, ModelConfig
 
 
 def config(*groups: tuple[int, int, str]) -> ModelConfig:

@@ -27,7 +27,7 @@ from app.contracts.errors import (
 )
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
-from app.repository.layout import ModelRepository
+from app.models.repository.layout import ModelRepository
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     DOUBLE,

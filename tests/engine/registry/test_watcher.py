@@ -12,7 +12,7 @@ import pytest
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
-from app.repository.layout import ModelRepository
+from app.models.repository.layout import ModelRepository
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,

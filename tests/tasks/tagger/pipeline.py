@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Tensors
-from app.repository.config import parse_parameters
+from app.models.repository.config import parse_parameters
 from tests.tasks.tagger.scripts import SCRIPTS, shares, tags_of
 
 

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
-from app.api.routes import TaskRoute
-from app.api.routing import RoutingDep, answer_headers
-from app.api.services import ServicesDep
-from app.settings import Settings
+from app.service.api.routes import TaskRoute
+from app.service.api.routing import RoutingDep, answer_headers
+from app.service.api.services import ServicesDep
+from app.settings.server import Settings
 from tests.tasks.tagger.settings import TaggerSettings
 
 

@@ -1,0 +1,89 @@
+"""The `paddlepool` command: one table of commands, each in its own module."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from app import __version__
+from app.contracts.errors import PaddlepoolError
+
+CLIENT = "paddlepool_client.commands.main"
+"""The commands that ask a server belong to the client. It is a dependency group of pyproject.toml
+and no dependency of the package: pip would look for the name in the registry, where it is not ours.
+"""
+COMMANDS = {
+    "serve": ("app.cli.serve", "serve the models of a repository over HTTP"),
+    "ray": ("app.cli.ray", "serve with several replicas under Ray Serve"),
+    "segment": (CLIENT, "cut out a picture, or every one of a directory"),
+    "sentiment": (CLIENT, "the emotions of a text, or of every row of a CSV file"),
+    "models": ("app.cli.models", "list, verify, describe and seal the models of a repository"),
+    "pull": ("app.cli.pull", "fetch official weights and publish them as a new version"),
+    "import": ("app.cli.import_", "publish weights from a local file as a new version"),
+    "derive": ("app.cli.derive", "make the int8 programs that need no calibration data"),
+    "quantize": ("app.cli.quantize", "publish an int8 program of a model, made from data"),
+    "compare": ("app.cli.compare", "measure predictor configurations against each other"),
+    "tune": ("app.cli.tune", "find the instance group that serves a model best here"),
+    "graph": ("app.cli.graph", "a model's optimised operators and the time of each"),
+    "export": ("app.cli.export", "publish a network with given weights as a static model"),
+}
+"""Name, module and one line each. Only the module of the command that runs is imported."""
+
+BROKEN_PIPE = 141
+"""Exit code that a shell gives a program ended by SIGPIPE."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code. A PaddlepoolError, or what the system
+    refuses, ends as one line on stderr."""
+    listing = "\n".join(f"  {name:<10} {line}" for name, (_, line) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="paddlepool",
+        description="A model server around Paddle Inference.",
+        epilog=f"commands:\n{listing}\n\n`paddlepool COMMAND --help` says more of each.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"paddlepool {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    # Only the first word is read here: a command reads the others itself, a `--` among them.
+    first, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
+    chosen = parser.parse_args([first] if first else [])
+    try:
+        module = importlib.import_module(COMMANDS[chosen.command][0])
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("paddlepool_client"):
+            raise
+        print(
+            f"paddlepool {chosen.command}: needs the Python client: pip install ./clients/python",
+            file=sys.stderr,
+        )
+        return 1
+    if COMMANDS[chosen.command][0] == CLIENT:
+        return int(module.main([chosen.command, *arguments], prog="paddlepool"))
+    command = argparse.ArgumentParser(
+        prog=f"paddlepool {chosen.command}", description=module.__doc__
+    )
+    module.configure(command)
+    try:
+        code = int(module.run(command.parse_args(arguments)))
+        sys.stdout.flush()
+        return code
+    except PaddlepoolError as error:
+        print(f"paddlepool {chosen.command}: {error.message}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader has had enough, as `head` has. Python would complain again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except OSError as error:  # a disk that is full, a place that nobody may write to
+        print(f"paddlepool {chosen.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

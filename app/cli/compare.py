@@ -1,0 +1,126 @@
+"""`paddlepool compare`: a model's instance groups on the same inputs, with proof of effect."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from app.cli.shared import add_repository_option, open_repository, read_version
+
+REQUESTS = 20
+FOR_CLAIMS = ("repository", "requests", "json", "plot", "docs")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", help="a model of the repository")
+    parser.add_argument("--version", type=int, help="default: the newest")
+    add_repository_option(parser)
+    parser.add_argument(
+        "--input",
+        dest="inputs",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="pictures, or text files with one text a line; default: a built-in spread",
+    )
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=None,
+        help=f"runs of each instance group (default {REQUESTS}; with --claims as published)",
+    )
+    parser.add_argument(
+        "--groups",
+        default="",
+        metavar="A,B,…",
+        help="only these (default: all); A is the yardstick where the default group is not named",
+    )
+    parser.add_argument(
+        "--alone", action="store_true", help="leave out the runs that keep every core busy"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a .png or .svg plot")
+    parser.add_argument(
+        "--claims",
+        action="store_true",
+        help="the two published tables of speed-ups instead: loadtest/claims.py of a checkout",
+    )
+    parser.add_argument("--docs", type=Path, metavar="DIR", help="with --claims: passed on")
+
+
+def run(args: argparse.Namespace) -> int:
+    from app.contracts.errors import ConfigError
+
+    if args.requests is not None and args.requests < 1:
+        raise ConfigError("--requests must be at least 1", received=args.requests)
+    if args.plot is not None:
+        from app.evidence.comparison.plot import check_plot
+
+        check_plot(args.plot)
+    if args.claims:
+        return _claims(args)
+    if args.model is None:
+        raise ConfigError("name a MODEL, or --claims")
+    if args.docs is not None:
+        raise ConfigError("--docs belongs to --claims")
+    return _compare(args)
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from app.engine.backends.process import ProcessBackend
+    from app.evidence.comparison.recommend import recommend
+    from app.evidence.comparison.run import Plan, compare
+    from app.evidence.comparison.table import columns, comparison_rows, reasons
+    from app.tasks import PIPELINES
+    from app.tasks.task import comparison_of, load_tasks
+
+    files = read_version(open_repository(args.repository), args.model, args.version)
+    found = compare(
+        Plan(
+            files=files,
+            groups=tuple(name for name in args.groups.split(",") if name),
+            inputs=tuple(args.inputs),
+            requests=args.requests or REQUESTS,
+            concurrent=not args.alone,
+        ),
+        open_predictor=ProcessBackend(nice=0),
+        comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
+    )
+    print(f"{found.model}@{found.version} on {found.machine}")
+    print(f"{found.groups[0].requests} requests a group over: {', '.join(found.samples)}\n")
+    print(columns(comparison_rows(found)))
+    if found.default_group != files.config.default_group:
+        print(f"\nHere {found.default_group} stands in for the default group.")
+    print()
+    for line in reasons(found):
+        print(line)
+    print(f"\n{found.budgets()}")
+    advice = recommend(found, files.config)
+    print(f"Recommended: {advice.group}: {advice.reason}.")
+    if args.json is not None:
+        figures = found.as_json() | {"recommended": asdict(advice)}
+        text = json.dumps(figures, ensure_ascii=False, indent=2)
+        args.json.write_text(text + "\n", "utf-8")
+    if args.plot is not None:
+        from app.evidence.comparison.plot import plot_comparison
+
+        plot_comparison(found, args.plot)
+    return 0
+
+
+def _claims(args: argparse.Namespace) -> int:
+    """The benchmark of the checkout that this package is in; its exit code."""
+    from app.contracts.errors import ConfigError
+
+    script = Path(__file__).parents[2] / "loadtest" / "claims.py"
+    if not script.exists():
+        raise ConfigError("--claims runs loadtest/claims.py, which only a checkout has")
+    given = {name: getattr(args, name) for name in FOR_CLAIMS if getattr(args, name) is not None}
+    options = [f"--{name}={value}" for name, value in given.items()]
+    return subprocess.run([sys.executable, str(script), *options], check=False).returncode

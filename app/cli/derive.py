@@ -1,0 +1,88 @@
+"""`paddlepool derive`: make the int8 programs that need no calibration data."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from app.cli.shared import add_repository_option, open_repository, read_version
+from app.contracts.errors import PaddlepoolError
+
+SAMPLES = {
+    "segment": ("docs/images/astronaut.jpg", "training/u2netp/pictures/*.jpg"),
+    "sentiment": ("training/emotion/*.jsonl",),
+}
+"""Public domain and CC0, of a source tree; elsewhere the task's own samples are what is checked."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="default: every model")
+    add_repository_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Returns 1 where one of them could not be looked at or derived; the others are."""
+    repository = open_repository(args.repository)
+    failed = 0
+    for name in args.models or repository.names():
+        try:
+            print(derive_program(repository.root, name), flush=True)
+        except PaddlepoolError as error:
+            print(f"paddlepool derive: {name}: {error.message}", file=sys.stderr)
+            failed = 1
+    return failed
+
+
+def derive_program(root: Path, name: str) -> str:
+    """Derive, check and publish the int8 program of a model's newest version; says what was done.
+
+    Raises BackendError and ExportError where it can be made and is not what it should be.
+    """
+    from app.making.programs.derive import (
+        FILE,
+        INT8,
+        add_program,
+        derive_int8,
+        missing_packages,
+        remove_unlisted,
+    )
+
+    repository = open_repository(root)
+    for version in repository.versions(name)[:1]:
+        remove_unlisted(root / name / str(version), FILE)
+    files = read_version(repository, name, None)
+    where = f"{name}/{files.version}"
+    if files.manifest.find(INT8) is not None:
+        return f"{where} has the program {INT8}"
+    if missing := missing_packages():
+        return f"{where}: no program {INT8} without {', '.join(missing)} (extra onnx)"
+    derived = derive_int8(files)
+    if derived is None:
+        if files.config.pipeline is None:
+            return f"{where}: no program {INT8}: the model has no pipeline that could read data"
+        return f"{where}: `paddlepool quantize {name}` would make a program {INT8}, from data"
+
+    from app.engine.backends.process import ProcessBackend
+    from app.evidence.comparison.tasks import choose_samples
+    from app.making.programs.check import checked
+    from app.tasks import PIPELINES
+    from app.tasks.task import comparison_of, load_tasks
+
+    task = comparison_of(files.info(), tasks=load_tasks(PIPELINES))
+    patterns = SAMPLES.get(files.config.pipeline or "", ())
+    data = [path for pattern in patterns for path in sorted(Path().glob(pattern))]
+    selftest = files.selftest()
+    samples = [inputs for _, inputs in choose_samples(task, data, selftest)]
+    derived = checked(
+        derived,
+        files,
+        [selftest.inputs, *samples],
+        agreement=task.agreement if task else None,
+        least_agreement=task.least_agreement if task else 0.0,
+        open_predictor=ProcessBackend(),
+    )
+    add_program(files.directory, derived)
+    [*_, loss] = derived.entry.quality
+    figures = ", ".join(f"{key} {value:.4f}" for key, value in loss.figures.items())
+    return f"{where}: program {INT8} added; {figures} on {loss.count} {loss.data}"

@@ -1,0 +1,65 @@
+"""`paddlepool graph`: the operators a model really runs, what was fused, and the time of each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from app.cli.shared import add_repository_option, open_repository, read_version
+
+TOP = 15
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a model of the repository")
+    parser.add_argument("--version", type=int, help="default: the newest")
+    add_repository_option(parser)
+    parser.add_argument(
+        "--group", help="an instance group of Paddle Inference (default: the model's default group)"
+    )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the graph")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every operator")
+
+
+def run(args: argparse.Namespace) -> int:
+    from app.contracts.errors import ConfigError
+    from app.evidence.comparison.graph import draw, profile_graph
+    from app.evidence.comparison.table import columns
+
+    files = read_version(open_repository(args.repository), args.model, args.version)
+    name = args.group or files.config.default_group
+    fitting = [g.name for g in files.config.instance_group if g.backend == "paddle_inference"]
+    if name not in fitting:
+        raise ConfigError(
+            f"--group must be one of {', '.join(fitting)}: others run no optimised program",
+            received=name,
+        )
+    graph = profile_graph(files, name)
+    total = graph.milliseconds
+    print(
+        f"{graph.model}, group {graph.group}, {graph.threads} thread(s): {graph.before} operators "
+        f"exported, {len(graph.operators)} left after fusion, {total:.2f} ms\n"
+    )
+    rows = [["operator", "count", "ms", "share"]]
+    rows += [
+        [label, str(count), f"{time:.3f}", f"{time / total:.1%}"]
+        for label, count, time in graph.by_kind()
+    ]
+    print(columns(rows))
+    places = sorted(
+        range(len(graph.operators)), key=lambda place: -(graph.operators[place].milliseconds or 0)
+    )[:TOP]
+    rows = [["place", "operator", "shape", "ms", "share"]]
+    for place in places:
+        each = graph.operators[place]
+        time = each.milliseconds or 0.0
+        shape = "×".join("?" if size == -1 else str(size) for size in each.shape)
+        rows.append([str(place + 1), each.label, shape, f"{time:.3f}", f"{time / total:.1%}"])
+    print("\n" + columns(rows))
+    if args.svg is not None:
+        args.svg.write_text(draw(graph), "utf-8")
+    if args.json is not None:
+        text = json.dumps(graph.as_json(), ensure_ascii=False, indent=2)
+        args.json.write_text(text + "\n", "utf-8")
+    return 0

@@ -1,0 +1,331 @@
+"""`paddlepool models`: what is in the model repository, whether it is intact, and what it does."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.cli.models_quality import add_quality_options, check_quality_options, verify_quality
+from app.cli.shared import (
+    add_repository_option,
+    open_repository,
+    print_table,
+    read_version,
+    repository_root,
+)
+
+if TYPE_CHECKING:
+    from app.contracts.tensors import TensorSpec
+    from app.engine.registry.model import ServedModel
+    from app.models.repository.layout import ModelFiles, ModelRepository
+
+    Actions = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser(
+        "list", help="every version, whether it is served, and where it came from"
+    )
+    verify = actions.add_parser("verify", help="compare every file with its manifest")
+    verify.add_argument("names", nargs="*", metavar="MODEL", help="default: every model")
+    verify.add_argument(
+        "--run",
+        dest="self_test",  # `run` is the command's own function
+        action="store_true",
+        help="also open each instance group that always runs and run its self-test",
+    )
+    add_quality_options(verify)
+    describe = actions.add_parser(
+        "describe", help="inputs, outputs, instance groups, origin of one model"
+    )
+    describe.add_argument("name", metavar="MODEL")
+    describe.add_argument("--version", type=int, help="default: the newest")
+    add_seal(actions)
+    add_sync(actions)
+    for action in (listing, verify, describe):
+        add_repository_option(action)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.action == "seal":
+        return run_seal(args)
+    if args.action == "sync":
+        return run_sync(args)
+    repository = open_repository(args.repository)
+    action: Callable[[ModelRepository, argparse.Namespace], int] = {
+        "list": _list,
+        "verify": _verify,
+        "describe": _describe,
+    }[args.action]
+    return action(repository, args)
+
+
+def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
+
+    from app.contracts.errors import PaddlepoolError
+    from app.engine.registry.load_history import UNSEALED
+    from app.models.repository.manifest import read_manifest
+
+    rows = [("MODEL", "VERSION", "SERVED", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE")]
+    for name in repository.names():
+        unsealed, served = repository.unsealed(name), _served(repository, name)
+        for version in sorted((*repository.versions(name), *unsealed), reverse=True):
+            if version in unsealed:
+                rows.append((name, str(version), "no", "-", "-", f"unsealed: {UNSEALED}", "-"))
+                continue
+            try:
+                manifest = read_manifest(repository.root / name / str(version))
+                pipeline = repository.config(name).pipeline or "-"
+            except PaddlepoolError as error:
+                rows.append((name, str(version), "no", "-", "-", error.message, "-"))
+                continue
+            size = sum(entry.bytes for entry in manifest.files.values())
+            network = str((manifest.network or {}).get("name", "-"))
+            origin = str(manifest.weights.get("origin", "-"))
+            preview = " (preview)" if manifest.weights.get("preview") else ""
+            yes = "yes" if version in served else "no"
+            rows.append((name, str(version), yes, _size(size), network, origin + preview, pipeline))
+    print_table(rows)
+    return 0
+
+
+def _served(repository: ModelRepository, name: str) -> set[int]:
+    """The versions that a server of this repository answers with, going by their manifests: an
+    older one stands in where a newer one has none that can be read."""
+    from app.contracts.errors import PaddlepoolError
+    from app.models.repository.manifest import read_manifest
+
+    served: set[int] = set()
+    try:
+        candidates, count = repository.config(name).version_policy.choose(repository.versions(name))
+    except PaddlepoolError:
+        return served
+    for version in candidates:
+        if len(served) < count:
+            with contextlib.suppress(PaddlepoolError):
+                read_manifest(repository.root / name / str(version))
+                served.add(version)
+    return served
+
+
+def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
+    import asyncio
+
+    from app.contracts.errors import PaddlepoolError
+    from app.engine.registry.load_history import UNSEALED
+
+    check_quality_options(args)
+    rows = [("MODEL", "VERSION", "RESULT")]
+    faults = 0
+    for name in args.names or repository.names():
+        versions = repository.versions(name)
+        unsealed = repository.unsealed(name)
+        rows += [(name, str(each), UNSEALED) for each in unsealed]
+        if not versions and not unsealed:
+            rows.append((name, "-", "no version with a manifest is published"))
+        if not versions or unsealed:
+            faults += 1
+        for version in versions:
+            try:
+                files = repository.read(name, version)
+                files.selftest()
+                result = asyncio.run(_self_test(files)) if args.self_test else "ok"
+            except PaddlepoolError as error:
+                result = f"FAILED: {error.message}"
+                faults += 1
+            rows.append((name, str(version), result))
+    print_table(rows)
+    if faults or not args.quality:
+        return 1 if faults else 0
+    newest = [read_version(repository, name, None) for name in args.names or repository.names()]
+    return verify_quality(newest, args)
+
+
+async def _self_test(files: ModelFiles) -> str:
+    model = _open(files)
+    try:
+        await model.start()
+        groups = [group for group in model.groups() if group.started]
+    finally:
+        await model.close()
+    return f"ok, self-test passed on {', '.join(group.name for group in groups)}"
+
+
+def _open(files: ModelFiles) -> ServedModel:
+    import time
+    from functools import partial
+
+    from app.engine.backends.process import ProcessBackend
+    from app.engine.pool.context import EngineContext
+    from app.engine.registry.model import ServedModel
+    from app.tasks import PIPELINES
+    from app.tasks.task import agreement_of, load_tasks
+
+    context = EngineContext(
+        open_predictor=ProcessBackend(),
+        observer=_Unobserved(),
+        clock=time.monotonic,
+        max_resident_bytes=2 << 30,
+        agreement_of=partial(agreement_of, tasks=load_tasks(PIPELINES)),
+    )
+    return ServedModel(files, context=context)
+
+
+class _Unobserved:
+    def batch_done(self, **_batch: object) -> None: ...
+
+    def restarted(self, **_restart: object) -> None: ...
+
+    def rejected(self, **_rejection: object) -> None: ...
+
+
+def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
+    files = read_version(repository, args.name, args.version)
+    versions = repository.versions(args.name)
+    manifest, config = files.manifest, files.config
+    batching = config.dynamic_batching
+    facts = {
+        "model": f"{files.name}, version {files.version} (of {_listed(versions)})",
+        "pipeline": config.pipeline or "none: raw tensors over /v2",
+        "sha256": manifest.sha256(),
+        "built with": _pairs(manifest.built_with),
+        **{
+            f"weights' {key}": _word(value)
+            for key, value in sorted(manifest.weights.items())
+            if value != ""
+        },
+        "batching": f"up to {batching.max_batch_size or 'any number of'} rows, "
+        f"waits {batching.max_queue_delay_ms:g} ms, "
+        f"queue of {batching.max_queue_size} per instance",
+    }
+    print_table([(f"{label}:", value) for label, value in facts.items()])
+    print()
+    _print_tensors(manifest.inputs, manifest.outputs)
+    groups = [("GROUP", "BACKEND", "COUNT", "THREADS", "START", "OPTIONS")]
+    for group in config.instance_group:
+        name = f"{group.name} (default)" if group.name == config.default_group else group.name
+        groups.append(
+            (
+                name,
+                group.backend,
+                str(group.count),
+                str(group.threads),
+                group.start,
+                _pairs(group.options) or "-",
+            )
+        )
+    print()
+    print_table(groups)
+    return 0
+
+
+def _print_tensors(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    rows = [("TENSOR", "NAME", "DTYPE", "SHAPE")]
+    for kind, specs in (("input", inputs), ("output", outputs)):
+        for spec in specs:
+            sizes = ("any" if size == -1 else str(size) for size in spec.shape)
+            rows.append((kind, spec.name, spec.dtype, " × ".join(sizes) or "scalar"))
+    print_table(rows)
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} {_word(value)}" for key, value in values.items())
+
+
+def _word(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
+
+
+def add_seal(actions: Actions) -> None:
+    seal = actions.add_parser(
+        "seal", help="write the manifest of a Paddle or ONNX program that was exported elsewhere"
+    )
+    seal.add_argument(
+        "directory",
+        type=Path,
+        metavar="MODEL/VERSION",
+        help="holds NAME.json or NAME.pdmodel, and NAME.pdiparams unless it has no parameters; "
+        "or NAME.onnx",
+    )
+    seal.add_argument("--source", default="", help="free text: where the weights came from")
+    seal.add_argument("--licence", default="", help="licence of the weights")
+
+
+def run_seal(args: argparse.Namespace) -> int:
+    from app.engine.backends.process import ProcessBackend
+    from app.making.export.seal import seal
+
+    sealed = seal(
+        args.directory.resolve(),
+        open_predictor=ProcessBackend(),
+        source=args.source,
+        licence=args.licence,
+    )
+    _print_tensors(sealed.inputs, sealed.outputs)
+    print()
+    facts = {
+        "rows": {
+            True: "independent: requests may share a run",
+            False: "not independent: each request runs alone",
+            None: "none: the first axis is fixed",
+        }[sealed.independent],
+        "onednn": sealed.onednn or "equals the native kernels",
+        "config.toml": "written" if sealed.config else "left as it is",
+    }
+    if sealed.unproven:
+        facts["self-test"] = (
+            f"knows only dtype and shape of {', '.join(sealed.unproven)}: empty for random input"
+        )
+    print_table([(f"{label}:", value) for label, value in facts.items()])
+    return 0
+
+
+def add_sync(actions: Actions) -> None:
+    sync = actions.add_parser(
+        "sync", help="copy models from s3://, gs://, hf:// or a directory, and verify them"
+    )
+    sync.add_argument("address", metavar="ADDRESS", help="holds MODEL/config.toml, MODEL/VERSION/…")
+    sync.add_argument(
+        "--end-with-input",
+        action="store_true",
+        help="end when standard input does: for programs that start this one",
+    )
+    add_repository_option(sync)
+
+
+def run_sync(args: argparse.Namespace) -> int:
+    """Exit code 0 also when single versions are refused: they are named and not served."""
+    from app.models.sources.remote import Source
+    from app.models.sources.sync import lines_of, sync
+
+    # As an exception, so that what is half copied is removed.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    if args.end_with_input:
+        threading.Thread(target=_end_with_input, daemon=True).start()
+    changes = sync(Source(args.address), repository_root(args.repository))
+    for line in lines_of(changes):
+        print(line)
+    return 0
+
+
+def _end_with_input() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    # In the main thread, which may hang in a call that only a signal of its own interrupts.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)

@@ -1,0 +1,157 @@
+"""`paddlepool quantize`: a new version with an int8 program, made from data within a budget."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.cli.shared import add_repository_option, open_repository, read_version
+
+if TYPE_CHECKING:
+    from app.contracts.tensors import Tensors
+    from app.models.repository.layout import ModelFiles
+
+DATA = Path("../shared/data/sod_train/images")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt")
+EVERY = 10
+PROBES = 4
+MARGIN = 3
+"""The golden input is one sample, and may be one that int8 changes more than most."""
+
+GROUP = """
+[[instance_group]]
+name = "openvino_{program}"
+backend = "openvino"
+program = "{program}"
+start = "on_demand"
+budget = {{ mean_difference = {budget:g} }}\
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL")
+    add_repository_option(parser)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=DATA,
+        metavar="DIR",
+        help=f"pictures, or .txt files with a text a line; default: {DATA}. "
+        f"Every {EVERY}th file by name is kept for the check",
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=0.005,
+        metavar="LOSS",
+        help="largest mean difference from the reference's outputs; default: 0.005",
+    )
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=300,
+        metavar="N",
+        help="files to calibrate on, and at most as many to check with; default: 300",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    import onnx
+
+    from app.contracts.errors import ExportError
+    from app.making.programs.check import Differences
+    from app.making.programs.derive import FILE, INT8, Derived, named_graph, publish_with
+    from app.making.programs.qdq import quantised
+    from app.making.programs.search import (
+        FloatLayers,
+        chosen,
+        digest_of,
+        layers_of,
+        measure_ranges,
+        versions,
+    )
+    from app.models.repository.manifest import Calibration, Derivation, DerivedProgram, MeasuredLoss
+
+    _check(args)
+    files = read_version(open_repository(args.repository), args.model, None)
+    every = sorted(path for path in args.data.iterdir() if path.suffix.lower() in SUFFIXES)
+    kept_aside = set(every[::EVERY])
+    calibrated = chosen([path for path in every if path not in kept_aside], args.samples)
+    held_out = chosen(list(kept_aside), args.samples)
+    if len(kept_aside) < 2 or not calibrated:
+        raise ExportError(f"{args.data} holds {len(every)} files, needed are at least {EVERY + 1}")
+    # Both before the search, which takes minutes: what cannot be read is said at once.
+    samples, judges = _samples(files, calibrated), _samples(files, held_out)
+    model = named_graph(files)
+    content = model.SerializeToString()
+    print(f"{args.model}/{files.version}: calibrating on {len(calibrated)} files", flush=True)
+    ranges = measure_ranges(model, samples)
+    print("what is int8, and its loss:")
+    search = FloatLayers(
+        onnx.ModelProto.FromString(content),
+        ranges,
+        loss=Differences(model, samples[:: max(1, len(samples) // PROBES)][:PROBES]),
+        show=lambda what, loss: print(f"  {loss:.4f}  {what}", flush=True),
+    ).find(args.budget)
+    small = quantised(onnx.ModelProto.FromString(content), search.ranges)
+    loss = Differences(model, judges)(small)
+    floats = ", ".join(search.ranges.float_layers) or "none"
+    said = (
+        f"mean difference {loss:.4f} on {len(held_out)} files it was not calibrated on "
+        f"(budget {args.budget:g}); float: {floats}; {search.tried} programs measured"
+    )
+    if not loss <= args.budget:
+        raise ExportError(f"not published: {said}", limit=args.budget, received=loss)
+    if not set(layers_of(model)) - set(search.ranges.float_layers):
+        raise ExportError(f"not published: no layer would be int8: {said}", limit=args.budget)
+    entry = DerivedProgram(
+        name=INT8,
+        format="onnx",
+        program=FILE,
+        derivation=Derivation(
+            tool="paddlepool quantize",
+            versions=dict(versions()),
+            settings={"budget": args.budget, "bias_correction": False, "per_channel": True},
+            float_layers=search.ranges.float_layers,
+        ),
+        calibration=Calibration(
+            data=args.data.name, count=len(calibrated), sha256=digest_of(calibrated)
+        ),
+        quality=(
+            MeasuredLoss(
+                data=f"every {EVERY}th file of {args.data.name}",
+                count=len(held_out),
+                figures={"mean difference": round(loss, 5)},
+            ),
+        ),
+    )
+    derived = Derived(content=small.SerializeToString(), entry=entry, backend="openvino")
+    print(f"published {publish_with(files.directory, derived)}: {said}")
+    if all(group.program != INT8 for group in files.config.instance_group):
+        print(f"no instance group runs it yet; in {args.model}/config.toml one would be:")
+        print(GROUP.format(program=INT8, budget=MARGIN * args.budget))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    from app.contracts.errors import ConfigError
+
+    if not 0 < args.budget < 1:
+        raise ConfigError("--budget must lie between 0 and 1", received=args.budget)
+    if args.samples < 1:
+        raise ConfigError("--samples must be at least 1", received=args.samples)
+    if not args.data.is_dir():
+        raise ConfigError(f"data absent: there is no folder {args.data} (--data names it)")
+
+
+def _samples(files: ModelFiles, paths: Sequence[Path]) -> list[Tensors]:
+    from app.contracts.errors import ConfigError
+    from app.tasks import PIPELINES
+    from app.tasks.task import comparison_of, load_tasks
+
+    task = comparison_of(files.info(), tasks=load_tasks(PIPELINES))
+    if task is None:
+        raise ConfigError(f"{files.name} has no pipeline that could read data")
+    return [inputs for _, inputs in task.samples(paths)]

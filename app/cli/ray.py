@@ -1,0 +1,72 @@
+"""`paddlepool ray`: replicas under Ray Serve, as many as the requests on their way need."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+
+from app.contracts.errors import ConfigError
+
+APPLICATION = "paddlepool"
+OBJECT_STORE_BYTES = 200 << 20
+"""Bodies pass through it, nothing of ours is kept there."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Settings of the replicas are those of `paddlepool serve`, from the environment."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    up = actions.add_parser("up", help="serve until a signal")
+    up.add_argument(
+        "--address", help="of a Ray cluster, or `auto`; without it one is started on this machine"
+    )
+    up.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    up.add_argument("--port", type=int, default=8000, help="port to listen on")
+    up.add_argument("--cpus", help="cores of one replica (default 2)")
+    up.add_argument("--min-replicas", help="default 1")
+    up.add_argument("--max-replicas", help="default 4")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal. Raises ConfigError without Ray, and for figures that do not fit."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read when Ray is imported, and by what it starts
+    try:
+        import ray
+        from ray import serve
+        from ray.serve.config import HTTPOptions, ProxyLocation
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed: pip install 'paddlepool[ray]'") from None
+    from pydantic import ValidationError
+
+    from app.service.scale.ray import application
+
+    given = {"num_cpus": args.cpus, "min_replicas": args.min_replicas}
+    given |= {"max_replicas": args.max_replicas}
+    try:
+        replicas = application({name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        faults = (
+            f"{fault['loc'][0]}: {fault['msg']}, received {fault['input']!r}"
+            for fault in error.errors()
+        )
+        raise ConfigError("; ".join(faults)) from None
+    if args.address is None:
+        ray.init("local", object_store_memory=OBJECT_STORE_BYTES, include_dashboard=False)
+    else:
+        ray.init(args.address)
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    serve.start(
+        proxy_location=ProxyLocation.EveryNode,
+        http_options=HTTPOptions(host=args.host, port=args.port),
+    )
+    serve.run(replicas, name=APPLICATION, route_prefix="/")
+    print(f"serving on http://{args.host}:{args.port}", flush=True)
+    stopping.wait()
+    serve.delete(APPLICATION)
+    if args.address is None:
+        serve.shutdown()
+    ray.shutdown()
+    return 0

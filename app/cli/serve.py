@@ -1,0 +1,146 @@
+"""`paddlepool serve`: the HTTP server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import logging
+
+EXIT_BAD_CONFIGURATION = 3
+
+COLLECTED_OBJECTS = 20_000
+"""Python's collector looks for cycles when there are 700 objects more, as eight requests have that
+come together; then all that is under way, 160 of them, takes it up to 40 ms, in which nobody is
+answered. It finds nothing: what requests hold is made without cycles. Twenty thousand come together
+only where something is left."""
+
+SWITCH_SECONDS = 0.0005
+"""How long a thread computes before another may: a request crosses threads four times, and would
+wait Python's 0.005 seconds each time for a thread that has more to compute, as a load has."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options win over the environment; every other setting is in docs/configuration.md."""
+    parser.add_argument("--host", help="address to listen on")
+    parser.add_argument("--port", help="port to listen on, 0 for a free one")
+    parser.add_argument(
+        "--model-repository", type=Path, metavar="DIR", help="directory of the models"
+    )
+    parser.add_argument("--log-level", help="debug, info, warning or error")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal. Exit codes: 0 drained, 1 second signal, 3 bad configuration."""
+    import gc
+    import logging
+
+    from pydantic import ValidationError
+
+    from app.application import body_memory
+    from app.contracts.errors import ConfigError
+    from app.contracts.resources import use_one_heap
+    from app.main import create_app
+    from app.models.sources.refresh import first_refresh
+    from app.observability.log import configure
+    from app.service.api.services import Lifecycle
+    from app.service.server import run as server
+    from app.service.server.supervisor import passed_listener
+    from app.service.server.system_limits import require_descriptors, require_room_for_children
+    from app.settings.server import explain, unknown_variables
+    from app.tasks import PIPELINES
+    from app.tasks.task import load_tasks, settings_class
+
+    use_one_heap()
+    names = ("host", "port", "model_repository", "log_level")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    all_settings = settings_class(load_tasks(PIPELINES).values())
+    try:
+        if passed := passed_listener():
+            given |= zip(("host", "port"), passed.getsockname(), strict=False)
+        settings = all_settings(**given)
+    except ConfigError as error:
+        return _refuse(error.message)
+    except ValidationError as error:
+        return _refuse(explain(error))
+    configure(settings.log_level, form=_form(settings.log_format, settings.replica))
+    for name in unknown_variables(os.environ, all_settings):
+        logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
+    lifecycle = Lifecycle(accepts_when_ready=passed is not None)
+    try:
+        # The address first: no process is started for a port that is taken.
+        port = settings.port
+        listener = passed or server.listen(settings.host, port, backlog=settings.backlog)
+        if settings.grpc_port:  # gRPC opens it itself, when there is an event loop
+            port = settings.grpc_port
+            server.listen(settings.host, port, backlog=1).close()
+    except OSError as error:
+        return _refuse(f"cannot listen on {settings.host}:{port}: {error.strerror}")
+    if settings.model_source:  # before anything is read; the log says if it fails
+        polled = settings.repository_poll_seconds > 0
+        first_refresh(settings.model_source, settings.model_repository, polled=polled)
+    if not settings.model_repository.exists():
+        root = shlex.quote(str(settings.model_repository))
+        return _refuse(
+            f"there is no model repository at {root}. Make and serve one: paddlepool pull u2netp "
+            f"--repository {root} && paddlepool serve --model-repository {root}"
+        )
+    try:
+        ports = 1 if settings.grpc_port is None else 2
+        require_descriptors(settings.max_connections, ports=ports)
+        require_room_for_children()
+        app = create_app(settings, lifecycle=lifecycle)
+    except ConfigError as error:
+        return _refuse(error.message)
+    # Without this, a full garbage collection would look through everything imported so far and stop
+    # every request for 60 ms; a reload makes enough objects to start one.
+    gc.freeze()
+    gc.set_threshold(COLLECTED_OBJECTS, *gc.get_threshold()[1:])
+    sys.setswitchinterval(SWITCH_SECONDS)
+    server.run(
+        app,
+        settings,
+        listener=listener,
+        reply_bytes=body_memory(settings),
+        on_drain=lifecycle.drain,
+        close_doors=lifecycle.close_doors,
+        ready=app.state.paddlepool.registry.ready,
+    )
+
+
+def _form(wanted: str, replica: str) -> logging.Formatter:
+    """Readable lines on a terminal, else JSON."""
+    from app.observability.log import JsonLines, TerminalLines, coloured
+
+    if wanted == "json" or (wanted == "auto" and not sys.stderr.isatty()):
+        return JsonLines(replica=replica or socket.gethostname())
+    return TerminalLines(colour=coloured(sys.stderr))
+
+
+def _refuse(reason: str) -> int:
+    print(f"paddlepool serve: {reason}", file=sys.stderr)
+    return EXIT_BAD_CONFIGURATION
+
+
+def main() -> int:
+    """Serve for another command: end with its standard input, and so with its parent."""
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    return run(parser.parse_args())
+
+
+def _end_with_input() -> None:
+    sys.stdin.read()
+    os._exit(0)  # its child processes end when their pipes close
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""`paddlepool tune`: how many predictors, threads and rows a batch serve a model best here.
+
+With --groups: which of its instance groups, across backends and precisions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+
+from app.cli.shared import add_repository_option, open_repository, read_version
+
+REQUESTS = 40
+"""Runs of each group alone with --groups."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a model of the repository")
+    parser.add_argument(
+        "--p95",
+        type=float,
+        metavar="MS",
+        help="the 95th percentile of the time in the engine must be at most this; with --groups "
+        "it may be left out",
+    )
+    parser.add_argument(
+        "--groups",
+        metavar="all|A,B,…",
+        help="compare these instance groups and recommend one of them as the default group",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --groups: write without asking")
+    add_repository_option(parser)
+    parser.add_argument(
+        "--seconds", type=float, default=9.0, help="of load for each candidate (default 9)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="leave config.toml as it is")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Returns 1 when nothing is fast enough; config.toml is not touched then."""
+    from app.contracts.errors import ConfigError
+
+    for name in ("p95", "seconds"):
+        value = getattr(args, name)
+        if value is not None and not value > 0:
+            raise ConfigError(f"--{name} must be above 0", received=value)
+    if args.groups is not None:
+        return _choose_group(args)
+    if args.p95 is None:
+        raise ConfigError("--p95 MS is needed, or --groups")
+    if args.yes:
+        raise ConfigError("--yes belongs to --groups")
+    return _tune(args)
+
+
+def _choose_group(args: argparse.Namespace) -> int:
+    from app.engine.backends.process import ProcessBackend
+    from app.evidence.comparison.recommend import recommend
+    from app.evidence.comparison.run import Plan, compare
+    from app.evidence.comparison.table import columns, comparison_rows, reasons
+    from app.evidence.comparison.tuning import write_default_group
+    from app.tasks import PIPELINES
+    from app.tasks.task import comparison_of, load_tasks
+
+    repository = open_repository(args.repository)
+    files = read_version(repository, args.model, None)
+    names = () if args.groups == "all" else (files.config.default_group, *args.groups.split(","))
+    found = compare(
+        Plan(files=files, groups=names, requests=REQUESTS),
+        open_predictor=ProcessBackend(nice=0),
+        comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
+    )
+    print(columns(comparison_rows(found)) + "\n")
+    print("\n".join(reasons(found)))
+    advice = recommend(found, files.config, p95_seconds=args.p95 / 1000 if args.p95 else None)
+    if not advice.fit:
+        print(f"\nNothing is fast enough: {advice.reason}; config.toml is unchanged")
+        return 1
+    print(f"\nRecommended: {advice.group}: {advice.reason}.")
+    chosen_here = files.config.first_group is not None
+    if advice.group == files.config.default_group:
+        is_it = 'is what "auto" begins with' if chosen_here else "is the default group already"
+        print(f"{advice.group} {is_it}; config.toml is unchanged")
+        return 0
+    if args.dry_run:
+        print("config.toml is unchanged (--dry-run)")
+        return 0
+    path = repository.root / files.name / "config.toml"
+    instead = ' in place of "auto", which measures by itself' if chosen_here else ""
+    if not (args.yes or _agreed(f"Make {advice.group} the default group in {path}{instead}?")):
+        print("config.toml is unchanged")
+        return 0
+    write_default_group(path, advice.group)
+    print(f"written to {path}")
+    return 0
+
+
+def _agreed(question: str) -> bool:
+    """Ask for consent; no if there is no terminal."""
+    if not sys.stdin.isatty():
+        print(f"{question} Nobody is at the terminal: say --yes")
+        return False
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _tune(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from tqdm import tqdm
+
+    from app.contracts.resources import available_cores
+    from app.engine.backends.process import ProcessBackend
+    from app.evidence.comparison.search import Search, most_ticks
+    from app.evidence.comparison.table import columns
+    from app.evidence.comparison.tuning import explain, write_group
+    from app.tasks import PIPELINES
+    from app.tasks.task import comparison_of, load_tasks
+
+    repository = open_repository(args.repository)
+    files = read_version(repository, args.model, None)
+    cores = max(1, int(available_cores()))
+    total = most_ticks(cores, buckets="buckets" in files.config.parameters)
+    with tqdm(total=total, desc=f"tuning {files.name}", unit="turn", disable=None) as bar:
+        search = Search(
+            files=files,
+            p95_seconds=args.p95 / 1000,
+            cores=cores,
+            seconds=args.seconds,
+            open_predictor=ProcessBackend(nice=0),
+            comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
+            tick=bar.update,
+            say=lambda text: bar.write(text, file=sys.stderr),
+        )
+        chosen, outcomes = asyncio.run(search.run())
+    rows = [["candidate", "clients", "per second", "p95", f"within {args.p95:g} ms", "memory"]]
+    for each in outcomes:
+        rows.append(
+            [
+                ("* " if each is chosen else "  ") + str(each.candidate),
+                str(each.clients),
+                f"{each.per_second:.2f}",
+                f"{each.p95_seconds * 1000:.0f} ms",
+                "yes" if each.p95_seconds <= args.p95 / 1000 else "no",
+                f"{each.resident_bytes / 1e6:.0f} MB",
+            ]
+        )
+    print(f"{files.name}@{files.version}, group {files.config.default_group}, {cores} cores")
+    print(columns(rows))
+    if chosen is None:
+        fastest = min(outcomes, key=lambda each: each.p95_seconds)
+        print(
+            f"\nnothing is fast enough: the lowest p95 is {fastest.p95_seconds * 1000:.0f} ms "
+            f"({fastest.candidate}); config.toml is unchanged"
+        )
+        return 1
+    print("\n" + "\n".join(explain(chosen, outcomes, p95_seconds=args.p95 / 1000)))
+    if args.dry_run:
+        print("config.toml is unchanged (--dry-run)")
+        return 0
+    path = repository.root / files.name / "config.toml"
+    write_group(
+        path,
+        chosen.candidate,
+        lengths={spec.name: (1,) for spec in files.manifest.inputs},
+    )
+    print(f"written to {path}")
+    return 0

@@ -1,1 +1,0 @@
-"""One module per `paddlepool` command: configure(parser), run(args)."""

@@ -1,0 +1,64 @@
+"""OpenVINO on the CPU, from an ONNX program or the ONNX form of a Paddle one (extra `onnx`).
+
+OpenVINO reads Paddle programs itself, but only the legacy format.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from app.contracts.errors import BackendUnavailable
+from app.contracts.tensors import Tensors
+from app.engine.backends.handler import Handler, checked_options, onnx_bytes, serve
+
+
+def imported_openvino() -> Any:
+    """Return the package `openvino`, without its telemetry. Raises ImportError without the package.
+
+    OpenVINO and NNCF report their use to their makers and keep an identity in the home directory,
+    unless the package that reports looks as if it were not installed: both have stubs for that.
+    """
+    sys.modules.setdefault("openvino_telemetry", cast(ModuleType, None))
+    import openvino
+
+    return openvino
+
+
+def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Compile; called once in the child. Raises BackendUnavailable without the package."""
+    checked_options("openvino", opening["options"], {})
+    try:
+        openvino = imported_openvino()
+    except ImportError as error:
+        raise BackendUnavailable(
+            "the backend openvino needs the package openvino (extra onnx)"
+        ) from error
+    core = openvino.Core()
+    model = core.read_model(onnx_bytes(opening))
+    # The compiled model may call an input by what only passes it on.
+    names = [port.get_any_name() for port in model.inputs]
+    compiled = core.compile_model(
+        model,
+        "CPU",
+        {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": str(opening["threads"]),
+            "NUM_STREAMS": "1",
+            # By default its threads hold to the first cores, and so do those of the next process.
+            "ENABLE_CPU_PINNING": False,
+            # Without this it computes in bfloat16 where the processor can: not the same model.
+            "INFERENCE_PRECISION_HINT": "f32",
+        },
+    )
+    request = compiled.create_infer_request()
+
+    def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
+        request.infer({name: inputs[name] for name in names})
+        return [request.get_output_tensor(index).data for index in range(len(compiled.outputs))]
+
+    return {}, serve(run)

@@ -1,0 +1,190 @@
+"""Paddle Inference, with oneDNN or without: the target of a predictor process.
+
+The framework's Python package costs a second of import and 100 MB in every process, and a
+predictor needs none of it: only the extension module behind it is loaded (`_load_core`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.contracts.errors import BackendError, BackendUnavailable, ConfigError
+from app.contracts.tensors import Tensors
+from app.engine.backends.handler import Handler, checked_options, serve
+
+OPTIONS: dict[str, Any] = {
+    "onednn": True,
+    "onednn_rows": 1,
+    "cache_capacity": 1,
+    "bfloat16": False,
+    "device": "cpu",
+    "float16": False,
+}
+"""`onednn` is on in Paddle by default, so false must call disable_mkldnn(). Inputs of fewer
+rows than `onednn_rows` run on Paddle's own kernels, in a second predictor with its own weights:
+each of oneDNN's operators costs 10 to 20 µs more than Paddle's own, which a small run feels
+(docs/decisions/0030). `cache_capacity` is
+the number of input shapes for which oneDNN keeps its prepared primitives, each shape with packed
+weights of its own; with 0 all shapes share one set of weights, and SHAPES of them are kept.
+`bfloat16` is oneDNN's and wants a processor that has it; `float16` is the GPU's."""
+
+SHAPES = 128
+"""With `cache_capacity = 0` nothing is ever dropped, at 1 MB a shape, so a client that sends free
+shapes has the predictor made anew after so many. Eight rows by seven length buckets are 56."""
+
+GATHERED_BYTES = 4 * 2**20
+"""Activations gathered before Paddle frees them. By default it wakes a thread for every single one,
+which a small model's run feels."""
+
+GPU_POOL_MEGABYTES = 256
+"""Initial memory pool of a GPU predictor; it grows if needed."""
+
+WITHOUT_BFLOAT16 = frozenset(
+    ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
+)
+"""Values of oneDNN's limit on instruction sets below those that compute in bfloat16."""
+
+
+def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Load the model; called once in the child. Raises ConfigError and BackendError."""
+    options = checked_options("paddle_inference", opening["options"], OPTIONS)
+    core = _load_core()
+    core.globals()["FLAGS_eager_delete_tensor_gb"] = GATHERED_BYTES / 2**30
+    predictor = _create(core, opening, options)
+    names, outputs = predictor.get_input_names(), predictor.get_output_names()
+    expected = [spec["name"] for spec in opening["inputs"]]
+    if sorted(names) != sorted(expected) or len(outputs) != len(opening["outputs"]):
+        raise BackendError(
+            f"the program takes {sorted(names)} and gives {len(outputs)} outputs; "
+            f"its manifest says {sorted(expected)} and {len(opening['outputs'])}"
+        )
+
+    shapes: set[tuple[tuple[int, ...], ...]] = set()
+    few = options["onednn_rows"]
+    if few > 1 and not (options["onednn"] and options["device"] == "cpu"):
+        raise ConfigError('onednn_rows needs onednn = true and device = "cpu"', received=few)
+    own = _create(core, opening, options | {"onednn": False}) if few > 1 else None
+
+    def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
+        nonlocal predictor
+        if own is not None and len(inputs[names[0]]) < few:
+            return _run(own, names, outputs, inputs)
+        if options["cache_capacity"] == 0:
+            shapes.add(tuple(inputs[name].shape for name in names))
+            if len(shapes) > SHAPES:
+                shapes.clear()
+                predictor = None  # its memory goes before its successor takes as much
+                predictor = _create(core, opening, options)
+        return _run(predictor, names, outputs, inputs)
+
+    return {}, serve(run)
+
+
+def _run(
+    predictor: Any, names: Sequence[str], outputs: Sequence[str], inputs: Tensors
+) -> list[np.ndarray[Any, Any]]:
+    for name in names:
+        predictor.get_input_handle(name)._copy_from_cpu_bind(inputs[name])
+    predictor.run()
+    return [predictor.get_output_handle(name).copy_to_cpu() for name in outputs]
+
+
+def _create(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """A predictor; Paddle wants a configuration of its own for each."""
+    directory, params = Path(opening["directory"]), opening["params"]
+    config = core.AnalysisConfig(
+        str(directory / opening["program"]), str(directory / params) if params else ""
+    )
+    _choose_kernels(core, config, options)
+    config.set_cpu_math_library_num_threads(opening["threads"])
+    config.enable_new_ir(True)
+    config.enable_new_executor()  # memory optimisation of a PIR program needs it
+    config.enable_memory_optim()
+    config.disable_glog_info()
+    return core.create_predictor(config)
+
+
+def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
+    """Raises ConfigError for options that exclude each other, and BackendUnavailable for what this
+    machine lacks: Paddle itself would take the option and run 850 times slower, or crash."""
+    if options["device"] not in ("cpu", "gpu"):
+        raise ConfigError('device must be "cpu" or "gpu"', received=str(options["device"])[:40])
+    gpu = options["device"] == "gpu"
+    if options["bfloat16"] and (gpu or not options["onednn"]):
+        raise ConfigError('bfloat16 = true needs onednn = true and device = "cpu"')
+    if options["float16"] and not gpu:
+        raise ConfigError('float16 = true needs device = "gpu"')
+    if gpu:
+        if not core.is_compiled_with_cuda():
+            raise BackendUnavailable('device = "gpu": this build of Paddle has no CUDA')
+        if core.get_cuda_device_count() == 0:
+            raise BackendUnavailable('device = "gpu": there is no GPU')
+        precision = core.AnalysisConfig.Precision
+        config.enable_use_gpu(
+            GPU_POOL_MEGABYTES, 0, precision.Half if options["float16"] else precision.Float32
+        )
+        config.disable_mkldnn()
+        return
+    config.disable_gpu()
+    if not options["onednn"]:
+        config.disable_mkldnn()
+        return
+    if not core.is_compiled_with_onednn():
+        raise BackendUnavailable("onednn: this build of Paddle has no oneDNN, as on ARM")
+    config.enable_mkldnn()
+    config.set_mkldnn_cache_capacity(options["cache_capacity"])
+    if options["bfloat16"]:
+        if forbidden := _forbidden_bfloat16(os.environ):
+            raise BackendUnavailable(
+                f"bfloat16: {forbidden} forbids the instructions that it needs"
+            )
+        if not core.supports_bfloat16_fast_performance():
+            raise BackendUnavailable(
+                "bfloat16: this processor has no fast bfloat16 (AVX512_BF16, AMX)"
+            )
+        config.enable_mkldnn_bfloat16()
+
+
+def _forbidden_bfloat16(environment: Mapping[str, str]) -> str:
+    """The variable that keeps oneDNN from it, or an empty string; Paddle asks the processor alone,
+    and oneDNN then fails in the first run without a reason."""
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):  # oneDNN heeds the first that is set
+        if name in environment:
+            below = environment[name].upper() in WITHOUT_BFLOAT16
+            return f"{name}={environment[name]}" if below else ""
+    return ""
+
+
+def _load_core() -> Any:
+    """Import `paddle.base.libpaddle` without the packages above it, and start it as they would.
+
+    **Invariant**: this process never imports `paddle` proper. Rests on the pinned version; a
+    test compares its results with those of the whole package.
+    """
+    found = importlib.util.find_spec("paddle")
+    if found is None or found.origin is None:
+        raise BackendUnavailable("the backend paddle_inference needs the package paddlepaddle")
+    root = Path(found.origin).parent
+    for name, path in (("paddle", root), ("paddle.base", root / "base")):
+        package = types.ModuleType(name)
+        package.__path__ = [str(path)]
+        sys.modules[name] = package
+    core = importlib.import_module("paddle.base.libpaddle")
+    names = core.globals().keys()
+    flags = [name.removeprefix("FLAGS_") for name in names if name.startswith("FLAGS_")]
+    core.init_gflags(["--tryfromenv=" + ",".join(flags)])
+    core.init_glog("paddle_inference")
+    core.init_memory_method()
+    core.init_devices()
+    core.init_default_kernel_signatures()
+    core.disable_signal_handler()
+    return core

@@ -1,0 +1,179 @@
+"""The program that Paddle Inference really runs, with the time of every operator in it.
+
+Two sources, both Paddle's own: the optimised program, which the predictor saves after its passes,
+and the profiler's events of a few runs. They are joined by order: the n-th event of a name is the
+n-th operator of that name. What the executor adds (layout changes) has an event and no operator.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import inference
+
+from app.contracts.errors import BackendError
+from app.contracts.tensors import Tensors
+from app.engine.backends.handler import Handler
+
+WARM_UP, RUNS = 3, 10
+CONSTANT = ("p", "pd_op.full", "onednn_op.full", "pd_op.full_int_array")
+ACTIVATIONS = ("fuse_activation", "activation_type")
+
+
+def open_profile(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Target of a Child; `opening` has directory, program, params, threads and onednn (bool)."""
+    paddle.disable_signal_handler()
+
+    def handle(
+        _meta: Mapping[str, Any], arrays: Tensors, _descriptors: Sequence[int]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        found = json.dumps(_profile(opening, arrays)).encode()
+        # As an array, because a large graph does not fit the header of a reply.
+        return {}, {"profile": np.frombuffer(found, np.uint8)}
+
+    return {}, handle
+
+
+def _profile(opening: Mapping[str, Any], inputs: Tensors) -> dict[str, Any]:
+    directory = Path(opening["directory"])
+    if opening["params"] is None:
+        raise BackendError("Paddle cannot save the optimised form of a program without parameters")
+    with tempfile.TemporaryDirectory() as scratch:
+        config = inference.Config(
+            str(directory / opening["program"]), str(directory / opening["params"])
+        )
+        config.disable_gpu()
+        config.enable_mkldnn() if opening["onednn"] else config.disable_mkldnn()
+        config.set_cpu_math_library_num_threads(opening["threads"])
+        config.enable_new_ir(True)
+        config.enable_new_executor()
+        config.enable_memory_optim()
+        config.disable_glog_info()
+        config.set_optim_cache_dir(scratch)
+        config.enable_save_optim_model(True)
+        predictor = inference.create_predictor(config)
+        saved = Path(scratch) / "_optimized.json"
+        if not saved.exists():
+            raise BackendError("Paddle saved no optimised program")
+        program = json.loads(saved.read_text("utf-8"))
+        for name in predictor.get_input_names():
+            predictor.get_input_handle(name).copy_from_cpu(np.ascontiguousarray(inputs[name]))
+        for _ in range(WARM_UP):
+            predictor.run()
+        events = _events(predictor, Path(scratch))
+    operators = _operators(program)
+    before = json.loads((directory / opening["program"]).read_text("utf-8"))
+    return {
+        "before": len(_operators(before)),
+        "operators": _timed(operators, events),
+        "added": [{"name": name, "milliseconds": time} for name, time in _added(operators, events)],
+    }
+
+
+def _events(predictor: Any, scratch: Path) -> list[tuple[str, float]]:
+    """Names and median milliseconds of one run's operators, in the order they run."""
+    traces = scratch / "traces"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        profiler = paddle.profiler.Profiler(
+            targets=[paddle.profiler.ProfilerTarget.CPU],
+            on_trace_ready=paddle.profiler.export_chrome_tracing(str(traces)),
+        )
+        profiler.start()
+        for _ in range(RUNS):
+            predictor.run()
+        profiler.stop()
+    [file] = traces.iterdir()
+    trace = json.loads(file.read_text("utf-8"))["traceEvents"]
+    found = sorted(
+        (event for event in trace if event.get("cat") == "Operator" and event.get("ph") == "X"),
+        key=lambda event: event["ts"],
+    )
+    if not found or len(found) % RUNS:
+        raise BackendError(f"the profiler saw {len(found)} operators in {RUNS} equal runs")
+    each = len(found) // RUNS
+    return [
+        (
+            found[place]["name"].partition("[")[0].rstrip("_"),
+            median(float(event["dur"]) for event in found[place::each]) / 1000,
+        )
+        for place in range(each)
+    ]
+
+
+def _operators(program: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What computes in every run, in order. Parameters, constants and operators on nothing else
+    are left out: those run once, when the program is loaded."""
+    operators = []
+    constants: set[int] = set()
+    for operator in program["program"]["regions"][0]["blocks"][0]["ops"]:
+        name = _name(operator["#"])
+        taken = [value["%"] for value in operator.get("I", []) if value["%"] != 0]
+        if name in CONSTANT or (taken and constants.issuperset(taken)):
+            made = operator["O"]  # a parameter's is one value, not a list
+            constants.update(value["%"] for value in (made if isinstance(made, list) else [made]))
+            continue
+        if name in ("pd_op.data", "pd_op.fetch"):
+            continue
+        attributes = {each["N"]: each["AT"].get("D") for each in operator.get("A", [])}
+        fused = [str(attributes[key]) for key in ACTIVATIONS if attributes.get(key)]
+        fused += ["residual"] if attributes.get("fuse_residual_connection") else []
+        operators.append(
+            {
+                "name": name,
+                "fused": fused,
+                "inputs": [value["%"] for value in operator["I"]],
+                "outputs": [value["%"] for value in operator["O"]],
+                "shape": _shape(operator["O"]),
+            }
+        )
+    return operators
+
+
+def _name(name: str) -> str:
+    """The saved program writes a number for its own dialects."""
+    for short, dialect in (("0.", "builtin."), ("1.", "pd_op.")):
+        if name.startswith(short):
+            return dialect + name.removeprefix(short).rstrip("_")
+    return name.rstrip("_")
+
+
+def _shape(outputs: Sequence[Mapping[str, Any]]) -> list[int]:
+    kind = outputs[0]["TT"] if outputs else {}
+    return list(kind["D"][1]) if kind.get("#") == "0.t_dtensor" else []
+
+
+def _timed(
+    operators: Sequence[dict[str, Any]], events: Sequence[tuple[str, float]]
+) -> list[dict[str, Any]]:
+    times: defaultdict[str, list[float]] = defaultdict(list)
+    for name, milliseconds in events:
+        times[name].append(milliseconds)
+    wanted = Counter(operator["name"] for operator in operators)
+    timed = []
+    for operator in operators:
+        own = times[operator["name"]]
+        # Should some have run at loading only, the last of a name have the events.
+        missing = wanted[operator["name"]] - len(own)
+        if missing > 0:
+            wanted[operator["name"]] -= 1
+            continue
+        timed.append(operator | {"milliseconds": own.pop(0) if own else None})
+        wanted[operator["name"]] -= 1
+    return timed
+
+
+def _added(
+    operators: Sequence[Mapping[str, Any]], events: Sequence[tuple[str, float]]
+) -> list[tuple[str, float]]:
+    known = {operator["name"] for operator in operators}
+    return [(name, time) for name, time in events if name not in known]

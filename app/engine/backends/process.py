@@ -1,0 +1,289 @@
+"""A predictor of any framework in a child process of its own, behind the engine's port."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from app.contracts.errors import (
+    BackendError,
+    ConfigError,
+    DeadlineExceeded,
+    PaddlepoolError,
+    RunRefused,
+    WorkerCrashed,
+)
+from app.contracts.ports import Predictor, PredictorSpec, Ran, Suspended
+from app.contracts.reasons import Restart
+from app.contracts.tensors import Tensors, TensorSpec, all_finite
+from app.engine.backends import BACKENDS
+from app.engine.process.child import Child, ChildDied, ChildTimeout, Heard, Limits, Reply
+from app.engine.process.confinement import MEASURES, Confinement
+
+log = logging.getLogger(__name__)
+
+NICE = 10
+"""Predictors give way to the event loop: liveness must answer while they use every core."""
+
+ENVIRONMENT = {
+    "GLOG_minloglevel": "2",
+    # Paddle's package warns of a C++ build tool for custom operators, which is not needed.
+    "PYTHONWARNINGS": "ignore:No ccache found",
+}
+"""Set before any predictor process starts."""
+
+TUNED_ALLOCATOR = {
+    # Paddle allocates and frees every activation of every run (26-52 MB each for U²-Netp). By
+    # default glibc maps and unmaps those, which costs 43,000 page faults a run: a quarter of it.
+    "GLIBC_TUNABLES": ":".join(
+        f"glibc.malloc.{setting}"
+        for setting in (
+            "hugetlb=1",
+            "mmap_threshold=4294967296",
+            "trim_threshold=4294967296",
+            "top_pad=67108864",
+        )
+    ),
+}
+CURRENT_PROGRAMS = {"FLAGS_enable_pir_api": "1"}
+"""Without it `paddle.jit.load` takes programs of Paddle 2, and unpickles a file beside them."""
+
+BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
+    "paddle_inference": TUNED_ALLOCATOR,
+    # Without the first flag its executor hands operators to a pool of threads: more than its
+    # budget, and for U²-Netp a third slower and a third more memory.
+    "paddle_jit": TUNED_ALLOCATOR | {"FLAGS_new_executor_serial_run": "1"} | CURRENT_PROGRAMS,
+    "paddle_dygraph": CURRENT_PROGRAMS,
+    # It would report its use to its makers, and keep an identity in the home directory.
+    "onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"},
+}
+"""Part of how static programs are served. The dynamic graph and the other frameworks run as in any
+process of their users, which is what they are compared as: docs/decisions/0006."""
+
+
+CONVERTING = ("onnxruntime", "openvino")
+"""Backends that run ONNX programs, and convert a Paddle program while they open it."""
+
+
+def environment_of(
+    backend: str, environments: Mapping[str, Mapping[str, str]] = BACKEND_ENVIRONMENT
+) -> dict[str, str]:
+    """Additional environment of a predictor process of this framework."""
+    return ENVIRONMENT | dict(environments.get(backend, {}))
+
+
+class ProcessPredictor:
+    """One child process; see `app.contracts.ports.Predictor`."""
+
+    def __init__(self, child: Child, spec: PredictorSpec) -> None:
+        self._child = child
+        self._outputs = spec.outputs
+        self._batched = spec.batched
+        self._failure: Restart | None = None
+        self._heard: Heard | None = None
+        self._rows: int | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def fileno(self) -> int:
+        return self._child.fileno()
+
+    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        self.put(inputs)
+        self._send({})
+        return self.receive(timeout=timeout).outputs
+
+    def put(self, inputs: Tensors) -> None:
+        self._rows = len(next(iter(inputs.values()))) if self._batched else None
+        self._child.put(inputs)
+
+    def send(self, _: Tensors, /) -> None:
+        self._send({"rows": self._rows})
+
+    def _send(self, asked: Mapping[str, Any]) -> None:
+        try:
+            self._child.send(asked)
+        except ChildDied as error:
+            raise self._blamed(error) from error
+
+    def receive(self, *, timeout: float) -> Ran:
+        try:
+            return self._ran(self._child.receive(timeout=timeout))
+        except (ChildDied, BackendError) as error:
+            raise self._blamed(error) from error
+
+    def expect(self, *, timeout: float) -> None:
+        self._child.expect(timeout=timeout)
+
+    def look(self) -> float:
+        try:
+            return self._child.look()
+        except ChildDied as error:
+            raise self._blamed(error) from error
+
+    def hear(self) -> int | None:
+        try:
+            self._heard = self._child.hear()
+        except (ChildDied, BackendError) as error:
+            raise self._blamed(error) from error
+        return None if self._heard is None else self._heard.nbytes
+
+    def fetch(self) -> Ran:
+        heard, self._heard = self._heard, None
+        if heard is None:
+            raise RuntimeError("this is a bug: no answer was heard")
+        ran = self._ran(self._child.fetch(heard))
+        return ran._replace(finite=all_finite(ran.outputs))
+
+    def _ran(self, reply: Reply) -> Ran:
+        named = [(spec.name, reply.arrays.get(str(n))) for n, spec in enumerate(self._outputs)]
+        outputs = {name: array for name, array in named if array is not None}
+        return Ran(outputs, reply.seconds)
+
+    def _blamed(self, error: ChildDied | BackendError) -> PaddlepoolError:
+        """What a failure means to the caller of a run."""
+        if isinstance(error, BackendError):
+            return RunRefused("the framework cannot run the model on these tensors")
+        self._failure = error.reason
+        if isinstance(error, ChildTimeout):
+            return DeadlineExceeded("the predictor gave no result in time and was ended")
+        return WorkerCrashed(f"the predictor process ended during the run ({error.reason})")
+
+    def failure(self) -> Restart | None:
+        return self._failure or self._child.failure()
+
+    def settle(self) -> None:
+        self._child.settle()
+
+    def resident_bytes(self) -> int:
+        return self._child.resident_bytes()
+
+    def abort(self) -> None:
+        self._child.kill()
+
+    def close(self) -> None:
+        self._child.close()
+
+
+class ProcessBackend:
+    """Opens predictors: a `PredictorFactory`. `backends` names each framework's target.
+
+    `held` is what confines them, of `app.engine.process.confinement.MEASURES`, once one has been
+    opened. With a `suspension`, all of them give way to everything else for good: see
+    `app.engine.process.child.Limits`.
+    """
+
+    def __init__(
+        self,
+        backends: Mapping[str, str] = BACKENDS,
+        *,
+        nice: int = NICE,
+        environments: Mapping[str, Mapping[str, str]] = BACKEND_ENVIRONMENT,
+        suspension: Suspended | None = None,
+    ) -> None:
+        self.held: tuple[str, ...] | None = None
+        self._suspension = suspension
+        self._backends = backends
+        self._nice = nice
+        self._environments = environments
+
+    def __call__(self, spec: PredictorSpec, *, suspension: Suspended | None = None) -> Predictor:
+        """Raises ConfigError for an unknown backend or option, BackendError for an unfit model or
+        a program that is not there or not the backend's, and WorkerCrashed or OSError where the
+        process could not be started or died."""
+        target = self._backends.get(spec.backend)
+        if target is None:
+            raise ConfigError(
+                f"backend {spec.backend!r} is unknown, there are {', '.join(self._backends)}",
+                received=spec.backend,
+            )
+        _check_program(spec)
+        opening = asdict(spec) | {"directory": str(spec.directory)}
+        try:
+            with _scratch(spec) as scratch:
+                child = Child(
+                    target,
+                    opening,
+                    limits=Limits(
+                        nice=self._nice,
+                        environment=environment_of(spec.backend, self._environments) | scratch,
+                        suspension=self._suspension if suspension is None else suspension,
+                        idle=suspension is None and self._suspension is not None,
+                        confinement=Confinement.PREDICTOR,
+                        reading=(spec.directory,),
+                        writing=[Path(path) for path in scratch.values()],
+                        starts_programs=_starts_programs(spec),
+                    ),
+                    check=partial(check_outputs, spec.outputs),
+                )
+        except ChildTimeout as error:
+            raise BackendError(f"the {spec.backend} process did not load the model") from error
+        except ChildDied as error:
+            raise WorkerCrashed(
+                f"the {spec.backend} process ended while it loaded the model ({error.reason})"
+            ) from error
+        if self.held is None and (missing := [m for m in MEASURES if m not in child.held]):
+            log.warning("predictor processes are not confined by %s", " nor by ".join(missing))
+        self.held = child.held
+        return ProcessPredictor(child, spec)
+
+
+def _starts_programs(spec: PredictorSpec) -> bool:
+    """Whether opening takes system calls that are refused later: CUDA may need some as well."""
+    return _converts(spec) or spec.options.get("device") == "gpu"
+
+
+def _converts(spec: PredictorSpec) -> bool:
+    return spec.backend in CONVERTING and spec.format != "onnx"
+
+
+@contextlib.contextmanager
+def _scratch(spec: PredictorSpec) -> Iterator[dict[str, str]]:
+    """Make a temporary directory, as TMPDIR, while a model is opened that must be converted."""
+    if _converts(spec):
+        with tempfile.TemporaryDirectory(prefix="paddlepool-") as path:
+            yield {"TMPDIR": path}
+    else:
+        yield {}
+
+
+def check_outputs(
+    specs: Sequence[TensorSpec],
+    asked: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    arrays: Tensors,
+) -> None:
+    """Hold a run against the declared outputs, and the rows it was asked for where it was asked for
+    any (None: of any number); what a test of the model runs is not. An
+    `app.engine.process.answers.Check`.
+    """
+    if "rows" not in asked:
+        return
+    if meta or len(arrays) != len(specs):
+        raise ValueError(f"{len(arrays)} outputs, of {len(specs)}, and {len(meta)} values beside")
+    rows = asked["rows"]
+    for number, spec in enumerate(specs):
+        array = arrays.get(str(number))
+        if array is None or not spec.admits(array) or rows not in (None, *array.shape[:1]):
+            raise ValueError(f"output {spec.name!r} is {spec.dtype} of shape {list(spec.shape)}")
+
+
+def _check_program(spec: PredictorSpec) -> None:
+    """Raises BackendError before a process is started that could only fail."""
+    if spec.refusal:
+        raise BackendError(spec.refusal, received=spec.program_name)
+    if spec.format == "onnx" and spec.backend.startswith("paddle_"):
+        named = "the model's program" if spec.program_name is None else repr(spec.program_name)
+        raise BackendError(
+            f"backend {spec.backend} runs Paddle programs and {named} is ONNX: "
+            "onnxruntime and openvino run it",
+            received=spec.program_name,
+        )

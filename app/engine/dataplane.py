@@ -1,0 +1,338 @@
+"""The path of one request through Paddlepool. Read this first.
+
+    run     lease ─► reserve ─► prepare ─► submit every job ─► finish ─► release ─► end of lease
+    infer   lease ─► reserve ─► read ────► submit one job ─────────────────────────► end of lease
+
+`run` answers a task (/segment, /sentiment): its pipeline decodes and preprocesses in `prepare`,
+postprocesses and encodes in `finish`. `infer` answers raw tensors (/v2), which `read` makes of the
+body. Both hold one model version from the first step to the last. Whatever can fail because of one
+client's bytes fails in prepare or read, before the queue; a place in the queue is held meanwhile,
+and where there is none the request is refused before that work. Whatever happens, what a request
+holds is given back: queued jobs are cancelled, pictures are released, and the lease ends, also when
+the client goes away and the task is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from app.contracts.caller import CALLER
+from app.contracts.errors import (
+    DeadlineExceeded,
+    GroupNotRunning,
+    InvalidParameter,
+    InvalidTensor,
+    ModelNotFound,
+    RunRefused,
+)
+from app.contracts.ports import Clock, InferResult, Pipeline
+from app.contracts.reasons import STAGES, START_UP
+from app.contracts.tensors import Tensors
+from app.engine.awaiting import results_of
+from app.engine.registry.model import ServedModel
+from app.engine.registry.registry import ModelRegistry
+
+LARGE_TENSORS = 4 << 20
+"""Bytes that are looked through for what is no number in under a millisecond."""
+
+
+class RequestObserver(Protocol):
+    """Told how long each stage of an answered request took; must not block or raise."""
+
+    def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None: ...
+
+
+class TrafficListener(Protocol):
+    """Told of requests as they come and go, from the event loop; must not block or raise."""
+
+    def began(self) -> None: ...
+
+    def ended(self) -> None: ...
+
+    def answered(
+        self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
+    ) -> None:
+        """The reply is settled: nothing done with these tensors can change it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A request's result and where it came from. `stages` are seconds, in the order they ran."""
+
+    value: Any
+    model: str
+    version: int
+    group: str
+    stages: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRequest:
+    """Raw tensors to run. `group` None is the model's default; `timeout` in seconds; `state` is
+    the reader's own."""
+
+    inputs: Tensors
+    group: str | None
+    priority: int
+    timeout: float
+    state: Any = None
+
+
+class DataPlane:
+    """Runs requests on leased model versions. Deadlines are `timeout` seconds from the call."""
+
+    def __init__(
+        self,
+        registry: ModelRegistry,
+        *,
+        observer: RequestObserver,
+        default_models: Mapping[str, str],
+        traffic_listener: TrafficListener | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._registry = registry
+        self._observer = observer
+        self._default_models = default_models
+        self._traffic_listener = traffic_listener
+        self._clock = clock
+
+    async def run(
+        self,
+        task: str,
+        payload: Any,
+        *,
+        model: str | None = None,
+        version: int | None = None,
+        group: str | None = None,
+        timeout: float,
+    ) -> Answer:
+        """Answer one request of a task ("segment", "sentiment") with its pipeline.
+
+        A payload that is costly to read out of its body comes as a coroutine function, which is
+        called when a place in the queue is held and may raise what is wrong with the body.
+
+        Raises what the pipeline says of the payload (InputError), TooManyInputs, ModelNotFound,
+        ModelNotReady, GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed and
+        ModelOutputInvalid.
+        """
+        deadline = self._clock() + timeout
+        chosen = model or self._default_model(task)
+        with self._leased(chosen, version) as served:
+            pipeline = _pipeline_of(served, task)
+            group = group or served.config.default_group
+            _check_may_start(served, group)
+            async with _Deadline(timeout, served, group):
+                with served.reserve(group=group, deadline=deadline) as reservation:
+                    given = await payload() if callable(payload) else payload
+                    prepared = await pipeline.prepare(given, deadline=deadline)
+                    try:
+                        results = await results_of(
+                            served.submit_all(
+                                served.checked(prepared.jobs),
+                                deadline=deadline,
+                                group=group,
+                                reservation=reservation,
+                            )
+                        )
+                        outputs = [result.outputs for result in results]
+                        finished = await pipeline.finish(prepared, outputs, deadline=deadline)
+                    finally:
+                        prepared.release()
+            stages = {**prepared.stages, **finished.stages}
+            return self._answered(served, prepared.jobs, results, finished.value, stages)
+
+    async def infer(
+        self,
+        model: str,
+        read: Callable[[ServedModel], Awaitable[TensorRequest]],
+        *,
+        version: int | None = None,
+        place_timeout: float | None = None,
+        checked_in: Executor | None = None,
+    ) -> tuple[TensorRequest, Answer]:
+        """Answer raw tensors: what `read` made of the body, and the outputs as the answer's value.
+
+        With `place_timeout`, in seconds, a place in the default group's queue is held while a
+        large body is read. Large tensors are looked through in a thread of `checked_in`. Raises
+        what `read` does, InvalidTensor, InvalidParameter (group) and what run() raises of the
+        engine.
+        """
+        began = self._clock()
+        with self._leased(model, version) as served, contextlib.ExitStack() as held:
+            reservation = None
+            if place_timeout is not None:
+                until = began + place_timeout
+                reservation = held.enter_context(served.reserve(deadline=until))
+            asked = await read(served)
+            group = served.config.default_group if asked.group is None else asked.group
+            if group != served.config.default_group:
+                held.close()  # the place is in another queue
+                reservation = None
+                _check_may_start(served, group)
+            deadline = began + asked.timeout
+            try:
+                async with _Deadline(deadline - self._clock(), served, group, asked.timeout):
+                    check = partial(served.checked, [asked.inputs])
+                    if sum(array.nbytes for array in asked.inputs.values()) > LARGE_TENSORS:
+                        loop = asyncio.get_running_loop()
+                        checked = await loop.run_in_executor(checked_in, check)
+                    else:
+                        checked = check()
+                    results = await results_of(
+                        served.submit_all(
+                            checked,
+                            deadline=deadline,
+                            group=group,
+                            priority=asked.priority,
+                            reservation=reservation,
+                        )
+                    )
+            except RunRefused:
+                # The model has passed its self-test, and these tensors were alone in their run.
+                shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())
+                raise InvalidTensor(
+                    "the model cannot be run on these tensors; each fits by itself, but their "
+                    f"shapes do not go together or a value is out of range: {', '.join(shapes)}"
+                ) from None
+            return asked, self._answered(served, [asked.inputs], results, results[0].outputs, {})
+
+    def _answered(
+        self,
+        served: ServedModel,
+        jobs: Sequence[Tensors],
+        results: Sequence[InferResult],
+        value: Any,
+        stages: Mapping[str, float],
+    ) -> Answer:
+        """Tell observer and listener; of several jobs the slowest counts."""
+        group = results[0].group
+        measured = {
+            **stages,
+            "queue": max(result.queue_seconds for result in results),
+            "infer": max(result.infer_seconds for result in results),
+        }
+        if starting := max(result.start_up_seconds for result in results):
+            measured[START_UP] = starting
+        order = dict.fromkeys((*STAGES, *measured))  # a task may have stages of its own
+        stages = {stage: measured[stage] for stage in order if stage in measured}
+        self._observer.stages_done(stages, results)
+        if (listener := self._traffic_listener) is not None:
+            listener.answered(served, group, jobs, [result.outputs for result in results])
+        return Answer(
+            value=value, model=served.name, version=served.version, group=group, stages=stages
+        )
+
+    def _leased(self, model: str, version: int | None) -> _Leased:
+        """The model version, held; the listener knows of the request while it is."""
+        return _Leased(self._registry, self._traffic_listener, model, version)
+
+    def _default_model(self, task: str) -> str:
+        try:
+            return self._default_models[task]
+        except KeyError:
+            raise ModelNotFound(f"no model for the task {task!r} is configured") from None
+
+
+class _Leased:
+    """Holds a model version and tells the listener, for the length of a block."""
+
+    __slots__ = ("_asked", "_lease", "_listener", "_registry")
+
+    def __init__(
+        self,
+        registry: ModelRegistry,
+        listener: TrafficListener | None,
+        model: str,
+        version: int | None,
+    ) -> None:
+        self._registry = registry
+        self._listener = listener
+        self._asked = model, version
+
+    def __enter__(self) -> ServedModel:
+        if self._listener is not None:
+            self._listener.began()
+        try:
+            self._lease = self._registry.lease(*self._asked)
+        except BaseException:
+            self._ended()
+            raise
+        return self._lease.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._lease.__exit__()
+        self._ended()
+
+    def _ended(self) -> None:
+        if self._listener is not None:
+            self._listener.ended()
+
+
+class _Deadline:
+    """Ends what is awaited in its block after `left` seconds, with DeadlineExceeded.
+
+    The caller allowed `timeout` seconds in all.
+    """
+
+    __slots__ = ("_group", "_served", "_timeout", "_timer")
+
+    def __init__(
+        self, left: float, served: ServedModel, group: str, timeout: float | None = None
+    ) -> None:
+        self._timer = asyncio.timeout(left)
+        self._served = served
+        self._group = group
+        self._timeout = left if timeout is None else timeout
+
+    async def __aenter__(self) -> None:
+        await self._timer.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        # The queue fails its jobs at the same moment: the answer is the same, whichever is first.
+        late = isinstance(raised[1], DeadlineExceeded)
+        try:
+            await self._timer.__aexit__(*raised)
+        except TimeoutError:
+            late = True
+        if late:
+            idle = any(
+                status.name == self._group and status.started and status.live == 0
+                for status in self._served.groups()
+            )
+            why = f": instance group {self._group!r} has no predictor running" if idle else ""
+            raise DeadlineExceeded(
+                f"no answer within the deadline of {self._timeout * 1000:.0f} ms{why}",
+                limit=round(self._timeout, 3),
+            ) from None
+
+
+def _check_may_start(served: ServedModel, group: str) -> None:
+    """Raises GroupNotRunning where using the group would start it and the caller may not do that.
+
+    A group has processes of its own, with the whole model in them.
+    """
+    if group == served.config.default_group or CALLER.get().may_start:
+        return
+    if any(status.name == group and not status.started for status in served.groups()):
+        raise GroupNotRunning(
+            f"instance group {group!r} is not running, and this request has no key that may start "
+            "one"
+        )
+
+
+def _pipeline_of(served: ServedModel, task: str) -> Pipeline:
+    if served.pipeline is None or served.config.pipeline != task:
+        raise InvalidParameter(
+            f"model {served.name!r} does not do this task: it serves "
+            f"{served.config.pipeline or 'raw tensors only'}, this endpoint needs {task}",
+            limit=task,
+            received=served.config.pipeline or "none",
+        )
+    return served.pipeline

@@ -1,0 +1,171 @@
+"""The child's side of `child.py`: imports a target, answers calls, ends with the parent."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import termios
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from app.contracts.errors import PaddlepoolError
+from app.contracts.tensors import Tensors
+from app.engine.process.confinement import Confinement, confine_calls, confine_files
+from app.engine.process.environment import lower_limit
+from app.engine.process.shared_arrays import SharedArrays
+
+_NAME = "app.engine.process.worker"
+_ROOT = str(Path(__file__).parents[3])
+_PROGRAM = f"import sys; sys.path.append({_ROOT!r}); from {_NAME} import main; main(sys.argv[2:])"
+ARGUMENTS = ("-P", "-c", _PROGRAM, _NAME)
+"""Python's, to run this; the name is for whoever lists processes. With `-m` it would import from
+the working directory, before anything is confined, and codec processes could read there."""
+HEADER_BYTES = 128 << 10
+MAX_DESCRIPTORS = 8
+SLOTS = 2
+"""Calls that may be under way at a time: one runs, and the next lies ready when it ends."""
+
+Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
+
+
+def main(arguments: Sequence[str]) -> None:
+    wire_fd, lifeline, *blocks = map(int, arguments)
+    _end_with_parent(lifeline)
+    # A terminal signals the whole process group when it closes and at Ctrl-C and Ctrl-Z. Only the
+    # parent decides to stop, and a stopped child would be taken for a dead one.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_IGN)
+    _leave_terminal()
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("500")  # out of memory ends a child, never the API process
+    wire = socket.socket(fileno=wire_fd)
+    slots = [(SharedArrays(blocks[2 * n]), SharedArrays(blocks[2 * n + 1])) for n in range(SLOTS)]
+    handler: Handler | None = None
+    while True:
+        try:
+            header, descriptors, _, _ = socket.recv_fds(wire, HEADER_BYTES, MAX_DESCRIPTORS)
+        except ConnectionResetError:
+            return
+        if not header:
+            return
+        message = json.loads(header)
+        requests, replies = slots[message["slot"]]
+        began = time.perf_counter()
+        try:
+            if handler is None:
+                opened, handler = _open(message["meta"])
+                seconds = time.perf_counter() - began
+                answer: dict[str, Any] = {"meta": opened, "arrays": [], "seconds": seconds}
+            else:
+                arrays = requests.read(message["arrays"])
+                meta, results = handler(message["meta"], arrays, descriptors)
+                seconds = time.perf_counter() - began
+                answer = {"meta": meta, "arrays": replies.write(results), "seconds": seconds}
+                del arrays, results
+        except PaddlepoolError as error:
+            answer = {"error": _describe(error)}
+        except Exception as failure:
+            _log(failure, opening=handler is None)
+            passing = _passing(failure) if handler is None else None
+            described = {"kind": "BackendError", "message": "the backend raised an error"}
+            answer = {"error": {"errno": passing} if passing else described}
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        try:
+            wire.send(json.dumps(answer).encode())
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the parent has gone; there is nobody to tell
+
+
+def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Import the target, build its handler and apply the limits.
+
+    Files are confined first, before a library starts a thread. System calls are confined before
+    the target opens anything; where its opening starts programs, after it. Imports need more room
+    than calls.
+    """
+    confinement = Confinement(kind) if (kind := opening["confinement"]) else None
+    reading, writing = map(Path, opening["reading"]), map(Path, opening["writing"])
+    held = confine_files(confinement, reading, writing) if confinement else []
+    module, _, function = str(opening["target"]).partition(":")
+    open_target = getattr(importlib.import_module(module), function)
+    if confinement and not opening["starts_programs"]:
+        held += confine_calls(confinement)
+    ready, handler = open_target(opening["init"])
+    if space := opening["address_space"]:
+        lower_limit(resource.RLIMIT_AS, space)
+    if confinement and opening["starts_programs"]:
+        held += confine_calls(confinement)
+    return {"ready": ready, "held": held}, handler
+
+
+def _passing(failure: Exception) -> int | None:
+    """The error number where the system had nothing to give just then: the next try may succeed."""
+    if isinstance(failure, MemoryError):
+        return errno.ENOMEM
+    passing = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+    return failure.errno if isinstance(failure, OSError) and failure.errno in passing else None
+
+
+def _log(error: BaseException, *, opening: bool) -> None:
+    """One line of the server's log. Its text may quote what a client sent, except while opening."""
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "level": "error",
+        "logger": "paddlepool.child",
+        "event": "opening failed" if opening else "a call failed",
+        "error": type(error).__name__,
+        "where": [f"{frame.name}:{frame.lineno}" for frame in frames],
+    }
+    if opening:
+        line["text"] = str(error)
+    print(json.dumps(line), file=sys.stderr, flush=True)
+
+
+def _describe(error: PaddlepoolError) -> dict[str, Any]:
+    return {
+        "kind": type(error).__name__,
+        "message": error.message,
+        "limit": error.limit,
+        "received": error.received,
+    }
+
+
+def _leave_terminal() -> None:
+    """Give up the controlling terminal: a process may type into its own.
+
+    Not by a session of its own: Linux may share out the processors among sessions (autogroup), and
+    a niceness counts only within one.
+    """
+    with contextlib.suppress(OSError):  # there is none, or it is out of reach
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        os.close(terminal)
+
+
+def _end_with_parent(lifeline: int) -> None:
+    """Have the kernel kill this process when the parent's end of the pipe closes.
+
+    That works in the middle of a native call and while this process is stopped. The parent's death
+    signal would not do: it comes when the starting *thread* ends.
+    """
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:  # it has closed before
+        os._exit(0)

@@ -1,0 +1,163 @@
+"""Opens predictors for a comparison and measures several groups in turns."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from app.contracts.errors import PaddlepoolError
+from app.contracts.ports import Clock, Predictor, PredictorFactory
+from app.contracts.tensors import Tensors
+from app.evidence.comparison.tasks import Sample
+from app.evidence.verdict.sampling import Runs, Timed, interleave
+from app.models.repository.config import InstanceGroup
+from app.models.repository.layout import ModelFiles
+from app.models.repository.selftest import SelfTest
+
+FIRST_RUN_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """Opened predictors by group, and why the others were refused."""
+
+    predictors: dict[str, list[Predictor]]
+    refused: dict[str, str]
+
+    def close(self) -> None:
+        for predictors in self.predictors.values():
+            for predictor in predictors:
+                predictor.close()
+
+
+def open_groups(
+    files: ModelFiles,
+    groups: list[InstanceGroup],
+    *,
+    open_predictor: PredictorFactory,
+    selftest: SelfTest,
+    count: Callable[[InstanceGroup], int] = lambda _: 1,
+    opened_one: Callable[[], None] = lambda: None,
+) -> Opened:
+    """Opens `count(group)` predictors of each group; refusals are in the result, not raised."""
+    opened = Opened(predictors={}, refused={})
+    try:
+        for group in groups:
+            test = selftest.judging(group)
+            predictors = opened.predictors[group.name] = []
+            try:
+                for _ in range(count(group)):
+                    predictors.append(
+                        test.opened(open_predictor, files.spec(group), timeout=FIRST_RUN_SECONDS)
+                    )
+                    opened_one()
+            except PaddlepoolError as error:
+                for predictor in opened.predictors.pop(group.name):
+                    predictor.close()
+                opened.refused[group.name] = error.message
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+RUN_SECONDS = 120.0
+SLICES = 3
+"""Slices of a group's concurrent runs; those of the other groups come in between."""
+
+
+@dataclass(slots=True)
+class Load:
+    """One group under as many clients as it has instances."""
+
+    instances: int
+    seconds: list[float] = field(default_factory=list)
+    wall_seconds: float = 0.0
+
+    @property
+    def per_second(self) -> float:
+        return len(self.seconds) / self.wall_seconds if self.wall_seconds else 0.0
+
+
+def measure_single(
+    predictors: Mapping[str, Predictor],
+    samples: Sequence[Sample],
+    *,
+    requests: int,
+    warm_up: Sequence[Sample] | None = None,
+    tick: Callable[[], None] = lambda: None,
+    clock: Clock = time.perf_counter,
+) -> dict[str, Runs]:
+    """`requests` runs of each group, one at a time, cycling through the samples.
+
+    `warm_up` runs first; it is every sample unless given.
+    """
+    for predictor in predictors.values():
+        for _, inputs in samples if warm_up is None else warm_up:
+            predictor.run(inputs, timeout=RUN_SECONDS)
+
+    def timed(predictor: Predictor, inputs: Tensors) -> Timed:
+        began = clock()
+        outputs = predictor.run(inputs, timeout=RUN_SECONDS)
+        seconds = clock() - began
+        tick()
+        return Timed(outputs, seconds)
+
+    return interleave(
+        {name: partial(timed, predictor) for name, predictor in predictors.items()},
+        [inputs for _, inputs in samples],
+        rounds=requests,
+    )
+
+
+def measure_concurrent(
+    predictors: Mapping[str, Sequence[Predictor]],
+    samples: Sequence[Sample],
+    *,
+    requests: int,
+    tick: Callable[[], None] = lambda: None,
+) -> dict[str, Load]:
+    """At least `requests` runs of each group, all its predictors busy at once, in slices."""
+    loads = {name: Load(instances=len(several)) for name, several in predictors.items()}
+    names = list(predictors)
+    for slice_number in range(SLICES):
+        start = slice_number % len(names)
+        for name in names[start:] + names[:start]:
+            load = loads[name]
+            share = -(-requests // (SLICES * load.instances)) * load.instances
+            began = time.perf_counter()
+            load.seconds += _busy(predictors[name], samples, share, tick)
+            load.wall_seconds += time.perf_counter() - began
+    return loads
+
+
+def _busy(
+    predictors: Sequence[Predictor],
+    samples: Sequence[Sample],
+    requests: int,
+    tick: Callable[[], None],
+) -> list[float]:
+    """Each predictor, in a thread of its own, takes the next of `requests` until none is left."""
+    lock, numbers = threading.Lock(), iter(range(requests))
+    seconds: list[float] = []
+
+    def client(predictor: Predictor) -> None:
+        while True:
+            with lock:
+                number = next(numbers, None)
+            if number is None:
+                return
+            began = time.perf_counter()
+            predictor.run(samples[number % len(samples)][1], timeout=RUN_SECONDS)
+            took = time.perf_counter() - began
+            with lock:
+                seconds.append(took)
+                tick()
+
+    with ThreadPoolExecutor(len(predictors)) as clients:
+        list(clients.map(client, predictors))
+    return seconds

@@ -1,0 +1,107 @@
+"""Comparisons as pictures, PNG or SVG by the file's suffix (extra `compare`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from app.contracts.errors import ConfigError
+from app.evidence.comparison.result import Comparison
+from app.evidence.comparison.table import seconds
+
+SUFFIXES = (".png", ".svg")
+DEFAULT, OTHER, INEFFECTIVE = "#1f6feb", "#8aa4c8", "#d9a441"
+
+
+def check_plot(file: Path) -> None:
+    """Raises ConfigError for another suffix or without matplotlib: before anything is measured."""
+    if file.suffix not in SUFFIXES:
+        raise ConfigError(
+            f"--plot writes {' and '.join(SUFFIXES)} files", received=file.suffix or "no suffix"
+        )
+    _matplotlib()
+
+
+def plot_comparison(found: Comparison, file: Path) -> None:
+    """Times of one request alone, whiskers to the 95th percentile; beside them the busy rate."""
+    concurrent = [each.concurrent_per_second for each in found.groups]
+    panels = 2 if any(rate is not None for rate in concurrent) else 1
+    height = 1.6 + 0.42 * len(found.groups)
+    figure, axes = open_figure(panels, width=5.6 * panels + 1.0, height=height)
+    names = [f"{each.group} ({each.threads}t)" for each in found.groups]
+    colours = [
+        DEFAULT
+        if each.group == found.default_group
+        else INEFFECTIVE
+        if each.effective is False
+        else OTHER
+        for each in found.groups
+    ]
+    times = [each.p50_seconds for each in found.groups]
+    tails = [max(0.0, each.p95_seconds - each.p50_seconds) for each in found.groups]
+    axes[0].barh(names, times, color=colours, xerr=[[0.0] * len(times), tails], capsize=3)
+    labels = [
+        f"{seconds(each.p50_seconds)}  ({1 / each.ratio_to_slowest:.1f}×)" for each in found.groups
+    ]
+    ends = [time + tail for time, tail in zip(times, tails, strict=True)]
+    _label(axes[0], ends, labels)
+    axes[0].set_title("one request alone: median, whisker to p95 (× = speed-up)", fontsize=10)
+    axes[0].set_xlabel("seconds")
+    if panels == 2:
+        rates = [rate or 0.0 for rate in concurrent]
+        axes[1].barh(names, rates, color=colours)
+        _label(
+            axes[1],
+            rates,
+            [
+                f"{rate:.2f}/s  ({each.instances} × {each.threads}t)" if rate else "not measured"
+                for rate, each in zip(rates, found.groups, strict=True)
+            ],
+        )
+        axes[1].set_title(f"all {found.cores:g} cores busy: requests per second", fontsize=10)
+        axes[1].set_xlabel("requests per second")
+        axes[1].tick_params(labelleft=False)
+    figure.suptitle(f"{found.model}@{found.version}: instance groups", fontsize=12)
+    legend = "blue: the default group; amber: changes nothing; 1t: one thread"
+    figure.text(0.01, 0.01, f"{found.machine}. {legend}", fontsize=7, color="#555555")
+    save_figure(figure, file)
+
+
+def open_figure(panels: int, *, width: float, height: float) -> tuple[Any, list[Any]]:
+    figure = _matplotlib().Figure(figsize=(width, height), layout="constrained")
+    figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))
+    axes = list(figure.subplots(1, panels, squeeze=False)[0])
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=9)
+    return figure, axes
+
+
+def _label(axis: Any, ends: Sequence[float], labels: Sequence[str]) -> None:
+    axis.invert_yaxis()
+    axis.set_xlim(0, 1.45 * max(ends))
+    for place, (end, label) in enumerate(zip(ends, labels, strict=True)):
+        annotate(axis, end, place, label)
+
+
+def annotate(axis: Any, end: float, place: float, label: str) -> None:
+    """A label a little to the right of its bar's end."""
+    axis.annotate(label, (end, place), (5, 0), textcoords="offset points", va="center", fontsize=8)
+
+
+def save_figure(figure: Any, file: Path) -> None:
+    import matplotlib
+
+    # Letters stay letters, names of parts do not vary, and no date: equal plots are equal files.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paddlepool"}):
+        metadata = {"Date": None} if file.suffix == ".svg" else None
+        figure.savefig(file, dpi=150, metadata=metadata)
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib.figure
+    except ImportError as error:
+        raise ConfigError("plots need the package matplotlib (extra compare)") from error
+    return matplotlib.figure

@@ -1,0 +1,161 @@
+"""One comparison from files to result: open, prove, measure alone and busy, judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from app.contracts.errors import BackendError, ConfigError
+from app.contracts.ports import Predictor, PredictorFactory
+from app.contracts.resources import available_cores, available_memory
+from app.evidence.comparison.measure import (
+    SLICES,
+    Load,
+    Opened,
+    measure_concurrent,
+    measure_single,
+    open_groups,
+)
+from app.evidence.comparison.result import Comparison, group_results
+from app.evidence.comparison.tasks import ComparisonOf, choose_samples, golden_test
+from app.models.repository.config import InstanceGroup, ModelConfig
+from app.models.repository.layout import ModelFiles
+from app.models.repository.selftest import SelfTest
+from app.observability.build_info import describe_machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to compare: `groups` empty means all. The others are compared with the default group, or
+    with the first that is named where that one is not."""
+
+    files: ModelFiles
+    groups: tuple[str, ...] = ()
+    inputs: tuple[Path, ...] = ()
+    requests: int = 20
+    concurrent: bool = True
+
+
+def compare(
+    plan: Plan, *, open_predictor: PredictorFactory, comparison_of: ComparisonOf
+) -> Comparison:
+    """Raises ConfigError for unknown groups or inputs, BackendError when the default is refused."""
+    files, config = plan.files, plan.files.config
+    if plan.groups and config.default_group not in plan.groups:
+        config = config.model_copy(update={"default_group": plan.groups[0]})
+    chosen = choose_groups(config, plan.groups)
+    task = comparison_of(files.info())
+    selftest = golden_test(files, task)
+    samples = choose_samples(task, plan.inputs, selftest)
+    cores = available_cores()
+    with tqdm(total=len(chosen), desc="opening", unit="group", leave=False, disable=None) as bar:
+        opened = open_groups(
+            files, chosen, open_predictor=open_predictor, selftest=selftest, opened_one=bar.update
+        )
+    try:
+        if config.default_group in opened.refused:
+            reason = opened.refused[config.default_group]
+            kind = "default" if config is files.config else "first"
+            raise BackendError(f"the {kind} group {config.default_group} cannot run: {reason}")
+        alone = {name: several[0] for name, several in opened.predictors.items()}
+        with tqdm(
+            total=len(alone) * plan.requests, desc="alone", unit="run", leave=False, disable=None
+        ) as bar:
+            runs = measure_single(alone, samples, requests=plan.requests, tick=bar.update)
+        resident = {name: predictor.resident_bytes() for name, predictor in alone.items()}
+        loads: dict[str, Load] = {}
+        not_busy: Mapping[str, str] = {}
+        if plan.concurrent:
+            extra = _open_for_all_cores(plan, opened, resident, cores, open_predictor, selftest)
+            not_busy = extra.refused
+            try:
+                busy: dict[str, list[Predictor]] = {
+                    name: [*several, *extra.predictors.get(name, [])]
+                    for name, several in opened.predictors.items()
+                    if name not in extra.refused
+                }
+                total = sum(
+                    SLICES * -(-plan.requests // (SLICES * len(several))) * len(several)
+                    for several in busy.values()
+                )
+                with tqdm(
+                    total=total, desc="all cores", unit="run", leave=False, disable=None
+                ) as bar:
+                    loads = measure_concurrent(
+                        busy, samples, requests=plan.requests, tick=bar.update
+                    )
+            finally:
+                extra.close()
+    finally:
+        opened.close()
+    return Comparison(
+        model=files.name,
+        version=files.version,
+        weights_sha256=files.manifest.files[files.manifest.params or files.manifest.program].sha256,
+        machine=describe_machine(cores=cores),
+        cores=cores,
+        samples=tuple(name for name, _ in samples),
+        default_group=config.default_group,
+        agreement_name=task.agreement_name if task else None,
+        groups=group_results(
+            config,
+            runs,
+            loads=loads,
+            resident=resident,
+            task=task,
+            tolerance=selftest.tolerance,
+        ),
+        refused=opened.refused,
+        not_busy=not_busy,
+    )
+
+
+def choose_groups(config: ModelConfig, names: Sequence[str]) -> list[InstanceGroup]:
+    """The named groups, or all; raises ConfigError."""
+    known = [group.name for group in config.instance_group]
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"there is no instance group {name!r}, there are {', '.join(known)}", received=name
+            )
+    return [group for group in config.instance_group if group.name in (names or known)]
+
+
+def _open_for_all_cores(
+    plan: Plan,
+    opened: Opened,
+    resident: Mapping[str, int],
+    cores: float,
+    open_predictor: PredictorFactory,
+    selftest: SelfTest,
+) -> Opened:
+    """Opens more predictors of each group, until every core has a thread.
+
+    Refuses a group whose predictors would take more than half of the memory that is free.
+    """
+    files = plan.files
+    groups = [files.config.group(name) for name in opened.predictors]
+    more = {group.name: max(1, int(cores) // group.threads) - 1 for group in groups}
+    room = available_memory() // 2
+    fitting, refused = [], {}
+    for group in groups:
+        needed = more[group.name] * resident[group.name]
+        if needed > room:
+            refused[group.name] = "not enough memory to keep every core busy"
+            continue
+        room -= needed
+        fitting.append(group)
+    total = sum(more[group.name] for group in fitting)
+    with tqdm(total=total, desc="opening", unit="process", leave=False, disable=None) as bar:
+        found = open_groups(
+            files,
+            fitting,
+            open_predictor=open_predictor,
+            selftest=selftest,
+            count=lambda group: more[group.name],
+            opened_one=bar.update,
+        )
+    return Opened(predictors=found.predictors, refused=refused | found.refused)

@@ -1,0 +1,176 @@
+"""The one thread that compares instance groups while no request is being answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from app.contracts.ports import AgreementOf, Clock, PredictorFactory
+from app.contracts.status import Choice
+from app.contracts.tensors import Tensors
+from app.engine.process.suspension import Suspension
+from app.engine.registry.model import ServedModel
+from app.evidence.live.chooser import Chooser, Choosing, Precision
+from app.evidence.live.idle_gate import Closed, IdleGate
+from app.evidence.live.prover import Prover, Which
+from app.evidence.live.shadow import Shadow
+from app.evidence.live.shadow_predictor import LiveObserver, Served, ShadowPredictors
+from app.models.repository.layout import ModelFiles
+
+LOOK_SECONDS = 1.0
+"""How often it checks whether a model was loaded or an instance group started."""
+
+START_SECONDS = 10.0
+"""No group is proven in the first seconds of the server, which its first requests need."""
+
+AFTER_FAILURE_SECONDS = 60.0
+"""Pause after an unforeseen failure, such as a system that cannot start another process."""
+
+CLOSING_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Background:
+    """A TrafficListener: began(), ended() and answered() come from the event loop."""
+
+    def __init__(
+        self,
+        idle_gate: IdleGate,
+        *,
+        shadow: Shadow,
+        prover: Prover,
+        chooser: Chooser,
+        clock: Clock = time.monotonic,
+        start_seconds: float = START_SECONDS,
+        started: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._idle_gate = idle_gate
+        self._clock = clock
+        self._start_seconds = start_seconds
+        self._shadow = shadow
+        self._prover = prover
+        self._chooser = chooser
+        self._started = started
+        self._thread = threading.Thread(target=self._live, name="background", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; called on the event loop that answers requests."""
+        self._started()
+        self._thread.start()
+
+    def began(self) -> None:
+        self._idle_gate.began()
+
+    def ended(self) -> None:
+        self._idle_gate.ended()
+
+    def answered(
+        self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
+    ) -> None:
+        if self._shadow.offer(served, group, jobs, outputs):
+            self._idle_gate.wake()
+
+    def _live(self) -> None:
+        prove_from = self._clock() + self._start_seconds
+        with contextlib.suppress(Closed):
+            while True:
+                self._idle_gate.rest(LOOK_SECONDS, unless=self._shadow.waiting)
+                self._idle_gate.wait()
+                try:
+                    while self._shadow.replay_one() or (
+                        self._clock() >= prove_from
+                        and (self._chooser.choose_one() or self._prover.prove_one())
+                    ):
+                        self._idle_gate.wait()
+                except Closed:
+                    raise
+                except Exception:
+                    log.exception("comparing groups beside the service failed")
+                    self._idle_gate.rest(AFTER_FAILURE_SECONDS, unless=lambda: False)
+        self._shadow.close()
+
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """End the thread; a run in progress is not waited for and ends with the process."""
+        self._idle_gate.close()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSING_SECONDS)
+
+
+class Registry(Served, Protocol):
+    """The registry's part that is needed here; it belongs to the event loop."""
+
+    async def adopt(self, served: ServedModel, choice: Choice) -> bool: ...
+
+
+class FromThread:
+    """The registry as the background thread calls it: an `Adopting`."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def bind(self) -> None:
+        """Take the running event loop as the registry's."""
+        self._loop = asyncio.get_running_loop()
+
+    def served(self) -> tuple[ServedModel, ...]:
+        return self._registry.served()
+
+    def adopt(self, served: ServedModel, choice: Choice) -> bool:
+        """Blocks until the event loop has done it."""
+        if self._loop is None:
+            raise RuntimeError("this is a bug: no event loop was bound")
+        return asyncio.run_coroutine_threadsafe(
+            self._registry.adopt(served, choice), self._loop
+        ).result()
+
+
+def open_background(
+    registry: Registry,
+    *,
+    backend: Callable[[Suspension], PredictorFactory],
+    observer: LiveObserver,
+    agreement_of: AgreementOf,
+    prove: Which,
+    fraction: float,
+    groups: Sequence[str],
+    max_predictors: int,
+    precision: Precision,
+    keep: Callable[[ModelFiles, Choice], None],
+) -> Background | None:
+    """Shadow's, Prover's and Chooser's work in one thread, not yet started; None where all are off:
+    `prove` off leaves the default groups as they are, too."""
+    if prove == "off" and not fraction:
+        return None
+    suspension = Suspension()
+    idle_gate = IdleGate(suspension)
+    predictors = ShadowPredictors(
+        open_predictor=backend(suspension), suspension=suspension, idle_gate=idle_gate
+    )
+    from_thread = FromThread(registry)
+    shadow = Shadow(
+        from_thread,
+        predictors,
+        fraction=fraction,
+        groups=groups,
+        max_predictors=max_predictors,
+        observer=observer,
+        agreement_of=agreement_of,
+    )
+    which: Choosing = "off" if prove == "off" else precision
+    return Background(
+        idle_gate,
+        shadow=shadow,
+        prover=Prover(from_thread, predictors, which=prove),
+        chooser=Chooser(from_thread, predictors, precision=which, keep=keep),
+        started=from_thread.bind,
+    )

@@ -1,0 +1,259 @@
+"""The default group of each model with `default_group = "auto"`: measured, chosen and put in place.
+
+One candidate is tried at a time, in idle moments, against the first group: with as many processes
+at a time as each would serve with, so that what they cost each other counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from app.contracts.errors import BackendError, ModelNotReady, PaddlepoolError
+from app.contracts.ports import Clock
+from app.contracts.resources import available_memory
+from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
+from app.engine.pool.group import CRASH_LOOP
+from app.engine.registry.model import ServedModel, first_choice
+from app.evidence.live.race import Race
+from app.evidence.live.shadow_predictor import Refusals, Served, ShadowPredictors
+from app.evidence.verdict.proof import EXACT_DIFFERENCE, best_of, in_one_line
+from app.models.repository.config import TOGETHER
+from app.models.repository.layout import ModelFiles
+
+Precision = Literal["auto", "exact"]
+Choosing = Literal["off", "auto", "exact"]
+
+RETRY_SECONDS = 120.0
+"""Candidates whose runs were interrupted or too noisy, or whose process died once, are measured
+again after this pause."""
+
+MORE_ROUNDS = 3
+"""So often, once another candidate serves."""
+
+ROOM = 1.25
+"""A candidate's process may take so many times the memory of one of the first group."""
+
+log = logging.getLogger(__name__)
+
+
+class Adopting(Served, Protocol):
+    """The registry's part that is needed here."""
+
+    def adopt(self, served: ServedModel, choice: Choice) -> bool: ...
+
+
+@dataclass(slots=True)
+class _Search:
+    """What is known of one model version's candidates, and which are still to be tried.
+
+    `process_bytes` is the memory that a process of the first group was seen to hold."""
+
+    waiting: list[str]
+    found: dict[str, Candidate] = field(default_factory=dict)
+    undecided: list[str] = field(default_factory=list)
+    not_before: float = -math.inf
+    rounds: int = MORE_ROUNDS
+    process_bytes: float = 0.0
+
+
+class Chooser:
+    """Owned by one thread. `keep` is told each choice, for the next start."""
+
+    def __init__(
+        self,
+        registry: Adopting,
+        shadow_predictors: ShadowPredictors,
+        *,
+        precision: Choosing,
+        keep: Callable[[ModelFiles, Choice], None],
+        clock: Clock = time.monotonic,
+        wall_clock: Clock = time.time,
+        free_bytes: Callable[[], int] = available_memory,
+    ) -> None:
+        self._registry = registry
+        self._free_bytes = free_bytes
+        self._wall_clock = wall_clock
+        self._shadow_predictors = shadow_predictors
+        self._precision = precision
+        self._keep = keep
+        self._clock = clock
+        self._refusals = Refusals()
+        self._searches: dict[ServedModel, _Search] = {}
+        self._crashed: dict[tuple[str, str, str], str] = {}
+
+    def choose_one(self) -> bool:
+        """Try one candidate, or settle one choice; False when nothing is to be done. Raises Closed.
+
+        Blocks for the seconds of that."""
+        if self._precision == "off":
+            return False
+        models = self._registry.served()
+        self._searches = {key: each for key, each in self._searches.items() if key in models}
+        for served in models:
+            if self._give_up_crashing(served):
+                return True
+            unfinished = served.choice.by == "start" or served in self._searches
+            if unfinished and self._go_on(served):
+                return True
+        return False
+
+    def _go_on(self, served: ServedModel) -> bool:
+        search = self._searches.get(served)
+        if search is None:
+            search = self._searches[served] = _Search(waiting=self._candidates(served))
+        if search.not_before > self._clock():
+            return False
+        if search.waiting:
+            group = search.waiting[0]
+            candidate, decided = self._try(served, group, self._room_for(served, group, search))
+            search.waiting.remove(group)  # not before: Closed ends the search with the server
+            search.found[group] = candidate
+            if not decided:
+                search.undecided.append(group)
+            log.info("%s@%d %s: %s", served.name, served.version, group, candidate.reason)
+            served.record_choice(replace(served.choice, candidates=tuple(search.found.values())))
+        else:
+            self._settle(served, search)
+        return True
+
+    def _candidates(self, served: ServedModel) -> list[str]:
+        first = served.files.config.first_group
+        return [
+            group.name
+            for group in served.files.config.instance_group
+            if group.candidate and group.name != first
+        ]
+
+    def _try(self, served: ServedModel, name: str, together: int) -> tuple[Candidate, bool]:
+        """What was found out, and whether that is the last word."""
+        config = served.files.config
+        group, first = config.group(name), config.default_group
+        unfit = Candidate(group=name, fit=False, reason="")
+        if config.count_in_place(name) == 0:
+            why = f"it takes {group.threads} threads, {first} has fewer"
+            return replace(unfit, reason=why), True
+        if self._precision == "exact" and group.budget is not None:
+            return replace(unfit, reason="a lower precision, and exact is asked for"), True
+        if crashed := self._crashed.get(_key(served, name)):
+            return replace(unfit, reason=crashed), True
+        if together == 0:
+            return replace(unfit, reason="not enough memory is free to measure it"), False
+        try:
+            with Race(self._shadow_predictors, served, name, together=together) as race:
+                try:
+                    lap = race.run(most_difference=self._most_difference())
+                except PaddlepoolError as error:
+                    reason = f"its runs failed: {error.message}"
+                    return replace(unfit, reason=reason), self._refusals.final(error, served, name)
+        except PaddlepoolError as error:
+            reason = f"{CANNOT_START}{error.message}"
+            return replace(unfit, reason=reason), self._refusals.final(error, served, name)
+        except OSError as error:  # the system has no process to give now
+            return replace(unfit, reason=f"{CANNOT_START}{error.strerror or error}"), False
+        if served.config.base_of(name) == first and lap.verdict is not None:
+            served.record_effect(name, Effect(lap.verdict.effective, lap.verdict.reason))
+        return lap.candidate, lap.decided
+
+    def _room_for(self, served: ServedModel, name: str, search: _Search) -> int:
+        """How many processes of each group a race may open beside what runs; 0 where not even one.
+
+        Where the system ends processes for want of memory, it may end the server."""
+        config = served.files.config
+        first = config.default_group
+        for status in served.groups():
+            if status.name == first and status.live:
+                held = status.resident_bytes / status.live
+                search.process_bytes = max(search.process_bytes, held)
+        counts = config.count_in_place(name), config.group(first).count
+        free = self._free_bytes()
+        for together in range(TOGETHER, 0, -1):
+            processes = sum(min(together, count) for count in counts)
+            if processes * ROOM * search.process_bytes <= free:
+                return together
+        return 0
+
+    def _most_difference(self) -> float:
+        return EXACT_DIFFERENCE if self._precision == "exact" else math.inf
+
+    def _settle(self, served: ServedModel, search: _Search) -> None:
+        """Put the best candidate in place; one that cannot start there is a candidate no longer."""
+        config = served.files.config
+        found = tuple(search.found.values())
+        best = best_of(found, config.lower_precision())
+        first = config.default_group
+        chosen = first if best is None else best.group
+        reason = f"nothing is clearly faster than {first}" if best is None else best.reason
+        if not found:
+            reason = "there is no candidate"
+        again = bool(search.undecided) and (best is None or search.rounds > 0)
+        if best is None and again:
+            served.record_choice(Choice(group=first, by="start", reason=reason, candidates=found))
+            self._measure_again(search)
+            return
+        choice = Choice(
+            group=chosen, by="measured", reason=reason, candidates=found, at=self._wall_clock()
+        )
+        if best is None or chosen == served.config.default_group:
+            served.record_choice(choice)
+        else:
+            try:
+                needed = config.count_in_place(chosen) * (best.resident_bytes or 0)
+                if needed > (free := self._free_bytes()):
+                    raise BackendError(
+                        f"{needed / 1e6:.0f} MB are needed to open it, {free / 1e6:.0f} MB are free"
+                    )
+                if not self._registry.adopt(served, choice):
+                    return  # another load has replaced the version: that one is looked at next
+            except ModelNotReady:
+                return  # the server is shutting down
+            except PaddlepoolError as error:
+                why = f"cannot take over: {error.message}"
+                search.found[best.group] = replace(best, fit=False, reason=why)
+                return
+        self._keep(served.files, choice)
+        log.info(
+            "%s@%d: %s answers by default: %s. Candidates: %s",
+            served.name,
+            served.version,
+            chosen,
+            reason,
+            in_one_line(found),
+        )
+        del self._searches[served]
+        if again:
+            self._measure_again(search)
+            search.rounds -= 1
+            for model in self._registry.served():
+                if model.files is served.files:  # the same version, by its new default group
+                    self._searches[model] = search
+
+    def _measure_again(self, search: _Search) -> None:
+        search.waiting, search.undecided = search.undecided, []
+        search.not_before = self._clock() + RETRY_SECONDS
+
+    def _give_up_crashing(self, served: ServedModel) -> bool:
+        """Back to the first group where the chosen one keeps crashing; True when that is done."""
+        first, chosen = served.files.config.first_group, served.config.default_group
+        if first is None or chosen == first or not _crashing(served, chosen):
+            return False
+        why = f"{chosen} was the default group and kept crashing"
+        self._crashed[_key(served, chosen)] = why
+        log.error("%s@%d: %s; back to %s", served.name, served.version, why, first)
+        try:
+            self._registry.adopt(served, first_choice(served.files.config, reason=why))
+        except ModelNotReady:
+            return False
+        return True
+
+
+def _crashing(served: ServedModel, group: str) -> bool:
+    return any(each.name == group and each.reason == CRASH_LOOP for each in served.groups())
+
+
+def _key(served: ServedModel, group: str) -> tuple[str, str, str]:
+    return served.name, served.manifest.sha256(), group

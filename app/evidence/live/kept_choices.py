@@ -1,0 +1,204 @@
+"""The default groups that were chosen, in a file: the next start here begins with them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from app.contracts.status import Candidate, Choice
+from app.models.repository.layout import ModelFiles
+
+MAX_BYTES = 4 << 20
+MAX_CHOICES = 64
+"""The oldest are dropped: of versions that nobody serves any more, and of other machines."""
+
+OFF = Path("off")
+
+log = logging.getLogger(__name__)
+
+
+class _Kept(BaseModel):
+    """One choice, and all that it depends on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    version: int
+    sha256: str
+    config: str
+    precision: str
+    machine: dict[str, str]
+    group: str
+    reason: str
+    candidates: tuple[Candidate, ...]
+    at: float | None = None
+
+    def same_version(self, other: _Kept) -> bool:
+        return (self.model, self.version, self.sha256) == (
+            other.model,
+            other.version,
+            other.sha256,
+        )
+
+    def same_case(self, other: _Kept) -> bool:
+        return self.same_version(other) and not self.differences(other)
+
+    def differences(self, other: _Kept) -> list[str]:
+        """In what the two were chosen under different conditions."""
+        named = [name for name in ("config", "precision") if vars(self)[name] != vars(other)[name]]
+        keys = self.machine.keys() | other.machine.keys()
+        return named + sorted(
+            key for key in keys if self.machine.get(key) != other.machine.get(key)
+        )
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal[1]
+    choices: tuple[_Kept, ...]
+
+
+def default_place(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Below $XDG_STATE_HOME or ~/.local/state; None where there is no home."""
+    state = environment.get("XDG_STATE_HOME", "")
+    if state.startswith("/"):
+        return Path(state) / "paddlepool" / "choices.json"
+    try:
+        return Path.home() / ".local" / "state" / "paddlepool" / "choices.json"
+    except RuntimeError:
+        return None
+
+
+class KeptChoices:
+    """Thread-safe. Where there is no file, or it cannot be written (one line says so), choices last
+    as long as the process. A damaged file counts as empty, with one line, and is written anew."""
+
+    def __init__(self, path: Path | None, *, precision: str, machine: Mapping[str, str]) -> None:
+        self._path = path
+        self._precision = precision
+        self._machine = dict(machine)
+        self._lock = threading.Lock()
+        self._warned = False
+        self._choices = self._read()
+
+    def get(self, files: ModelFiles) -> Choice | None:
+        """What was chosen for this version, configuration, precision and machine; else None."""
+        wanted = self._entry(files, Choice(group="", by="kept", reason=""))
+        with self._lock:
+            of_version = [each for each in self._choices if each.same_version(wanted)]
+        for each in reversed(of_version):
+            if not each.differences(wanted) and _is_group(files, each.group):
+                return Choice(
+                    group=each.group,
+                    by="kept",
+                    reason=each.reason,
+                    candidates=each.candidates,
+                    at=each.at,
+                )
+        if of_version:
+            log.info(
+                "%s@%d: its default group is chosen anew: it was chosen with another %s",
+                files.name,
+                files.version,
+                ", ".join(of_version[-1].differences(wanted)) or "set of groups",
+            )
+        return None
+
+    def keep(self, files: ModelFiles, choice: Choice) -> None:
+        entry = self._entry(files, choice)
+        with self._lock:
+            others = self._read()  # servers may share a file
+            known = [*(each for each in others if each not in self._choices), *self._choices]
+            kept = [each for each in known if not each.same_case(entry)]
+            self._choices = [*kept[1 - MAX_CHOICES :], entry]
+            self._write()
+
+    def _entry(self, files: ModelFiles, choice: Choice) -> _Kept:
+        groups = files.config.model_dump_json(
+            include={"default_group", "instance_group", "warmup", "dynamic_batching"}
+        )
+        return _Kept(
+            model=files.name,
+            version=files.version,
+            sha256=files.manifest.sha256(),
+            config=hashlib.sha256(groups.encode()).hexdigest()[:16],
+            precision=self._precision,
+            machine=self._machine,
+            group=choice.group,
+            reason=choice.reason,
+            candidates=choice.candidates,
+            at=choice.at,
+        )
+
+    def _read(self) -> list[_Kept]:
+        if self._path is None:
+            return []
+        try:
+            _check_plain(self._path)
+            with self._path.open("rb") as file:
+                text = file.read(MAX_BYTES + 1)
+            if len(text) > MAX_BYTES:
+                raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+            return list(_File.model_validate_json(text).choices)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self._warn(f"cannot be read: {error.strerror or error}")
+        except ValidationError as error:
+            self._warn(f"is ignored: {error.errors(include_url=False)[0]['msg']}")
+        except ValueError as error:
+            self._warn(f"is ignored: {error}")
+        return []
+
+    def _write(self) -> None:
+        """Whole or not at all."""
+        if self._path is None:
+            return
+        text = _File(format=1, choices=tuple(self._choices)).model_dump_json(indent=1)
+        try:
+            _check_plain(self._path)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(prefix=".choices-", dir=self._path.parent)
+            try:
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    file.write(text + "\n")
+                Path(name).replace(self._path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    Path(name).unlink()
+                raise
+        except OSError as error:
+            self._warn(f"cannot be written: {error.strerror or error}")
+
+    def _warn(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning("PADDLEPOOL_STATE_FILE: %s %s", self._path, what)
+
+
+def _check_plain(path: Path) -> None:
+    """A pipe would be waited for, and a device be replaced by a file."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a regular file")
+
+
+def _is_group(files: ModelFiles, name: str) -> bool:
+    return any(group.name == name for group in files.config.instance_group)
+
+
+def open_kept_choices(
+    setting: Path | None, *, precision: str, machine: Mapping[str, str]
+) -> KeptChoices:
+    """As the setting says: a file, `off`, or the usual place where there is none."""
+    path = None if setting == OFF else setting or default_place()
+    return KeptChoices(path, precision=precision, machine=machine)

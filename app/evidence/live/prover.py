@@ -1,0 +1,129 @@
+"""Whether each started group has an effect: runs interleaved with its base until that is known."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Literal
+
+from app.contracts.errors import PaddlepoolError
+from app.contracts.ports import Clock
+from app.contracts.status import CANNOT_START, Effect
+from app.contracts.tensors import Tensors
+from app.engine.registry.model import ServedModel
+from app.evidence.live.shadow_predictor import Refusals, Served, ShadowPredictor, ShadowPredictors
+from app.evidence.verdict.proof import MIN_PAIRS, Verdict, judge
+from app.evidence.verdict.sampling import Runs, evidence, interleave
+
+Which = Literal["off", "started", "all"]
+
+MAX_PAIRS = 24
+MAX_ROUNDS = 72
+"""Pairs with an interrupted run do not count."""
+
+OWN, BASE = "own", "base"
+
+RETRY_SECONDS = 600.0
+"""A group whose runs failed or were too noisy to tell, or whose process died once, is measured
+again after this pause."""
+
+NOTHING_TO_COMPARE = Effect(None, "the others are compared with it, and it names no base")
+
+log = logging.getLogger(__name__)
+
+
+class Prover:
+    """Proves one group at a time with two predictors of its own, closed afterwards.
+
+    `which` are the groups to prove: those that are started, or all of config.toml.
+    """
+
+    def __init__(
+        self,
+        registry: Served,
+        shadow_predictors: ShadowPredictors,
+        *,
+        which: Which,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._registry = registry
+        self._shadow_predictors = shadow_predictors
+        self._which = which
+        self._clock = clock
+        self._refusals = Refusals()
+        self._done: dict[tuple[ServedModel, str], float] = {}
+
+    def prove_one(self) -> bool:
+        """Judge one group and record it; False when there is none. Raises Closed."""
+        found = next(self._unproven(), None)
+        if found is None:
+            return False
+        served, group = found
+        effect, again = self._effect(served, group)
+        served.record_effect(group, effect)
+        self._done[served, group] = self._clock() + RETRY_SECONDS if again else float("inf")
+        log.info(
+            "%s@%d %s: effective %s: %s",
+            served.name,
+            served.version,
+            group,
+            effect.effective,
+            effect.reason,
+        )
+        return True
+
+    def _unproven(self) -> Iterator[tuple[ServedModel, str]]:
+        if self._which == "off":
+            return
+        now, models = self._clock(), self._registry.served()
+        self._done = {key: when for key, when in self._done.items() if key[0] in models}
+        for served in models:
+            for status in served.groups():
+                wanted = status.started or self._which == "all"
+                if status.effect.effective is not None:
+                    continue  # known, if only from the choice of the default group
+                if wanted and self._done.get((served, status.name), now) <= now:
+                    yield served, status.name
+
+    def _effect(self, served: ServedModel, group: str) -> tuple[Effect, bool]:
+        """The effect, and whether to measure again later."""
+        base = served.config.base_of(group)
+        if base is None:
+            return NOTHING_TO_COMPARE, False
+        with ExitStack() as opened:
+            shadow_predictors: dict[str, ShadowPredictor] = {}
+            for name in (group, base):
+                try:
+                    shadow_predictors[name] = opened.enter_context(
+                        contextlib.closing(self._shadow_predictors.open(served, name))
+                    )
+                except PaddlepoolError as error:
+                    who = "" if name == group else f"its base {name} "
+                    again = not self._refusals.final(error, served, group)
+                    return Effect(None, f"{who}{CANNOT_START}{error.message}"), again
+            try:
+                verdict = _compare(
+                    served.selftest.inputs, shadow_predictors[group], shadow_predictors[base], base
+                )
+            except PaddlepoolError as error:
+                return Effect(None, f"its runs failed: {error.message}"), True
+        return Effect(verdict.effective, verdict.reason), verdict.effective is None
+
+
+def _compare(
+    inputs: Tensors, shadow: ShadowPredictor, base_shadow: ShadowPredictor, base: str
+) -> Verdict:
+    def known(runs: Mapping[str, Runs]) -> bool:
+        pairs = len(runs[OWN].seconds)
+        if pairs < MIN_PAIRS:
+            return False
+        return pairs >= MAX_PAIRS or judged(runs).effective is not None
+
+    def judged(runs: Mapping[str, Runs]) -> Verdict:
+        return judge(evidence(runs[OWN], runs[BASE], base=base))
+
+    runners = {OWN: shadow.run, BASE: base_shadow.run}
+    return judged(interleave(runners, [inputs], rounds=MAX_ROUNDS, enough=known))

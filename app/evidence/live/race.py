@@ -1,0 +1,192 @@
+"""One candidate against the first group: the same inputs in turns, each on all the cores."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from app.contracts.status import Candidate
+from app.contracts.tensors import Tensors, largest_difference, shape_key
+from app.engine.registry.model import ServedModel
+from app.evidence.live.shadow_predictor import ShadowPredictor, ShadowPredictors, run_together
+from app.evidence.verdict.proof import (
+    HIDDEN_EFFECT,
+    MIN_PAIRS,
+    Verdict,
+    clearly_faster,
+    judge,
+    ratio_interval,
+    undecided,
+)
+from app.evidence.verdict.sampling import Runner, Runs, Timed, evidence, interleave
+from app.models.repository.config import TOGETHER
+from app.models.repository.selftest import Quality
+
+ALONE_RUNS = 5
+
+QUICK_PAIRS = 3
+"""A candidate that lost every one of so many pairs is not measured further."""
+
+MAX_PAIRS = 24
+MAX_ROUNDS = 100
+"""Pairs with an interrupted run do not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lap:
+    """What a race came to. `decided` is False where it should be run again."""
+
+    candidate: Candidate
+    decided: bool
+    verdict: Verdict | None = None
+
+
+class Race:
+    """Opens both sides on entry and closes them on exit; owned by one thread.
+
+    Entry and run() raise Closed, and as ServedModel.open_shadow does.
+    """
+
+    def __init__(
+        self,
+        shadow_predictors: ShadowPredictors,
+        served: ServedModel,
+        group: str,
+        *,
+        together: int = TOGETHER,
+    ) -> None:
+        """`together`: as many processes of each group at a time, if it has so many."""
+        config = served.files.config
+        self._shadow_predictors = shadow_predictors
+        self._served = served
+        self._group = group
+        self._together = together
+        self._first = config.default_group
+        count = config.count_in_place(group)
+        if count > together:  # with as many processes of more threads each, cores would stand idle
+            count = config.count_of_threads(group)
+        self._counts = {group: count, self._first: config.group(self._first).count}
+        self._opened = contextlib.ExitStack()
+
+    def __enter__(self) -> Race:
+        with contextlib.ExitStack() as opened:
+            self._own = self._open(opened, self._group)
+            self._theirs = self._open(opened, self._first)
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def _open(self, opened: contextlib.ExitStack, group: str) -> list[ShadowPredictor]:
+        return [
+            opened.enter_context(
+                contextlib.closing(self._shadow_predictors.open(self._served, group))
+            )
+            for _ in range(min(self._together, self._counts[group]))
+        ]
+
+    def run(self, *, most_difference: float) -> Lap:
+        """`most_difference` from the first group's answer to the golden input is admitted: the
+        golden output itself may be kept to fewer digits."""
+        golden = self._served.selftest
+        outputs = run_together(self._own[:1], golden.inputs).outputs
+        base_outputs = run_together(self._theirs[:1], golden.inputs).outputs
+        quality = golden.quality(outputs)
+        unfit = Candidate(
+            group=self._group,
+            fit=False,
+            reason="",
+            resident_bytes=self._resident_bytes(),
+            largest_difference=quality.largest_difference,
+            mean_difference=quality.mean_difference,
+            agreement=quality.agreement,
+        )
+        difference = largest_difference(outputs, base_outputs)
+        if not difference <= most_difference:
+            reason = (
+                f"differs by {difference:.2g} from {self._first}, and exact "
+                f"admits {most_difference:.2g}"
+            )
+            return Lap(candidate=replace(unfit, reason=reason), decided=True)
+        runners = {name: self._runner(name) for name in (self._group, self._first)}
+        runs = interleave(runners, _shapes(self._served), rounds=MAX_ROUNDS, enough=self._enough)
+        own, theirs = runs[self._group], runs[self._first]
+        pairs = len(own.seconds)
+        unfit = replace(unfit, resident_bytes=self._resident_bytes())
+        if pairs == QUICK_PAIRS and _lost_all(own, theirs):
+            slower = statistics.median(own.seconds) / statistics.median(theirs.seconds)
+            reason = f"takes {slower:.2f} times as long as {self._first}"
+            return Lap(candidate=replace(unfit, reason=reason, gain=1 / slower), decided=True)
+        if pairs < MIN_PAIRS:
+            reason = f"requests left time for {pairs} of the {MIN_PAIRS} pairs of runs it takes"
+            return Lap(candidate=replace(unfit, reason=reason), decided=False)
+        verdict = judge(evidence(own, theirs, base=self._first))
+        gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
+        noisy = "too noisy to tell: " if undecided(low, high) else ""
+        reason = (
+            f"{noisy}{gain:.2f} times the throughput of {self._first} "
+            f"({low:.2f} to {high:.2f}, {pairs} pairs), {_told(quality)}, "
+            f"{self._resident_bytes() / 1e6:.0f} MB a process"
+        )
+        candidate = replace(
+            unfit,
+            fit=clearly_faster(low),
+            reason=reason,
+            gain=gain,
+            gain_low=low,
+            gain_high=high,
+            seconds=self._alone(),
+        )
+        return Lap(candidate=candidate, decided=not noisy, verdict=verdict)
+
+    def _alone(self) -> float | None:
+        """Seconds of one run while nothing else runs; None where requests left no time for one."""
+        inputs = _shapes(self._served)[0]
+        ran = [run_together(self._own[:1], inputs).seconds for _ in range(ALONE_RUNS)]
+        seconds = [each for each in ran if each is not None]
+        return statistics.median(seconds) if seconds else None
+
+    def _runner(self, group: str) -> Runner:
+        """Runs all predictors of the group at once; the seconds are what one run costs the
+        machine: those of all, over how many processes the group has."""
+        predictors = self._own if group == self._group else self._theirs
+
+        def run(inputs: Tensors) -> Timed:
+            timed = run_together(predictors, inputs)
+            if timed.seconds is None:
+                return timed
+            return replace(timed, seconds=timed.seconds / self._counts[group])
+
+        return run
+
+    def _enough(self, runs: Mapping[str, Runs]) -> bool:
+        own, theirs = runs[self._group], runs[self._first]
+        pairs = len(own.seconds)
+        if pairs == QUICK_PAIRS:
+            return _lost_all(own, theirs)
+        if pairs < MIN_PAIRS:
+            return False
+        _, low, high = ratio_interval(theirs.seconds, own.seconds)
+        sharp = high / low < HIDDEN_EFFECT and (clearly_faster(low) or not clearly_faster(high))
+        return sharp or pairs >= MAX_PAIRS
+
+    def _resident_bytes(self) -> int:
+        return max(each.resident_bytes() for each in self._own)
+
+
+def _told(quality: Quality) -> str:
+    agreement = "" if quality.agreement is None else f", agreement {quality.agreement:.3f}"
+    return f"mean difference {quality.mean_difference:.2g}{agreement}"
+
+
+def _lost_all(own: Runs, theirs: Runs) -> bool:
+    return all(a > b for a, b in zip(own.seconds, theirs.seconds, strict=True))
+
+
+def _shapes(served: ServedModel) -> Sequence[Tensors]:
+    """One input of each shape that the model is warmed up with, or the self-test's."""
+    inputs = served.warmups or (served.selftest.inputs,)
+    return list({shape_key(each): each for each in inputs}.values())

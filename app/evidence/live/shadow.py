@@ -1,0 +1,196 @@
+"""Answered requests run again on the other groups, in idle moments: times, drift, agreement."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from app.contracts.errors import PaddlepoolError
+from app.contracts.ports import Agreement, AgreementOf
+from app.contracts.reasons import ShadowOutcome
+from app.contracts.tensors import Tensors, largest_difference
+from app.engine.registry.model import ServedModel
+from app.evidence.live.shadow_predictor import (
+    LiveObserver,
+    Refusals,
+    Served,
+    ShadowPredictor,
+    ShadowPredictors,
+)
+from app.models.repository.config import ModelConfig
+
+MAX_RESIDENT_BYTES = 2 << 30
+"""A shadow that has grown above this is closed, and opened again for the next replay."""
+
+log = logging.getLogger(__name__)
+
+Key = tuple[ServedModel, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredJob:
+    """One job of a request that the default group answered, and its outputs."""
+
+    served: ServedModel
+    inputs: Tensors
+    outputs: Tensors
+
+
+class Shadow:
+    """offer() is called from the event loop; replay_one() from the thread that owns the predictors.
+
+    Memory is bounded: one job of each model waits, further ones are dropped, and at most
+    `max_predictors` are open, those of the groups least recently run being closed first.
+    """
+
+    def __init__(
+        self,
+        registry: Served,
+        shadow_predictors: ShadowPredictors,
+        *,
+        fraction: float,
+        groups: Sequence[str],
+        max_predictors: int,
+        observer: LiveObserver,
+        agreement_of: AgreementOf,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._registry = registry
+        self._shadow_predictors = shadow_predictors
+        self._fraction = fraction
+        self._groups = tuple(groups)
+        self._max_predictors = max_predictors
+        self._observer = observer
+        self._agreement_of = agreement_of
+        self._draw = draw
+        self._waiting: dict[str, AnsweredJob] = {}
+        self._open: dict[Key, ShadowPredictor] = {}
+        self._refusals = Refusals()
+        self._refused: set[Key] = set()
+
+    def offer(
+        self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
+    ) -> bool:
+        """Take a share of the requests that the default group answered; True when it was taken.
+
+        Of a request with several jobs one is drawn.
+        """
+        if group != served.config.default_group or self._draw() >= self._fraction:
+            return False
+        if served.name in self._waiting:
+            self._observer.shadowed(model=served.name, outcome=ShadowOutcome.DROPPED)
+            return False
+        chosen = int(self._draw() * len(jobs))
+        self._waiting[served.name] = AnsweredJob(served, jobs[chosen], outputs[chosen])
+        return True
+
+    def waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def replay_one(self) -> bool:
+        """Run the job that waits longest on each of its groups; False when none waits.
+
+        Raises Closed.
+        """
+        waiting = list(self._waiting.values())  # one step: offer() may add to it meanwhile
+        if not waiting:
+            return False
+        answered = waiting[0]
+        self._forget_gone()
+        served, outcome = answered.served, ShadowOutcome.FAILED
+        try:
+            if served not in self._registry.served() or not (groups := self._groups_of(served)):
+                outcome = ShadowOutcome.DROPPED
+                return True
+            agreement = self._agreement_of(served.info)
+            done = [self._replay(answered, group, agreement) for group in groups]
+            if all(done):  # each is run, whatever became of the one before
+                outcome = ShadowOutcome.REPLAYED
+        finally:
+            del self._waiting[served.name]
+            self._observer.shadowed(model=served.name, outcome=outcome)
+        return True
+
+    def _groups_of(self, served: ServedModel) -> list[str]:
+        """Those named, of this model; all that are started where none is named."""
+        others = [g for g in served.groups() if g.name != served.config.default_group]
+        names = [g.name for g in others if g.name in self._groups or (not self._groups and g.ready)]
+        return [name for name in names if (served, name) not in self._refused]
+
+    def _replay(self, answered: AnsweredJob, group: str, agreement: Agreement | None) -> bool:
+        served, key = answered.served, (answered.served, group)
+        try:
+            shadow = self._open.pop(key, None) or self._opened(served, group)
+        except PaddlepoolError as error:
+            if self._refusals.final(error, served, group):
+                self._refused.add(key)
+            log.warning("%s %s: cannot be shadowed: %s", served.name, group, error.message)
+            return False
+        try:
+            timed = shadow.run(answered.inputs)
+        except PaddlepoolError as error:
+            shadow.close()
+            log.warning("%s %s: a replay failed: %s", served.name, group, error.message)
+            return False
+        except BaseException:
+            shadow.close()
+            raise
+        self._keep(key, shadow)
+        if timed.seconds is not None:
+            # Without a batch axis the first one is data, and a label of it the clients' choice.
+            rows = len(next(iter(answered.inputs.values()))) if served.batched else 1
+            self._observer.batch_done(
+                model=served.name,
+                version=served.version,
+                group=group,
+                rows=rows,
+                seconds=timed.seconds,
+            )
+        self._observer.drifted(
+            model=served.name,
+            group=group,
+            drift=largest_difference(timed.outputs, answered.outputs),
+            agreement=None if agreement is None else agreement(timed.outputs, answered.outputs),
+        )
+        return True
+
+    def _opened(self, served: ServedModel, group: str) -> ShadowPredictor:
+        if len(self._open) == self._max_predictors:
+            self._open.pop(next(iter(self._open))).close()
+        return self._shadow_predictors.open(served, group)
+
+    def _keep(self, key: Key, shadow: ShadowPredictor) -> None:
+        if shadow.resident_bytes() > MAX_RESIDENT_BYTES:
+            shadow.close()
+        else:
+            self._open[key] = shadow
+
+    def _forget_gone(self) -> None:
+        """Close the shadow_predictors of versions that are no longer served."""
+        served = self._registry.served()
+        for key in [key for key in self._open if key[0] not in served]:
+            self._open.pop(key).close()
+        self._refused = {key for key in self._refused if key[0] in served}
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+def warn_of_unknown_groups(names: Collection[str], configs: Iterable[ModelConfig]) -> None:
+    """Log which of `names` no model has: a typing error, or a model that is published later."""
+    known = {
+        group.name
+        for config in configs
+        for group in config.instance_group
+        if group.name != config.default_group or config.first_group is not None
+    }
+    for name in names:
+        if name not in known:
+            log.warning(
+                "PADDLEPOOL_SHADOW_GROUPS: no model has an instance group %r besides its default "
+                "one yet",
+                name,
+            )

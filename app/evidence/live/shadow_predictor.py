@@ -1,0 +1,133 @@
+"""A predictor that runs in idle moments only, and reports whether a run was interrupted."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from app.contracts.errors import PaddlepoolError, WorkerCrashed
+from app.contracts.ports import Predictor, PredictorFactory
+from app.contracts.reasons import ShadowOutcome
+from app.contracts.tensors import Tensors, shape_key
+from app.engine.process.suspension import Suspension
+from app.engine.queue.job import ShapeKey
+from app.engine.registry.model import ServedModel
+from app.evidence.live.idle_gate import IdleGate
+from app.evidence.verdict.sampling import Timed
+
+
+class LiveObserver(Protocol):
+    """Receives the results of runs in idle moments; must not block or raise."""
+
+    def batch_done(
+        self, *, model: str, version: int, group: str, rows: int, seconds: float
+    ) -> None: ...
+
+    def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
+        """One replay against the answer: largest absolute difference, and the task's measure."""
+
+    def shadowed(self, *, model: str, outcome: ShadowOutcome) -> None:
+        """One sampled request is finished."""
+
+
+class Served(Protocol):
+    """What is served now; the registry's part that is needed here."""
+
+    def served(self) -> tuple[ServedModel, ...]: ...
+
+
+RUN_SECONDS = 120.0
+"""Of the process's own running: time for which it is stopped does not count."""
+
+
+class ShadowPredictor:
+    """Owned by one thread. A shape is run once untimed before it is timed."""
+
+    def __init__(
+        self, predictor: Predictor, *, suspension: Suspension, idle_gate: IdleGate
+    ) -> None:
+        self._predictor = predictor
+        self._suspension = suspension
+        self._idle_gate = idle_gate
+        self._warm: set[ShapeKey] = set()
+
+    def run(self, inputs: Tensors) -> Timed:
+        """Wait for an idle moment and run. Raises Closed, BackendError, WorkerCrashed."""
+        return run_together([self], inputs)
+
+    def _warm_up(self, inputs: Tensors) -> None:
+        key = shape_key(inputs)
+        if key not in self._warm:
+            self._idle_gate.wait()
+            self._predictor.run(inputs, timeout=RUN_SECONDS)
+            self._warm.add(key)
+
+    def resident_bytes(self) -> int:
+        return self._predictor.resident_bytes()
+
+    def close(self) -> None:
+        self._predictor.close()
+
+
+def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Timed:
+    """One run in each of them at the same time: the outputs of the first, and their mean seconds.
+
+    Raises as ShadowPredictor.run(); what is under way in the others then is theirs to end.
+    """
+    idle_gate, suspension = predictors[0]._idle_gate, predictors[0]._suspension
+    try:
+        for each in predictors:
+            each._warm_up(inputs)
+        idle_gate.wait()
+        holds = suspension.holds
+        for each in predictors:
+            each._predictor.put(inputs)
+        for each in predictors:
+            each._predictor.send(inputs)
+        ran = [each._predictor.receive(timeout=RUN_SECONDS) for each in predictors]
+    except PaddlepoolError:
+        idle_gate.check()
+        raise
+    interrupted = suspension.held or suspension.holds != holds
+    seconds = statistics.fmean(each.seconds for each in ran)
+    return Timed(ran[0].outputs, None if interrupted else seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowPredictors:
+    """`open_predictor` must open processes that belong to the suspension."""
+
+    open_predictor: PredictorFactory
+    suspension: Suspension
+    idle_gate: IdleGate
+
+    def open(self, served: ServedModel, group: str) -> ShadowPredictor:
+        """Waits for an idle moment. Raises Closed, and as ServedModel.open_shadow does."""
+        self.idle_gate.wait()
+        try:
+            predictor = served.open_shadow(group, self.open_predictor)
+        except PaddlepoolError:
+            self.idle_gate.check()
+            raise
+        return ShadowPredictor(predictor, suspension=self.suspension, idle_gate=self.idle_gate)
+
+
+class Refusals:
+    """Which failures are the last word on a group; owned by one thread.
+
+    The system may have ended a process for want of memory: the first that dies decides nothing.
+    """
+
+    def __init__(self) -> None:
+        self._died: WeakKeyDictionary[ServedModel, set[str]] = WeakKeyDictionary()
+
+    def final(self, error: PaddlepoolError, served: ServedModel, group: str) -> bool:
+        if not isinstance(error, WorkerCrashed):
+            return True
+        died = self._died.setdefault(served, set())
+        again = group in died
+        died.add(group)
+        return again

@@ -1,0 +1,206 @@
+"""The figures of one model: as text, as JSON, and between two markers of its model card.
+
+Each version has figures and markers of its own: a card may tell of a preview and what follows it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.contracts.errors import ConfigError
+from app.evidence.quality.ports import Findings, Table, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """`fingerprint` is the sha256 that tells these weights from others; `limit` as in Source."""
+
+    model: str
+    version: int
+    group: str
+    fingerprint: str
+    findings: Findings
+    limit: int | None = None
+
+    def as_text(self) -> str:
+        lines = [f"{self.model}@{self.version}, {self.group}, sha256 {self.fingerprint[:12]}…"]
+        if self.limit is not None:
+            lines.append(
+                f"QUICK LOOK at the first {self.limit} of each set: not this model's figures"
+            )
+        for table in self.findings.tables:
+            lines += ["", table.title, *_aligned(_cells(table))]
+        if self.findings.notes:
+            lines += ["", *self.findings.notes]
+        return "\n".join(lines)
+
+    def as_markdown(self) -> str:
+        """The text for the card; equal figures on one machine give equal bytes."""
+        lines = [
+            f"Version {self.version} (sha256 `{self.fingerprint[:12]}…`), "
+            f"instance group `{self.group}`, printed by",
+            "",
+            "```sh",
+            f"paddlepool models verify --quality {self.model}",
+            "```",
+        ]
+        for table in self.findings.tables:
+            head, *rows = _cells(table)
+            lines += [
+                "",
+                f"{table.title}:",
+                "",
+                _row(head),
+                "|---|" + "---:|" * len(table.columns),
+                *map(_row, rows),
+            ]
+        if self.findings.notes:
+            lines += ["", *(f"- {note}" for note in self.findings.notes)]
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "predictor": self.group,
+            "sha256": self.fingerprint,
+            "limit": self.limit,
+            "figures": {
+                table.key: {
+                    name: dict(zip(table.columns, values, strict=True))
+                    for name, values in table.rows
+                }
+                for table in self.findings.tables
+            },
+            "notes": list(self.findings.notes),
+        }
+
+
+def _cells(table: Table) -> list[tuple[str, ...]]:
+    rows = [(name, *map(_word, values)) for name, values in table.rows]
+    return [("", *table.columns), *rows]
+
+
+def _word(value: Value) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.4f}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0])]
+            + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        )
+        for row in rows
+    ]
+
+
+CARD = "MODEL_CARD.md"
+HEADING = "## Measured quality"
+BEGIN = "<!-- written by paddlepool models verify --quality --write-cards; do not edit -->"
+END = "<!-- end of the measured figures -->"
+
+TOLERANCE = 0.005
+"""Another processor rounds differently, and a text on the border changes its label. Counts of
+items must be equal."""
+
+_MARKER = re.compile(f"{re.escape(BEGIN)}|{re.escape(END)}")
+_BLOCK = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
+_NUMBER = re.compile(r"(?<![\w.])(\d+\.\d+)(?![\w.])")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How a card differs from a report; `wrong` where it has figures, and others."""
+
+    sentence: str
+    wrong: bool = True
+
+
+def read_card(path: Path) -> str:
+    """The card's text. Raises ConfigError when it is absent or its markers do not pair."""
+    label = f"{path.parent.name}/{path.name}"
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{label} cannot be read; the figures are written into an existing card"
+        ) from error
+    found = (text.count(BEGIN), text.count(END))
+    if _MARKER.findall(text) != [BEGIN, END] * found[0]:
+        raise ConfigError(f"{label} has {found[0]} begin and {found[1]} end markers of the figures")
+    return text
+
+
+def write_card(path: Path, report: Report) -> None:
+    """Put the figures in place of the last ones of this version, or after those of the others.
+
+    Where the card has no markers yet they go below its heading "Measured quality", and that goes
+    to the end where it is absent. Raises ConfigError like read_card, and for a quick look.
+    """
+    if report.limit is not None:
+        raise ConfigError("the figures of a quick look (--limit) do not belong in a card")
+    text = read_card(path)
+    block = f"{BEGIN}\n{report.as_markdown()}\n{END}"
+    if own := _block_of(text, report.version):
+        text = text[: own.start()] + block + text[own.end() :]
+    elif others := list(_BLOCK.finditer(text)):
+        text = f"{text[: others[-1].end()]}\n\n{block}{text[others[-1].end() :]}"
+    elif heading := re.search(rf"^{HEADING}[ \t]*$", text, re.MULTILINE):
+        after = text[heading.end() :].lstrip("\n")
+        text = f"{text[: heading.end()].rstrip()}\n\n{block}\n" + (f"\n{after}" if after else "")
+    else:
+        text = f"{text.rstrip()}\n\n{HEADING}\n\n{block}\n"
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, "utf-8")
+    temporary.replace(path)
+
+
+def compare_card(path: Path, report: Report) -> Difference | None:
+    """How the card's figures differ from the report's, or None where they agree.
+
+    Fractions may differ by TOLERANCE, and the card may hold more: data may be absent here.
+    Raises ConfigError like read_card.
+    """
+    text = read_card(path)
+    own = _block_of(text, report.version)
+    if own is None:
+        return Difference(
+            f"it has no figures of version {report.version}; --write-cards writes them", wrong=False
+        )
+    written = _figures(own[1])
+    for line in _figures(report.as_markdown()):
+        if not any(_agree(line, theirs) for theirs in written):
+            alike = [theirs for theirs in written if _words(theirs) == _words(line)]
+            says = f"it says {alike[0]!r}" if alike else "it says nothing of the kind"
+            return Difference(f"{says}, measured: {line!r}")
+    return None
+
+
+def _block_of(text: str, version: int) -> re.Match[str] | None:
+    blocks = _BLOCK.finditer(text)
+    return next((each for each in blocks if each[1].startswith(f"Version {version} ")), None)
+
+
+def _figures(block: str) -> list[str]:
+    """The parts that must agree: the line that names version and weights, and the tables."""
+    return [line for line in block.splitlines() if line.startswith(("Version", "|"))]
+
+
+def _words(line: str) -> list[str]:
+    return _NUMBER.split(line)[::2]
+
+
+def _agree(ours: str, theirs: str) -> bool:
+    pairs = zip(_NUMBER.findall(ours), _NUMBER.findall(theirs), strict=False)
+    return _words(ours) == _words(theirs) and all(
+        abs(float(a) - float(b)) <= TOLERANCE for a, b in pairs
+    )

@@ -1,0 +1,201 @@
+"""Measures one model version: its task's data, its default predictor proven, and the report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from tqdm import tqdm
+
+from app.contracts.ports import Agreement, Predictor, PredictorFactory, ServedModelInfo
+from app.contracts.tensors import Tensors, mean_difference, shape_key
+from app.evidence.quality.digits import DigitQuality
+from app.evidence.quality.ports import Findings, Source, Table, TaskQuality, Value
+from app.evidence.quality.report import Report
+from app.models.repository.layout import ModelFiles
+from app.models.repository.manifest import Manifest
+
+FIRST_RUN_SECONDS = 120.0
+
+Measure = Callable[[ServedModelInfo, Source], TaskQuality]
+
+NETWORKS: Mapping[str, Measure] = {"mnist": DigitQuality}
+"""Models without a pipeline, by the network in their manifest."""
+
+
+def task_quality(
+    files: ModelFiles, source: Source, tasks: Mapping[str, Measure | None]
+) -> TaskQuality | None:
+    """What is measured of this model, its data read; None where nothing is defined for it.
+
+    Raises ConfigError where the data are absent or unfit.
+    """
+    network = str((files.manifest.network or {}).get("name"))
+    name = files.config.pipeline
+    build = NETWORKS.get(network) if name is None else tasks.get(name)
+    return build(files.info(), source) if build is not None else None
+
+
+def measure_model(
+    files: ModelFiles,
+    task: TaskQuality,
+    *,
+    open_predictor: PredictorFactory,
+    agreement: Agreement | None = None,
+    limit: int | None = None,
+) -> Report:
+    """Run the task's data through one predictor of the default group, after its self-test.
+
+    `agreement` is the measure of the model's task, which the group's budget may ask for.
+    """
+    group = files.config.default_group
+    findings, _ = _findings(files, task, group, agreement, open_predictor)
+    return _report(files, group, findings, limit)
+
+
+def measure_loss(
+    files: ModelFiles,
+    task: TaskQuality,
+    group: str,
+    *,
+    agreement: Agreement | None,
+    open_predictor: PredictorFactory,
+    limit: int | None = None,
+) -> Report:
+    """The figures of `group`, and how each differs from what the default group gives.
+
+    A positive difference of MAE or ECE is a loss, of all others a gain.
+    """
+    base = files.config.default_group
+    before, expected = _findings(files, task, base, agreement, open_predictor)
+    after, found = _findings(files, task, group, agreement, open_predictor)
+    tables = (*after.tables, *differences(before, after, base=base))
+    compared = compare_outputs(found, expected, agreement=agreement, base=base)
+    return _report(files, group, Findings(tables=(*tables, compared), notes=after.notes), limit)
+
+
+def _findings(
+    files: ModelFiles,
+    task: TaskQuality,
+    name: str,
+    agreement: Agreement | None,
+    open_predictor: PredictorFactory,
+) -> tuple[Findings, list[Tensors]]:
+    """The task's findings, and the outputs of every job in order."""
+    group = files.config.group(name)
+    test = files.selftest(agreement).judging(group)
+    predictor = test.opened(open_predictor, files.spec(group), timeout=FIRST_RUN_SECONDS)
+    try:
+        bench = PredictorBench(
+            predictor,
+            max_batch_size=max(1, files.config.dynamic_batching.max_batch_size),
+            label=f"{files.name} {name}",
+        )
+        return task.measure(bench), bench.outputs
+    finally:
+        predictor.close()
+
+
+def _report(files: ModelFiles, group: str, findings: Findings, limit: int | None) -> Report:
+    return Report(
+        model=files.name,
+        version=files.version,
+        group=group,
+        fingerprint=_fingerprint(files.manifest),
+        findings=findings,
+        limit=limit,
+    )
+
+
+def _fingerprint(manifest: Manifest) -> str:
+    """The version's; of an official release its own, for each machine exports that anew, with a
+    golden output that is rounded as this processor rounds."""
+    official = manifest.weights.get("origin") == "official release"
+    return str(manifest.weights["sha256"]) if official else manifest.sha256()
+
+
+def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
+    """For each table of figures one of what was added to them; counts stay as they are."""
+    known = {table.key: dict(table.rows) for table in before.tables}
+    return [
+        Table(
+            key=f"{table.key}_difference",
+            title=f"{table.title}: difference from {base}",
+            columns=table.columns,
+            rows=tuple(
+                (name, tuple(map(_difference, values, known[table.key][name])))
+                for name, values in table.rows
+            ),
+        )
+        for table in after.tables
+    ]
+
+
+def compare_outputs(
+    found: Sequence[Tensors],
+    expected: Sequence[Tensors],
+    *,
+    agreement: Agreement | None,
+    base: str,
+) -> Table:
+    """How far the outputs themselves are from those of the base, over all jobs."""
+    pairs = list(zip(found, expected, strict=True))
+    drifts = [mean_difference(ours, theirs) for ours, theirs in pairs]
+    columns: tuple[str, ...] = ("runs", "mean difference", "worst mean")
+    values: tuple[Value, ...] = (len(drifts), float(np.mean(drifts)), max(drifts))
+    if agreement is not None:
+        columns += ("agreement",)
+        values += (float(np.mean([agreement(ours, theirs) for ours, theirs in pairs])),)
+    return Table(
+        key="outputs", title=f"Outputs against those of {base}", columns=columns,
+        rows=(("all", values),),
+    )  # fmt: skip
+
+
+def _difference(after: Value, before: Value) -> Value:
+    return after if isinstance(after, int) and after == before else after - before
+
+
+T = TypeVar("T")
+RUN_SECONDS = 120.0
+
+
+class PredictorBench:
+    """See `app.evidence.quality.ports.Bench`; `label` stands before the progress bars.
+
+    `outputs` are those of every job so far.
+    """
+
+    def __init__(self, predictor: Predictor, *, max_batch_size: int, label: str) -> None:
+        self._predictor = predictor
+        self._max_batch_size = max_batch_size
+        self._label = label
+        self.outputs: list[Tensors] = []
+
+    def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
+        alike: defaultdict[Any, list[int]] = defaultdict(list)
+        for number, job in enumerate(jobs):
+            alike[shape_key(job)].append(number)
+        outputs: list[Tensors] = [{}] * len(jobs)
+        with tqdm(total=len(jobs), desc=f"{self._label}: {what}", leave=False, disable=None) as bar:
+            for numbers in alike.values():
+                for start in range(0, len(numbers), self._max_batch_size):
+                    members = numbers[start : start + self._max_batch_size]
+                    for number, output in zip(
+                        members, self._batch([jobs[n] for n in members]), strict=True
+                    ):
+                        outputs[number] = output
+                    bar.update(len(members))
+        self.outputs += outputs
+        return outputs
+
+    def each(self, items: Sequence[T], *, what: str) -> Iterator[T]:
+        yield from tqdm(items, desc=f"{self._label}: {what}", leave=False, disable=None)
+
+    def _batch(self, jobs: Sequence[Tensors]) -> Iterator[Tensors]:
+        joined = {name: np.concatenate([job[name] for job in jobs]) for name in jobs[0]}
+        found = self._predictor.run(joined, timeout=RUN_SECONDS)
+        for row in range(len(jobs)):
+            yield {name: array[row : row + 1] for name, array in found.items()}

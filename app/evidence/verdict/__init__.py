@@ -1,0 +1,1 @@
+"""Does a configuration take effect, how fast is it, how far off."""

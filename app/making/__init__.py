@@ -1,0 +1,1 @@
+"""Making of models: export of networks, derivation of int8 programs."""

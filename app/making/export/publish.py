@@ -1,0 +1,148 @@
+"""A version directory that appears complete or not at all, and the manifest that describes it."""
+
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from app import __version__
+from app.contracts.errors import ExportError
+from app.contracts.tensors import TensorSpec
+from app.making.export.weights.release import sha256_of
+from app.models.repository.files import staging_name
+from app.models.repository.layout import VERSION
+from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX
+
+LAST_VERSION = 999_999_999
+"""The highest that VERSION allows, and so the highest that a server sees."""
+
+
+def versions(model: Path) -> list[int]:
+    """The version directories of the model, published or not, highest first."""
+    if not model.is_dir():
+        return []
+    names = [path.name for path in model.iterdir()]
+    return sorted((int(name) for name in names if VERSION.fullmatch(name)), reverse=True)
+
+
+def next_version(model: Path) -> int:
+    """One more than the highest version directory of the model; 1 for a new model."""
+    return max(versions(model), default=0) + 1
+
+
+@contextmanager
+def staged_version(model: Path, version: int) -> Iterator[Path]:
+    """An empty directory to build `version` in; published when the block ends without an error.
+
+    Raises ExportError when the version exists already, or is none that a server would see.
+    """
+    if not VERSION.fullmatch(str(version)):
+        raise ExportError(
+            f"a version is a whole number from 1 to {LAST_VERSION}, received {version}",
+            limit=LAST_VERSION,
+            received=version,
+        )
+    if (model / str(version)).exists():
+        raise ExportError(f"{model.name} already has a version {version}")
+    with staging_name(model) as staging:
+        try:
+            staging.mkdir(parents=True)
+        except OSError as error:
+            raise ExportError(f"cannot write to {model}: {error.strerror}") from error
+        yield staging
+        for path in [*staging.iterdir(), staging]:
+            _sync(path)
+        try:
+            staging.rename(model / str(version))
+        except OSError as error:
+            raise ExportError(f"version {version} of {model.name} was taken meanwhile") from error
+        _sync(model)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def published_version(model: Path, sha256: str) -> Path | None:
+    """The version of `model` that was built from the weights file with this digest, if any."""
+    for number in versions(model):
+        try:
+            manifest = json.loads((model / str(number) / "manifest.json").read_text("utf-8"))
+            if manifest["weights"]["sha256"] == sha256:
+                return model / str(number)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a damaged version is the server's business; it is not the one we look for
+    return None
+
+
+ORIGINS = ("trained here", "official release", "reference reconstruction", "random")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a version's weights came from, as `/info` shows it with their sha256."""
+
+    origin: str
+    source: str
+    licence: str
+    preview: bool = False
+
+
+def write_manifest(
+    directory: Path,
+    *,
+    program: str,
+    params: str | None,
+    network: Mapping[str, Any] | None,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    origin: Origin,
+    weights_sha256: str,
+) -> None:
+    """Lists every file now in `directory`; nothing may be written there afterwards.
+
+    The text depends on the contents alone (no times, no paths): equal versions are equal bytes.
+    """
+    files = {
+        path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        for path in sorted(directory.iterdir())
+    }
+    manifest = {
+        "format": 2 if program.endswith(ONNX_SUFFIX) else 1,
+        "program": program,
+        "params": params,
+        "files": files,
+        "inputs": [asdict(spec) for spec in inputs],
+        "outputs": [asdict(spec) for spec in outputs],
+        "network": network,
+        "weights": asdict(origin) | {"sha256": weights_sha256},
+        "built_with": {
+            "paddlepool": __version__,
+            "paddle": importlib.metadata.version("paddlepaddle"),
+        },
+    }
+    replace_manifest(directory, manifest)
+
+
+def replace_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Write it beside the version and rename it into place: a reader never finds a part of it."""
+    text = json.dumps(manifest, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+    staged = directory.parent / f".{directory.name}-{MANIFEST}"
+    write_synced(staged, text.encode())
+    staged.rename(directory / MANIFEST)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file that is on disk when this returns."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

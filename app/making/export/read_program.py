@@ -1,0 +1,133 @@
+"""Inputs and outputs of a saved program; the target of a child process that asks Paddle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.contracts.errors import ExportError
+from app.contracts.tensors import TensorSpec
+from app.engine.process.child import Child, ChildDied, Limits
+
+OPEN_SECONDS = 300.0
+Described = tuple[str, str, list[int]]
+
+
+def read_specs(
+    directory: Path, program: str, params: str | None
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs of `program` (.json or .pdmodel), as it declares them.
+
+    `params` is the .pdiparams of the same name; None where there is none, which is right for a
+    program without parameters. In a process of its own: a program that Paddle cannot load may end
+    it. Raises ExportError.
+    """
+    legacy = program.endswith(".pdmodel")
+    environment = {
+        "GLOG_minloglevel": "2",
+        "PYTHONWARNINGS": "ignore",
+        # Only with the intermediate representation of its own time does Paddle find a .pdmodel.
+        "FLAGS_enable_pir_api": "0" if legacy else "1",
+    }
+    opening = {"directory": str(directory), "program": program, "params": params}
+    try:
+        child = Child(
+            "app.making.export.read_program:describe",
+            opening,
+            limits=Limits(environment=environment),
+            start_timeout=OPEN_SECONDS,
+        )
+    except ChildDied as error:
+        raise ExportError(f"{program}: the process that loaded it ended ({error})") from error
+    try:
+        described = child.ready
+        return _specs(described["inputs"]), _specs(described["outputs"])
+    finally:
+        child.close()
+
+
+def _specs(described: Sequence[Described]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in described)
+
+
+def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..., Any]]:
+    """Runs in the child, once. Outputs are called output_0 and so on, in the program's order:
+    their own names are those of temporary variables."""
+    import paddle
+
+    paddle.disable_signal_handler()
+    path = Path(opening["directory"]) / opening["program"]
+    form = _Legacy(path) if path.suffix == ".pdmodel" else _Current(path)
+    try:
+        if opening["params"] is None and form.has_parameters():
+            # Paddle would run it all the same, on whatever lies in memory.
+            raise ExportError(
+                f"{path.name} has parameters, and {path.with_suffix('.pdiparams').name} is missing"
+            )
+        inputs, outputs = form.tensors()
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(f"Paddle cannot load {path.stem}: {type(error).__name__}") from error
+    found = {
+        "inputs": [_describe(each, each.name) for each in inputs],
+        "outputs": [_describe(each, f"output_{index}") for index, each in enumerate(outputs)],
+    }
+    return found, _answer_nothing
+
+
+class _Current:
+    """A .json of Paddle 3."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def has_parameters(self) -> bool:
+        program = json.loads(self._path.read_text("utf-8"))
+        return any(
+            each["#"] == "p" for each in program["program"]["regions"][0]["blocks"][0]["ops"]
+        )
+
+    def tensors(self) -> tuple[Sequence[Any], Sequence[Any]]:
+        from app.models.networks.saved import load_program
+
+        layer = load_program(self._path.with_suffix(""))
+        return layer._input_spec(), layer._output_spec()
+
+
+class _Legacy:
+    """A .pdmodel of Paddle 2. `paddle.jit.load` would rebuild the gradients, too, and finds no
+    outputs for those of flatten, reshape and the like: an inference program has lost them."""
+
+    def __init__(self, path: Path) -> None:
+        import paddle
+
+        paddle.enable_static()
+        self._path = path
+
+    def has_parameters(self) -> bool:
+        import paddle
+
+        program = paddle.static.deserialize_program(self._path.read_bytes())
+        return any(
+            each.persistable and each.name not in ("feed", "fetch") for each in program.list_vars()
+        )
+
+    def tensors(self) -> tuple[Sequence[Any], Sequence[Any]]:
+        import paddle
+
+        program, names, outputs = paddle.static.load_inference_model(
+            str(self._path.with_suffix("")), paddle.static.Executor(paddle.CPUPlace())
+        )
+        return [program.global_block().var(name) for name in names], outputs
+
+
+def _describe(tensor: Any, name: str) -> Described:
+    shape = [-1 if size is None or size < 0 else int(size) for size in tensor.shape]
+    return name, str(tensor.dtype).removeprefix("paddle."), shape
+
+
+def _answer_nothing(*_call: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    return {}, {}

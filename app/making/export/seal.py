@@ -1,0 +1,235 @@
+"""A manifest for a program that was exported elsewhere: read, run on trial, described."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from app.contracts.errors import ExportError
+from app.contracts.ports import PredictorFactory, PredictorSpec
+from app.contracts.tensors import DTYPES, TensorSpec
+from app.making.export.publish import Origin, write_manifest
+from app.making.export.read_program import read_specs
+from app.making.export.trial import Trial, run_trial
+from app.making.export.weights.release import sha256_of
+from app.models.repository.config import MODEL_NAME, load_config
+from app.models.repository.layout import VERSION
+from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX, PICKLED
+from app.models.repository.selftest import write_selftest
+
+PROGRAMS, PARAMS = (".json", ".pdmodel", ONNX_SUFFIX), ".pdiparams"
+MAX_BATCH_SIZE = 8
+
+BATCHED = f"""\
+# A row's outputs were the same alone and beside another row, so requests may share a run.
+[dynamic_batching]
+max_batch_size = {MAX_BATCH_SIZE}
+"""
+UNBATCHED = """\
+# A row's outputs depend on the rows beside it: the first axis is not a batch, or one to keep.
+[dynamic_batching]
+max_batch_size = 0
+"""
+NATIVE = """\
+# {doubt}
+default_group = "native"
+
+{batching}
+[[instance_group]]
+name = "native"
+backend = "paddle_inference"
+[instance_group.options]
+onednn = false
+"""
+ONNX = """\
+# An ONNX program is run by ONNX Runtime or OpenVINO.
+default_group = "onnxruntime"
+
+{batching}
+[[instance_group]]
+name = "onnxruntime"
+backend = "onnxruntime"
+
+[[instance_group]]
+name = "openvino"
+backend = "openvino"
+start = "on_demand"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """What was found; `config` is what was written as config.toml, empty where nothing was.
+    `onednn` says why it does not run the program. `unproven` are the outputs that came empty: the
+    self-test knows only their dtype and shape."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    independent: bool | None
+    onednn: str
+    unproven: tuple[str, ...]
+    config: str
+
+
+def seal(
+    directory: Path,
+    *,
+    open_predictor: PredictorFactory,
+    source: str = "",
+    licence: str = "",
+) -> Sealed:
+    """Make `MODEL/VERSION` with a saved program in it a version that can be served.
+
+    Writes selftest.npz, then manifest.json, which makes the version exist for a server; and
+    config.toml beside the version where there is none and the defaults would not do. Raises
+    ExportError naming what is wrong; no manifest is written then.
+    """
+    program, params = _program_of(directory)
+    config_file = directory.parent / "config.toml"
+    config = load_config(config_file)
+    is_onnx = program.endswith(ONNX_SUFFIX)
+    if is_onnx:
+        inputs, outputs = read_onnx_specs(directory / program)
+    else:
+        inputs, outputs = read_specs(directory, program, params)
+    _check(inputs, outputs, runner="ONNX Runtime" if is_onnx else "Paddle Inference")
+    spec = PredictorSpec(
+        directory=directory,
+        program=program,
+        params=params,
+        inputs=inputs,
+        outputs=outputs,
+        backend="onnxruntime" if is_onnx else "paddle_inference",
+        threads=1,
+        format="onnx" if is_onnx else "paddle",
+    )
+    trial = run_trial(spec, config=config, open_predictor=open_predictor)
+    written = "" if config_file.exists() else _config_text(trial, is_onnx=is_onnx)
+    if written:
+        config_file.write_text(written, "utf-8")
+    write_selftest(directory, trial.inputs, trial.outputs, tolerance=trial.tolerance)
+    write_manifest(
+        directory,
+        program=program,
+        params=params,
+        network=None,
+        inputs=inputs,
+        outputs=trial.specs,
+        origin=Origin("foreign", source=source, licence=licence),
+        weights_sha256=sha256_of(directory / (params or program)),
+    )
+    return Sealed(
+        inputs=inputs,
+        outputs=trial.specs,
+        independent=trial.independent,
+        onednn=trial.onednn,
+        unproven=tuple(name for name, array in trial.outputs.items() if not array.size),
+        config=written,
+    )
+
+
+def _program_of(directory: Path) -> tuple[str, str | None]:
+    """The one program of a version directory, and its parameters. Raises ExportError."""
+    where = f"{directory.parent.name}/{directory.name}"
+    if not (
+        directory.is_dir()
+        and VERSION.fullmatch(directory.name)
+        and MODEL_NAME.fullmatch(directory.parent.name)
+    ):
+        raise ExportError(
+            f"{where} must be a directory MODEL/VERSION: a name of {MODEL_NAME.pattern} and a "
+            "whole number from 1"
+        )
+    if (directory / MANIFEST).exists():
+        raise ExportError(f"{where} is sealed already; remove {MANIFEST} to seal it again")
+    programs = [path for path in sorted(directory.iterdir()) if path.suffix in PROGRAMS]
+    found = [path for path in programs if path.with_suffix(PARAMS).is_file()]
+    found = found or [path for path in programs if _is_program(path)]
+    if len(found) != 1:
+        raise ExportError(
+            f"{where} must hold one program: NAME.json or NAME.pdmodel with NAME{PARAMS}, or "
+            f"NAME{ONNX_SUFFIX}; "
+            f"found {len(found)}: {', '.join(path.name for path in found) or 'none'}"
+        )
+    if pickled := [path.name for path in directory.iterdir() if path.name.endswith(PICKLED)]:
+        raise ExportError(f"{where}: {pickled[0]} is a pickle that no server needs; remove it")
+    params = found[0].with_suffix(PARAMS)
+    # Paddle saves none for a program without parameters.
+    return found[0].name, params.name if params.is_file() else None
+
+
+def _is_program(path: Path) -> bool:
+    """Whether a lone .json file is a program, and not a tokenizer or something else."""
+    if path.suffix != ".json":
+        return path.is_file()
+    try:
+        content = json.loads(path.read_bytes())
+        return isinstance(content, dict) and content["base_code"]["magic"] == "pir"
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runner: str) -> None:
+    """Checks declared dtypes, not those received: bfloat16 arrives as float32 with wrong values."""
+    if not (inputs and outputs):
+        raise ExportError(
+            f"the program has {len(inputs)} inputs and {len(outputs)} outputs, needed is at least "
+            "one of each"
+        )
+    for kind, specs in (("input", inputs), ("output", outputs)):
+        for spec in specs:
+            if spec.dtype not in DTYPES:
+                raise ExportError(
+                    f"{kind} {spec.name} is {spec.dtype}, which {runner} cannot "
+                    f"pass through; served are {', '.join(DTYPES)}: cast it in the model"
+                )
+
+
+def _config_text(trial: Trial, *, is_onnx: bool) -> str:
+    """Empty where the defaults are right."""
+    batching = {True: BATCHED, False: UNBATCHED, None: ""}[trial.independent]
+    if is_onnx:
+        return ONNX.format(batching=batching)
+    if trial.onednn:
+        return NATIVE.format(doubt=f"oneDNN: {trial.onednn}.", batching=batching)
+    return batching
+
+
+def read_onnx_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs under their own names, -1 where a size is free or named by a word.
+
+    Raises ExportError for what is no ONNX graph, and for one whose weights lie in other files: the
+    program would be more than the file that is served.
+    """
+    try:
+        graph = onnx.load(path, load_external_data=False).graph
+    except (DecodeError, OSError) as error:
+        raise ExportError(f"{path.name} is not an ONNX model") from error
+    outside = [each.name for each in graph.initializer if each.external_data]
+    if outside:
+        raise ExportError(
+            f"{path.name} keeps {len(outside)} weights in other files; save it as one file"
+        )
+    constants = {each.name for each in graph.initializer}
+    inputs = tuple(_spec(each) for each in graph.input if each.name not in constants)
+    return inputs, tuple(_spec(each) for each in graph.output)
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or not kind.elem_type:
+        raise ExportError(f"{value.name} is no tensor of a known type")
+    if kind.elem_type == onnx.TensorProto.BFLOAT16:
+        dtype = "bfloat16"
+    else:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    shape = tuple(
+        size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else -1
+        for size in kind.shape.dim
+    )
+    return TensorSpec(value.name, dtype, shape)

@@ -1,0 +1,230 @@
+"""int8 by QuantizeLinear and DequantizeLinear: ranges measured once, and put into a graph anywhere.
+
+A graph in this form is still float: an engine computes a layer in int8 where its input and its
+weights both come from a DequantizeLinear. Weights are quantised here, symmetrically and for each
+output channel; activations need ranges that were measured on data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+from pydantic import TypeAdapter
+
+from app.contracts.errors import ExportError
+from app.making.programs.onnx_graph import Graph
+from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss, Strict
+
+LEVELS = 127
+FIRST_LEVELS = 64
+"""Of the first layer's weights: a processor without VNNI adds pairs of products in 16 bits, which
+overflows where an input uses its whole range. NNCF does the same, and for the same reason."""
+
+SMALLEST = 1e-3
+"""Share of the layer's largest weight below which a channel gets no scale of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    """A value's scale and zero point, int8 where `signed` and uint8 else; `readers` are the nodes
+    that read it quantised."""
+
+    value: str
+    scale: float
+    zero_point: int
+    signed: bool
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """All that was measured on data; a layer in `float_layers` keeps its weights as they are."""
+
+    activations: tuple[Activation, ...]
+    float_layers: tuple[str, ...]
+
+
+def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
+    """The simplified graph with `ranges` put in; consumes `model`.
+
+    Raises ExportError where the ranges are those of another graph.
+    """
+    graph = Graph(model)
+    _check_names(graph, ranges)
+    first = True
+    for layer in graph.layers():
+        if layer.name not in ranges.float_layers:
+            _quantise_weight(graph, layer, levels=FIRST_LEVELS if first else LEVELS)
+            first = False
+    before: dict[str, list[onnx.NodeProto]] = {}
+    for each in ranges.activations:
+        maker = graph.maker(each.value)
+        before.setdefault(maker.name if maker else "", []).extend(_quantise_value(graph, each))
+    _insert(graph, before)
+    done = graph.model()
+    onnx.checker.check_model(done)
+    return done
+
+
+def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ranges:
+    """What a quantiser put into `model`: the inverse of quantised(), for the same simplified graph.
+
+    Layers whose weights it left alone are float layers. What it simplified away is no
+    matter; raises ExportError where a layer is among that.
+    """
+    plain, found = Graph(model), Graph(quantised_model)
+    makers = {name: node for node in found.nodes for name in node.output}
+    theirs = {node.name: node for node in found.nodes}
+    activations: dict[str, tuple[onnx.NodeProto, list[str]]] = {}
+    floats = []
+    for node in plain.nodes:
+        weight, other = plain.weight_of(node), theirs.get(node.name)
+        if other is None:
+            if weight:
+                raise ExportError(
+                    f"the layer {node.name!r} has no counterpart in the quantised graph: no two "
+                    "layers of one name, or without one, as in branches, can be quantised"
+                )
+            continue
+        for ours, name in zip(node.input, other.input, strict=True):
+            quantise = _quantising(makers, name)
+            if quantise is not None and quantise.input[0] == ours:
+                activations.setdefault(ours, (quantise, []))[1].append(node.name)
+        if weight and weight in other.input:
+            floats.append(node.name)
+    return Ranges(
+        activations=tuple(
+            Activation(
+                value=value,
+                scale=float(f"{float(found.constants[quantise.input[1]]):.6g}"),
+                zero_point=int(found.constants[quantise.input[2]]),
+                signed=found.constants[quantise.input[2]].dtype == np.int8,
+                readers=tuple(readers),
+            )
+            for value, (quantise, readers) in activations.items()
+        ),
+        float_layers=tuple(floats),
+    )
+
+
+def _quantising(makers: Mapping[str, onnx.NodeProto], value: str) -> onnx.NodeProto | None:
+    """The QuantizeLinear that an activation has passed; None for any other value."""
+    maker = makers.get(value)
+    if maker is None or maker.op_type != "DequantizeLinear":
+        return None
+    before = makers.get(maker.input[0])
+    return before if before is not None and before.op_type == "QuantizeLinear" else None
+
+
+def _check_names(graph: Graph, ranges: Ranges) -> None:
+    nodes = {node.name for node in graph.nodes}
+    values = {name for node in graph.nodes for name in (*node.input, *node.output)}
+    wanted = set(ranges.float_layers)
+    wanted |= {reader for each in ranges.activations for reader in each.readers}
+    unknown = sorted((wanted - nodes) | ({each.value for each in ranges.activations} - values))
+    if unknown:
+        raise ExportError(
+            f"the measured ranges are of another graph: {len(unknown)} names of theirs, such as "
+            f"{unknown[0]}, are not in this one"
+        )
+
+
+def _quantise_weight(graph: Graph, layer: onnx.NodeProto, *, levels: int) -> None:
+    name = graph.weight_of(layer)
+    if name is None:
+        raise ExportError(f"{layer.name} has no weights; this is a bug")
+    weight: NDArray[np.float32] = graph.constants[name].astype(np.float32)
+    axis = _output_axis(layer, weight.ndim)
+    others = tuple(each for each in range(weight.ndim) if each != axis)
+    largest = np.abs(weight).max(axis=others)
+    scale = np.maximum(largest, max(float(largest.max()) * SMALLEST, 1e-12)) / levels
+    shape = [1] * weight.ndim
+    shape[axis] = -1
+    rounded = np.clip(np.rint(weight / scale.reshape(shape)), -levels, levels).astype(np.int8)
+    place = list(layer.input).index(name)
+    own = f"{name}.{layer.name}" if len(graph.users(name)) > 1 else name
+    graph.constants[f"{own}.int8"] = rounded
+    graph.constants[f"{own}.scale"] = scale.astype(np.float32)
+    graph.constants[f"{own}.zero"] = np.zeros(scale.shape, np.int8)
+    layer.input[place] = f"{own}.float"
+    graph.nodes.insert(
+        graph.nodes.index(layer),
+        helper.make_node(
+            "DequantizeLinear",
+            [f"{own}.int8", f"{own}.scale", f"{own}.zero"],
+            [f"{own}.float"],
+            name=f"{own}.dequantise",
+            axis=axis,
+        ),
+    )
+
+
+def _output_axis(layer: onnx.NodeProto, axes: int) -> int:
+    if layer.op_type == "MatMul":
+        return axes - 1
+    if layer.op_type == "Gemm":
+        transposed = any(each.name == "transB" and each.i for each in layer.attribute)
+        return 0 if transposed else 1
+    return 1 if layer.op_type == "ConvTranspose" else 0
+
+
+def _quantise_value(graph: Graph, each: Activation) -> list[onnx.NodeProto]:
+    value, kind = each.value, np.int8 if each.signed else np.uint8
+    graph.constants[f"{value}.scale"] = np.array(each.scale, np.float32)
+    graph.constants[f"{value}.zero"] = np.array(each.zero_point, kind)
+    for node in graph.nodes:
+        if node.name in each.readers:
+            for place, name in enumerate(node.input):
+                if name == value:
+                    node.input[place] = f"{value}.dequantised"
+    scale = [f"{value}.scale", f"{value}.zero"]
+    return [
+        helper.make_node(kind, [source, *scale], [target], name=f"{value}.{kind}")
+        for kind, source, target in (
+            ("QuantizeLinear", value, f"{value}.quantised"),
+            ("DequantizeLinear", f"{value}.quantised", f"{value}.dequantised"),
+        )
+    ]
+
+
+def _insert(graph: Graph, behind: Mapping[str, Sequence[onnx.NodeProto]]) -> None:
+    """Each value is quantised right behind the node that gives it; inputs before everything."""
+    ordered = list(behind.get("", ()))
+    for node in graph.nodes:
+        ordered += [node, *behind.get(node.name, ())]
+    graph.nodes = ordered
+
+
+DIRECTORY = Path(__file__).parent / "ranges"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedRanges(Strict):
+    """What `python -m training.u2netp.int8_ranges` wrote: ranges, and where they are from.
+
+    `quality` was measured with them on data that they were not measured on.
+    """
+
+    weights_sha256: str
+    derivation: Derivation
+    calibration: Calibration
+    quality: tuple[MeasuredLoss, ...]
+    ranges: Ranges
+
+
+PARSER = TypeAdapter(ShippedRanges)
+
+
+def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
+    """Those of the weights with this digest, if there are any."""
+    for path in sorted(DIRECTORY.glob("*.json")):
+        found = PARSER.validate_json(path.read_bytes(), strict=True)
+        if found.weights_sha256 == weights_sha256:
+            return found
+    return None

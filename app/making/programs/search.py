@@ -1,0 +1,163 @@
+"""int8 from data: ranges measured by NNCF (extra `quantize`), and layers that must stay float."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import logging
+import random
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+
+from app.contracts.errors import ConfigError
+from app.contracts.tensors import Tensors
+from app.engine.backends.openvino import imported_openvino
+from app.making.programs.onnx_graph import Graph
+from app.making.programs.qdq import Ranges, quantised, read_ranges
+
+PRESET = "mixed"
+SEED = 20
+
+
+def chosen(files: Sequence[Path], count: int) -> list[Path]:
+    """So many of the files, or all; the same ones every time."""
+    ordered = sorted(files)
+    return sorted(random.Random(SEED).sample(ordered, min(count, len(ordered))))  # noqa: S311
+
+
+def digest_of(files: Sequence[Path]) -> str:
+    """One sha256 for a set of files: of the digests of their contents, sorted."""
+    digests = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def measure_ranges(
+    model: onnx.ModelProto, feeds: Sequence[Tensors], *, float_layers: Sequence[str] = ()
+) -> Ranges:
+    """The ranges of all that can be quantised beside `float_layers`. Leaves `model` as it is.
+
+    Bias correction is off: on U²-Netp it moves the masks further than quantising does.
+    Raises ConfigError without NNCF.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its own dependencies about each other
+            imported_openvino()
+            import nncf
+    except ImportError as error:
+        raise ConfigError(
+            "quantising with calibration data needs the package nncf (extra quantize)"
+        ) from error
+    logging.getLogger("nncf").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = nncf.quantize(
+            model,
+            nncf.Dataset(list(feeds)),
+            preset=nncf.QuantizationPreset(PRESET),
+            ignored_scope=nncf.IgnoredScope(names=list(float_layers)) if float_layers else None,
+            subset_size=len(feeds),
+            advanced_parameters=nncf.AdvancedQuantizationParameters(disable_bias_correction=True),
+        )
+    return read_ranges(model, found)
+
+
+def versions() -> Mapping[str, str]:
+    """Versions of the tools used, for the manifest."""
+    return {name: importlib.metadata.version(name) for name in ("nncf", "onnx", "openvino")}
+
+
+def layers_of(model: onnx.ModelProto) -> list[str]:
+    """The names of a graph's layers, in the order they run."""
+    return [layer.name for layer in Graph(model).layers()]
+
+
+Loss = Callable[[onnx.ModelProto], float]
+Show = Callable[[str, float], None]
+
+SHARE = 0.1
+"""Of the budget, and of the worst stage's loss: what loses less alone is not worth a look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """The program found and its loss; `tried` counts the programs that were measured."""
+
+    ranges: Ranges
+    loss: float
+    tried: int
+
+
+def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
+    """The same ranges with more layers float: they read their inputs as they are, too."""
+    activations = []
+    for each in ranges.activations:
+        readers = tuple(name for name in each.readers if name not in floats)
+        if readers:
+            activations.append(replace(each, readers=readers))
+    merged = dict.fromkeys((*ranges.float_layers, *floats))
+    return Ranges(activations=tuple(activations), float_layers=tuple(merged))
+
+
+class FloatLayers:
+    """Measures programs of one graph; `loss` judges a program, `show` hears of each."""
+
+    def __init__(self, model: onnx.ModelProto, ranges: Ranges, *, loss: Loss, show: Show) -> None:
+        self._content = model.SerializeToString()
+        self._ranges = ranges
+        self._loss = loss
+        self._show = show
+        self._layers = [each for each in layers_of(model) if each not in ranges.float_layers]
+        self._tried = 0
+
+    def find(self, budget: float) -> Search:
+        """As few float layers as it takes. The loss may stay above the budget: the caller refuses.
+
+        Everything in int8 first. Where that loses too much, each stage (the first part of a layer's
+        name) alone in int8, then each layer of the stages that lose most; the worst layers become
+        float, one after another, until the loss is within the budget.
+        """
+        floats: list[str] = []
+        loss = self._measured("everything", floats)
+        if loss <= budget:
+            return self._search(floats, loss)
+        for layer in self._worst(budget):
+            floats.append(layer)
+            loss = self._measured(f"float: {', '.join(floats)}", floats)
+            if loss <= budget:
+                break
+        return self._search(floats, loss)
+
+    def _worst(self, budget: float) -> list[str]:
+        """Layers by what each loses alone, the worst first."""
+        stages: dict[str, list[str]] = {}
+        for layer in self._layers:
+            stages.setdefault(layer.partition(".")[0], []).append(layer)
+        own: dict[str, float] = {}
+        by_stage = {stage: self._alone(f"only {stage}", layers) for stage, layers in stages.items()}
+        least = SHARE * max(budget, *by_stage.values())
+        for stage, loss in by_stage.items():
+            layers = stages[stage]
+            if loss <= least:
+                continue
+            for layer in layers:
+                own[layer] = loss if len(layers) == 1 else self._alone(f"only {layer}", [layer])
+        found = [layer for layer, loss in own.items() if loss > least]
+        return sorted(found, key=own.__getitem__, reverse=True)
+
+    def _alone(self, what: str, layers: Sequence[str]) -> float:
+        return self._measured(what, [each for each in self._layers if each not in layers])
+
+    def _measured(self, what: str, floats: Sequence[str]) -> float:
+        model = onnx.ModelProto.FromString(self._content)
+        loss = self._loss(quantised(model, restricted(self._ranges, floats)))
+        self._tried += 1
+        self._show(what, loss)
+        return loss
+
+    def _search(self, floats: Sequence[str], loss: float) -> Search:
+        return Search(ranges=restricted(self._ranges, floats), loss=loss, tried=self._tried)

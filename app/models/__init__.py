@@ -1,0 +1,1 @@
+"""Models on disk: directories, their sources, and the networks they come from."""

@@ -1,0 +1,35 @@
+"""Saved static programs, loaded as layers."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import paddle
+
+from app.contracts.errors import BackendError
+from app.models.repository.manifest import PICKLED
+
+PROGRAM, PARAMS = "inference.json", "inference.pdiparams"
+
+
+def load_program(path: Path) -> Any:
+    """A saved program as a layer, by its path without a suffix.
+
+    `paddle.jit.load` unpickles a file *.info beside a program of Paddle 2, which would run whatever
+    code is in it. Raises BackendError where there is such a file.
+    """
+    if found := sorted(each.name for each in path.parent.glob(f"*{PICKLED}")):
+        raise BackendError(f"{found[0]} is a pickle, which Paddle would open: remove it")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return paddle.jit.load(str(path))
+
+
+def load_parameters(directory: Path) -> dict[str, Any]:
+    """The float32 parameters of a saved program by structured name, ready for `set_state_dict`."""
+    program = load_program(directory / PROGRAM.removesuffix(".json"))
+    # Loading appends an index to every parameter's name.
+    return {
+        parameter.name.rpartition("_")[0]: parameter.astype("float32")
+        for parameter in program.parameters()
+    }

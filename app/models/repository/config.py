@@ -1,0 +1,353 @@
+"""config.toml of one model: what its pipeline, batching and instance groups are."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
+
+from app.contracts.errors import ConfigError
+from app.contracts.ports import ServedModelInfo
+from app.contracts.resources import available_cores, memory_limit
+from app.models.repository.files import open_plain_file
+
+Table = TypeVar("Table", bound=BaseModel)
+MAX_CONFIG_BYTES = 1 << 20
+MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+AUTO = "auto"
+GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
+CORES = "cores"
+MAX_COUNT = 64
+BYTES_OF_A_PROCESS = 1 << 30
+"""What a process is taken to need, so that a machine of many cores and little memory is not filled:
+a predictor of the models that come with this package takes a tenth to a half of it."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DynamicBatching(_Table):
+    """How jobs of equal shape share a run. `max_queue_size` counts jobs per instance.
+    `express_instance` is accepted and has no effect.
+
+    `max_batch_size` 0 says that the first axis is not a batch: a request may have any size in it,
+    and runs alone.
+    """
+
+    max_batch_size: int = Field(default=1, ge=0, le=1024)
+    max_queue_delay_ms: float = Field(default=0.0, ge=0.0, le=1000.0)
+    max_queue_size: int = Field(default=16, ge=1, le=10_000)
+    express_instance: bool = False
+
+
+class Budget(_Table):
+    """What a lower precision may cost on the golden input: the largest mean difference of an output
+    from the golden one, and the least agreement by the measure of the model's task, from 0 to 1."""
+
+    mean_difference: float | None = Field(default=None, gt=0, lt=math.inf)
+    agreement: float | None = Field(default=None, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Budget:
+        if self.mean_difference is None and self.agreement is None:
+            raise ValueError("a budget needs mean_difference, agreement or both")
+        return self
+
+
+TOGETHER = 4
+"""Processes of a group that a comparison runs at a time, at most."""
+
+
+class InstanceGroup(_Table):
+    """One predictor configuration: `count` processes of `threads` threads each. In config.toml
+    `count` may be "cores": as many as the cores hold, see processes_for().
+
+    `base` names the group that this one must differ from, in outputs or in time, to be called
+    effective; without it that is the default group. `program` names a derived program of the
+    version; without it the group runs the reference. A group that computes in a lower precision has
+    a `budget`, by which the self-test judges it, or a `tolerance` in place of the self-test's own.
+    `candidate` false keeps it from being chosen as the default group.
+    """
+
+    name: GroupName
+    backend: str
+    program: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")] | None = None
+    count: int = Field(default=1, ge=1, le=MAX_COUNT)
+    threads: int = Field(default=1, ge=1, le=256)
+    start: Literal["always", "on_demand"] = "always"
+    base: GroupName | None = None
+    tolerance: float | None = Field(default=None, gt=0, lt=math.inf)
+    budget: Budget | None = None
+    candidate: bool = True
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_judge(self) -> InstanceGroup:
+        if self.tolerance is not None and self.budget is not None:
+            raise ValueError("budget takes the place of tolerance: name one of them")
+        return self
+
+
+class Warmup(_Table):
+    """One shape to run before READY, by input name, with the batch axis."""
+
+    shapes: dict[str, tuple[Annotated[int, Field(ge=1)], ...]]
+
+
+class VersionPolicy(_Table):
+    """Which published versions are served: the `count` latest, all, or the `versions` listed."""
+
+    kind: Literal["latest", "all", "specific"] = "latest"
+    count: int = Field(default=1, ge=1, le=64)
+    versions: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _fields_fit_the_kind(self) -> VersionPolicy:
+        if (self.kind == "specific") != bool(self.versions):
+            raise ValueError("versions must be listed with kind = 'specific', and only with it")
+        if self.kind != "latest" and "count" in self.model_fields_set:
+            raise ValueError("count belongs to kind = 'latest'")
+        return self
+
+    def choose(self, published: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """The versions to try, newest first, and how many of them to serve.
+
+        `published` is newest first. More are named than are served where an older version may
+        stand in for a newer one that is unfit.
+        """
+        if self.kind == "specific":
+            listed = tuple(sorted(set(self.versions), reverse=True))
+            return listed, len(listed)
+        return tuple(published), self.count if self.kind == "latest" else len(published)
+
+
+class ModelConfig(_Table):
+    """The whole of config.toml. `parameters` is read by the pipeline alone.
+
+    `default` says that this model answers its task when a request names none. Of what load_config()
+    gives, `default_group` is always the name of a group: for "auto" the first that always starts.
+    `equal_axes` lists axes of inputs, as `input_ids.1`, that must have one size in a request.
+    """
+
+    pipeline: str | None = None
+    default: bool = False
+    default_group: GroupName = "onednn"
+    version_policy: VersionPolicy = VersionPolicy()
+    dynamic_batching: DynamicBatching = DynamicBatching()
+    instance_group: tuple[InstanceGroup, ...] = (
+        InstanceGroup(name="onednn", backend="paddle_inference", options={"onednn": True}),
+    )
+    warmup: tuple[Warmup, ...] = ()
+    equal_axes: tuple[Annotated[tuple[str, ...], Field(min_length=2)], ...] = ()
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    _first_group: str | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _groups_agree(self) -> ModelConfig:
+        names = [group.name for group in self.instance_group]
+        if len(set(names)) != len(names):
+            raise ValueError(f"instance group names repeat: {names}")
+        if self.default and self.pipeline is None:
+            raise ValueError("default = true needs a pipeline: it is a task's default model")
+        if self.default_group == AUTO and AUTO not in names:
+            if all(group.start != "always" for group in self.instance_group):
+                raise ValueError('default_group "auto" needs a group with start = "always"')
+        elif self.default_group not in names:
+            raise ValueError(f"default_group {self.default_group!r} is not one of {names}")
+        elif self.group(self.default_group).start != "always":
+            raise ValueError(f"default_group {self.default_group!r} must have start = 'always'")
+        for group in self.instance_group:
+            if group.base is not None and group.base not in names:
+                raise ValueError(f"base {group.base!r} of {group.name!r} is not one of {names}")
+            if group.base == group.name:
+                raise ValueError(f"group {group.name!r} cannot be its own base")
+        return self
+
+    def group(self, name: str) -> InstanceGroup:
+        return next(group for group in self.instance_group if group.name == name)
+
+    def lower_precision(self) -> frozenset[str]:
+        """The groups that compute in a lower precision, within a budget."""
+        return frozenset(each.name for each in self.instance_group if each.budget is not None)
+
+    @property
+    def first_group(self) -> str | None:
+        """The group that serves until another one is chosen; None where the choice is made."""
+        return self._first_group
+
+    def with_first_group(self) -> ModelConfig:
+        """The same with the name of a group in the place of "auto"."""
+        if self.default_group != AUTO or any(each.name == AUTO for each in self.instance_group):
+            return self
+        first = next(each.name for each in self.instance_group if each.start == "always")
+        resolved = self.model_copy(update={"default_group": first})
+        resolved._first_group = first
+        return resolved
+
+    def count_in_place(self, name: str) -> int:
+        """How many processes of a group take the place of the default group's; 0 where one of them
+        has more threads than all of those.
+
+        Where each has more threads than before, up to TOGETHER processes are as many as before: a
+        request alone then takes several cores, and many requests share them no worse (decision 55).
+        """
+        default, count = self.group(self.default_group), self.count_of_threads(name)
+        if 0 < count < default.count <= TOGETHER:
+            return default.count
+        return count
+
+    def count_of_threads(self, name: str) -> int:
+        """How many processes of a group have as many threads as the default group in all."""
+        default = self.group(self.default_group)
+        return default.count * default.threads // self.group(name).threads
+
+    def threads(self) -> int:
+        """Threads of the groups that always run. A group that was chosen counts as the one whose
+        place it has taken."""
+        chosen = self.first_group or self.default_group
+        placed = [group for group in self.instance_group if group.name == chosen]
+        others = [
+            group
+            for group in self.instance_group
+            if group.start == "always" and group.name not in (chosen, self.default_group)
+        ]
+        return sum(group.count * group.threads for group in placed + others)
+
+    def served_by(self, name: str) -> ModelConfig:
+        """The same with `name` in the place of the default group: with count_in_place() processes,
+        and proven against it. The other one starts on demand from then on."""
+        default = self.default_group
+        if name == default:
+            return self
+        count = max(1, self.count_in_place(name))
+        changes: dict[str, dict[str, Any]] = {
+            default: {"start": "on_demand"},
+            name: {
+                "start": "always",
+                "count": max(count, self.group(name).count),
+                "base": self.group(name).base or default,
+            },
+        }
+        groups = tuple(
+            group.model_copy(update=changes.get(group.name, {})) for group in self.instance_group
+        )
+        return self.model_copy(update={"default_group": name, "instance_group": groups})
+
+    def after_first_group(self) -> ModelConfig | None:
+        """The same with the next group as the first, for a machine that cannot run this one.
+
+        The next candidate of full precision, in the order of the file, takes its threads. None
+        where config.toml names the default group, or no candidate is left.
+        """
+        if self._first_group is None:
+            return None
+        names = [group.name for group in self.instance_group]
+        for group in self.instance_group[names.index(self._first_group) + 1 :]:
+            if group.candidate and group.budget is None:
+                groups = tuple(
+                    each.model_copy(update={"candidate": False})
+                    if each.name == self._first_group
+                    else each
+                    for each in self.served_by(group.name).instance_group
+                )
+                changes = {"default_group": group.name, "instance_group": groups}
+                following = self.model_copy(update=changes)
+                following._first_group = group.name
+                return following
+        return None
+
+    def base_of(self, name: str) -> str | None:
+        """The group that `name` is proven against; None for a default group that names none."""
+        base = self.group(name).base or self.default_group
+        return None if base == name else base
+
+
+def load_config(path: Path) -> ModelConfig:
+    """Read MODEL/config.toml; a missing file means the defaults. It may be a link within the
+    repository, as clusters mount configuration.
+
+    Raises ConfigError naming each fault, and OSError where the system does not let us read it.
+    """
+    label = f"{path.parent.name}/{path.name}"
+    found = Path(os.path.realpath(path))
+    if not found.is_relative_to(os.path.realpath(path.parent.parent)):
+        raise ConfigError(f"{label} is a link out of the model repository")
+    try:
+        with open_plain_file(found) as file:
+            text = file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError as error:
+        if path.is_symlink():  # somebody meant something else than the defaults
+            raise ConfigError(f"{label} is a link to a file that is not there") from error
+        return ModelConfig()
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ELOOP):
+            raise
+        raise ConfigError(f"{label} is {error.strerror}") from error
+    if len(text) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{label} is larger than {MAX_CONFIG_BYTES} bytes")
+    try:
+        return parse_config(text)
+    except ConfigError as error:
+        raise ConfigError(f"{label}: {error.message}") from error
+
+
+def parse_config(text: bytes) -> ModelConfig:
+    """Read a config.toml for this machine. Raises ConfigError naming each fault."""
+    try:
+        table = with_counts(tomllib.loads(text.decode("utf-8")))
+        return ModelConfig.model_validate(table).with_first_group()
+    except ValidationError as error:
+        raise ConfigError(faults_of(error)) from error
+    except RecursionError as error:
+        raise ConfigError("it is not TOML: nested too deep") from error
+    except ValueError as error:  # of the encoding, of TOML, or of a number that is too long
+        raise ConfigError(f"it is not TOML: {error}") from error
+
+
+def faults_of(error: ValidationError, *within: str) -> str:
+    """One line that names each wrong key, below the table `within`, and what is wrong with it."""
+    return "; ".join(
+        f"{'.'.join(map(str, (*within, *fault['loc']))) or 'file'}: {fault['msg']}"
+        for fault in error.errors()
+    )
+
+
+def processes_for(threads: int, *, cores: float, memory_bytes: int) -> int:
+    """How many processes of so many threads fill the cores; at most one for each GiB of memory."""
+    return max(1, min(math.ceil(cores) // threads, memory_bytes // BYTES_OF_A_PROCESS, MAX_COUNT))
+
+
+def with_counts(table: dict[str, Any]) -> dict[str, Any]:
+    """The same with numbers in the place of `count = "cores"`, on this machine."""
+    groups = table.get("instance_group")
+    for group in groups if isinstance(groups, list) else ():
+        if isinstance(group, dict) and group.get("count") == CORES:
+            threads = group.get("threads", 1)
+            if isinstance(threads, int) and threads > 0:  # else the model refuses it by name
+                group["count"] = processes_for(
+                    threads, cores=available_cores(), memory_bytes=memory_limit()
+                )
+    return table
+
+
+def parse_parameters(info: ServedModelInfo, kind: type[Table]) -> Table:
+    """Raises ConfigError that names the model and each wrong key."""
+    try:
+        return kind.model_validate(dict(info.parameters))
+    except ValidationError as error:
+        raise ConfigError(f"{info.name}: {faults_of(error, 'parameters')}") from error

@@ -1,0 +1,197 @@
+"""The model repository on disk: which models and versions exist, read without trusting them."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from app.contracts.errors import ConfigError, ManifestError, ModelNotFound
+from app.contracts.ports import Agreement, PredictorSpec, ServedModelInfo
+from app.models.repository.config import MODEL_NAME, InstanceGroup, ModelConfig, load_config
+from app.models.repository.manifest import MANIFEST, Manifest, read_manifest, verify_files
+from app.models.repository.selftest import SELFTEST, SelfTest, read_selftest
+
+VERSION = re.compile(r"[1-9][0-9]{0,8}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """One version, read and verified: nothing in it differed from its manifest."""
+
+    name: str
+    version: int
+    directory: Path
+    config: ModelConfig
+    manifest: Manifest
+
+    def served_by(self, group: str) -> ModelFiles:
+        """The same with this group as the default one."""
+        return replace(self, config=self.config.served_by(group))
+
+    def after_first_group(self) -> ModelFiles | None:
+        """The same with the next group as the first; None where there is none."""
+        following = self.config.after_first_group()
+        return None if following is None else replace(self, config=following)
+
+    def group(self, name: str | None) -> InstanceGroup:
+        """An instance group; None for the default one. Raises ConfigError with the names it has."""
+        names = [each.name for each in self.config.instance_group]
+        if name not in (None, *names):
+            raise ConfigError(
+                f"{self.name} has no instance group {name!r}, it has {', '.join(names)}",
+                received=name,
+            )
+        return self.config.group(name or self.config.default_group)
+
+    @property
+    def batched(self) -> bool:
+        """Whether the first axis of every tensor is the batch, so that jobs can share a run."""
+        tensors = (*self.manifest.inputs, *self.manifest.outputs)
+        free = all(spec.shape[:1] == (-1,) for spec in tensors)
+        return self.config.dynamic_batching.max_batch_size > 0 and free
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of a job, and of a batch; 1 where there is no axis to share."""
+        return self.config.dynamic_batching.max_batch_size if self.batched else 1
+
+    def selftest(self, agreement: Agreement | None = None) -> SelfTest:
+        """The version's own, with the measure of its task. Raises ManifestError."""
+        test = read_selftest(self.directory, self.manifest.inputs, self.manifest.outputs)
+        return replace(test, agreement=agreement)
+
+    def spec(self, group: InstanceGroup) -> PredictorSpec:
+        """What a backend needs to open one predictor of `group`.
+
+        Where the version lacks the group's program, the spec says so, and no backend opens it.
+        """
+        found = self.manifest.find(group.program)
+        return PredictorSpec(
+            directory=self.directory,
+            program=found.program if found else self.manifest.program,
+            params=found.params if found else self.manifest.params,
+            program_name=group.program,
+            format=found.format if found else None,
+            inputs=self.manifest.inputs,
+            outputs=self.manifest.outputs,
+            backend=group.backend,
+            threads=group.threads,
+            options=group.options,
+            network=self.manifest.network,
+            batched=self.batched,
+        )
+
+    def info(self) -> ServedModelInfo:
+        """The part of this version that its pipeline may use."""
+        return ServedModelInfo(
+            name=self.name,
+            version=self.version,
+            directory=self.directory,
+            inputs=self.manifest.inputs,
+            outputs=self.manifest.outputs,
+            max_rows=self.max_rows,
+            parameters=self.config.parameters,
+            pipeline=self.config.pipeline,
+        )
+
+
+class ModelRepository:
+    """Directories `<root>/<name>/<version>/`. **Invariant**: nothing outside `root` is opened.
+
+    Only plain directories count: links, versions with leading zeros, staging directories and
+    whatever else lies about are passed over. A version exists once its manifest does, and the
+    manifest is written last.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def names(self) -> tuple[str, ...]:
+        """All models, sorted. Raises ConfigError when the repository itself cannot be read."""
+        try:
+            # What the directory itself says of an entry: a model whose own directory cannot be
+            # read at the moment still has its name.
+            with os.scandir(self.root) as entries:
+                return tuple(
+                    sorted(
+                        entry.name
+                        for entry in entries
+                        if MODEL_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+                    )
+                )
+        except OSError as error:
+            raise ConfigError(
+                f"the model repository cannot be read: {self.root}: {error.strerror or error}"
+            ) from error
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """Published versions, newest first.
+
+        Raises ModelNotFound, and OSError where the model's directory is there but cannot be read.
+        """
+        return self._numbered(name, sealed=True)
+
+    def unsealed(self, name: str) -> tuple[int, ...]:
+        """Version directories without a manifest: still being copied, or never sealed.
+
+        Raises as versions() does.
+        """
+        return self._numbered(name, sealed=False)
+
+    def _numbered(self, name: str, *, sealed: bool) -> tuple[int, ...]:
+        directory = self._model_directory(name)
+        return tuple(
+            sorted(
+                (
+                    int(entry.name)
+                    for entry in directory.iterdir()
+                    if VERSION.fullmatch(entry.name)
+                    and _is_directory(entry)
+                    and _exists(entry / MANIFEST) == sealed
+                ),
+                reverse=True,
+            )
+        )
+
+    def config(self, name: str) -> ModelConfig:
+        """The model's config.toml. Raises ModelNotFound, ConfigError, and OSError as versions()."""
+        return load_config(self._model_directory(name) / "config.toml")
+
+    def read(self, name: str, version: int, *, gently: bool = False) -> ModelFiles:
+        """Read and verify one version, gently where requests are answered meanwhile.
+
+        Raises ModelNotFound, ConfigError and ManifestError, and OSError as versions() does.
+        """
+        model = self._model_directory(name)
+        directory = model / str(version)
+        if not VERSION.fullmatch(str(version)) or not _is_directory(directory):
+            raise ModelNotFound(f"model {name!r} has no version {version}", received=version)
+        config = load_config(model / "config.toml")
+        manifest = read_manifest(directory)
+        verify_files(directory, manifest, gently=gently)
+        if SELFTEST not in manifest.files:
+            raise ManifestError(f"{name}/{version}: {SELFTEST} is not listed in files")
+        return ModelFiles(
+            name=name, version=version, directory=directory, config=config, manifest=manifest
+        )
+
+    def _model_directory(self, name: str) -> Path:
+        directory = self.root / name if MODEL_NAME.fullmatch(name) else None
+        if directory is None or not _is_directory(directory):
+            raise ModelNotFound("no model of this name is in the repository")
+        return directory
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _exists(path: Path) -> bool:
+    """Like os.path.lexists(), but raises OSError where that cannot be found out."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,239 @@
+"""manifest.json of a model version: parsed strictly, and every file it lists compared by sha256."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from io import BufferedReader
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from app.contracts.errors import ManifestError
+from app.contracts.tensors import DTYPES, TensorSpec
+from app.models.repository.files import open_plain_file
+
+MANIFEST = "manifest.json"
+BLOCK_BYTES = 1 << 20
+MAX_MANIFEST_BYTES = 1 << 20
+ONNX_SUFFIX = ".onnx"
+PICKLED = ".info"
+"""Ends the name of a pickle that Paddle 2 wrote beside a program."""
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+FileName = Annotated[str, Field(pattern=f"^{FILE_NAME.pattern}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+ProgramName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
+Format = Literal["paddle", "onnx"]
+Figure = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Strict:
+    """Base of all tables: unknown keys are errors."""
+
+    __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry(Strict):
+    """Exact size and digest of one file."""
+
+    bytes: Annotated[int, Field(ge=0)]
+    sha256: Sha256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derivation(Strict):
+    """How a program was made of the reference: with what, and which layers it left as they were."""
+
+    tool: str
+    versions: dict[str, str]
+    settings: dict[str, str | int | float | bool] = field(default_factory=dict)
+    float_layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration(Strict):
+    """The data that ranges of activations were measured on; sha256 of its files' digests."""
+
+    data: str
+    count: Annotated[int, Field(ge=1)]
+    sha256: Sha256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLoss(Strict):
+    """Loss of a program against the reference: figures by name, on `count` items of `data`."""
+
+    data: str
+    count: Annotated[int, Field(ge=1)]
+    figures: dict[str, Figure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedProgram(Strict):
+    """A program beside the reference that computes the same with the same inputs and outputs."""
+
+    name: ProgramName
+    format: Format
+    program: FileName
+    params: FileName | None = None
+    derivation: Derivation
+    calibration: Calibration | None = None
+    quality: tuple[MeasuredLoss, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The files of one program, and what runs them; `name` is None for the reference."""
+
+    name: str | None
+    format: Format
+    program: str
+    params: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(Strict):
+    """What a version consists of and where it came from; inputs and outputs in predictor order.
+
+    `params` is null where the program has no parameters, so that Paddle wrote no file of them.
+    Format 2 adds `programs`, and a reference program in ONNX.
+    """
+
+    format: Literal[1, 2]
+    program: FileName
+    params: FileName | None
+    files: dict[FileName, FileEntry]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    network: dict[str, Any] | None
+    weights: dict[str, str | bool]
+    built_with: dict[str, str]
+    programs: tuple[DerivedProgram, ...] = ()
+
+    @property
+    def reference(self) -> Program:
+        """The program that every other one is derived from and held against."""
+        form: Format = "onnx" if self.program.endswith(ONNX_SUFFIX) else "paddle"
+        return Program(name=None, format=form, program=self.program, params=self.params)
+
+    def find(self, name: str | None) -> Program | None:
+        """The program of this name, without one the reference; None where there is none."""
+        if name is None:
+            return self.reference
+        for each in self.programs:
+            if each.name == name:
+                return Program(
+                    name=name, format=each.format, program=each.program, params=each.params
+                )
+        return None
+
+    def sha256(self) -> str:
+        """One fingerprint for the whole version: of the names and hashes of its files."""
+        lines = (f"{entry.sha256}  {name}\n" for name, entry in sorted(self.files.items()))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+_PARSER = TypeAdapter(Manifest)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Parse a version's manifest. Raises ManifestError naming the version and every fault."""
+    label = f"{directory.parent.name}/{directory.name}"
+    path = directory / MANIFEST
+    try:
+        with open_plain_file(path) as file:
+            text = file.read(MAX_MANIFEST_BYTES + 1)
+    except OSError as error:
+        raise ManifestError(f"{label}: {MANIFEST} {_reason(error)}") from error
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise ManifestError(f"{label}: {MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
+    try:
+        manifest = _PARSER.validate_json(text, strict=True)
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(map(str, fault['loc'])) or MANIFEST}: {fault['msg']}"
+            for fault in error.errors(include_url=False, include_input=False)
+        )
+        raise ManifestError(f"{label}: {faults}") from error
+    if faults := "; ".join(_contradictions(manifest)):
+        raise ManifestError(f"{label}: {faults}")
+    return manifest
+
+
+def _contradictions(manifest: Manifest) -> list[str]:
+    files = [("program", manifest.program), ("params", manifest.params)]
+    for each in manifest.programs:
+        files += [(f"{each.name}'s program", each.program), (f"{each.name}'s params", each.params)]
+    faults = [
+        f"{role} file {name!r} is not listed in files"
+        for role, name in files
+        if name is not None and name not in manifest.files
+    ]
+    faults += [f"{name} is a pickle" for name in manifest.files if name.endswith(PICKLED)]
+    if manifest.format == 1 and (manifest.programs or manifest.program.endswith(ONNX_SUFFIX)):
+        faults.append("programs and an ONNX reference need format 2")
+    programs = [each.name for each in manifest.programs]
+    if len(set(programs)) != len(programs):
+        faults.append(f"names of programs repeat: {programs}")
+    for kind, specs in (("input", manifest.inputs), ("output", manifest.outputs)):
+        names = [spec.name for spec in specs]
+        if not names or len(set(names)) != len(names):
+            faults.append(f"{kind} names must be distinct and at least one, received {names}")
+        for spec in specs:
+            if spec.dtype not in DTYPES:
+                faults.append(f"{kind} {spec.name!r} has the unknown dtype {spec.dtype!r}")
+            if any(size == 0 or size < -1 for size in spec.shape):
+                faults.append(f"{kind} {spec.name!r} has the impossible shape {list(spec.shape)}")
+    return faults
+
+
+def verify_files(directory: Path, manifest: Manifest, *, gently: bool = False) -> None:
+    """Compare every file of a version with its manifest; raises ManifestError at the first fault.
+
+    A file that is listed and missing, unlisted and present, a link, or different in a single byte
+    makes the version unfit: the framework itself would load it and answer with garbage. Gently
+    takes four times as long, and a quarter of a core.
+    """
+    label = f"{directory.parent.name}/{directory.name}"
+    present = {entry.name for entry in os.scandir(directory)} - {MANIFEST}
+    if unlisted := sorted(present - set(manifest.files)):
+        raise ManifestError(f"{label}: not listed in {MANIFEST}: {', '.join(unlisted)}")
+    for name, expected in manifest.files.items():
+        try:
+            with open_plain_file(directory / name) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != expected.bytes:
+                    raise ManifestError(
+                        f"{label}: {name} has {size} bytes, its manifest says {expected.bytes}",
+                        limit=expected.bytes,
+                        received=size,
+                    )
+                found = _sha256(file, gently=gently)
+        except OSError as error:
+            raise ManifestError(f"{label}: {name} {_reason(error)}") from error
+        if found != expected.sha256:
+            raise ManifestError(
+                f"{label}: {name} has sha256 {found[:12]}…, its manifest says "
+                f"{expected.sha256[:12]}…"
+            )
+
+
+def _sha256(file: BufferedReader, *, gently: bool) -> str:
+    digest = hashlib.sha256()
+    began = time.perf_counter()
+    while block := file.read(BLOCK_BYTES):
+        digest.update(block)
+        if gently:
+            time.sleep(3 * (time.perf_counter() - began))
+            began = time.perf_counter()
+    return digest.hexdigest()
+
+
+def _reason(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"

@@ -1,0 +1,151 @@
+"""A model repository in an object store, on a hub or in a directory, read through fsspec."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from app.contracts.errors import ConfigError, DownloadError
+from app.models.repository.config import MODEL_NAME
+from app.models.repository.layout import VERSION
+from app.models.repository.manifest import FILE_NAME, MANIFEST
+
+EXTRAS = "pip install 'paddlepool[sources]'"
+BLOCK_BYTES = 1 << 20
+MOST_FILES = 100_000
+MODEL_FILES = ("config.toml", "MODEL_CARD.md")
+STAMPS = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "LastModified", "updated")
+"""Keys by which file systems distinguish contents of the same size."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """`stamp` changes when the content does, as far as the source can tell."""
+
+    path: str
+    bytes: int
+    stamp: str
+
+
+@dataclass(slots=True)
+class RemoteModel:
+    """Files of a model itself by name, and those of each sealed version by number and name."""
+
+    files: dict[str, RemoteFile] = field(default_factory=dict)
+    versions: dict[int, dict[str, RemoteFile]] = field(default_factory=dict)
+
+
+class Source:
+    """One address. **Invariant**: only names that the local repository may hold are read."""
+
+    def __init__(self, address: str) -> None:
+        """Raises ConfigError when nothing here reads such an address."""
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError as error:
+            raise ConfigError(f"a model source needs fsspec: {EXTRAS}") from error
+        self.address = address
+        try:
+            self._files, root = url_to_fs(address, use_listings_cache=False)
+        except ImportError as error:
+            raise ConfigError(f"{address} needs a package that is absent: {EXTRAS}") from error
+        except ValueError as error:
+            raise ConfigError(f"{address}: {error}") from error
+        self._root = str(root).rstrip("/")
+
+    def models(self) -> Mapping[str, RemoteModel]:
+        """Everything that is there now, in one listing.
+
+        Raises DownloadError when the source does not answer, lists too much, or holds no version at
+        all: an empty answer is more often a mistaken address than a wish to serve nothing.
+        """
+        with self._translated("cannot be listed"):
+            found = dict(self._files.find(self._root, detail=True))
+        if len(found) > MOST_FILES:
+            raise DownloadError(
+                f"{self.address} lists more than {MOST_FILES} files",
+                limit=MOST_FILES,
+                received=len(found),
+            )
+        models: dict[str, RemoteModel] = {}
+        for path, details in found.items():
+            parts = PurePosixPath(str(path)[len(self._root) :].lstrip("/")).parts
+            self._place(parts, _remote_file(str(path), details), models)
+        for model in models.values():
+            model.versions = {n: f for n, f in model.versions.items() if MANIFEST in f}
+        models = {name: model for name, model in models.items() if model.versions}
+        if not models:
+            raise DownloadError(f"{self.address} holds no MODEL/VERSION/{MANIFEST}")
+        return models
+
+    def read(self, file: RemoteFile, *, limit: int) -> bytes:
+        """A small file. Raises DownloadError, also when it has more than `limit` bytes."""
+        if file.bytes > limit:
+            raise DownloadError(
+                f"{file.path} has {file.bytes} bytes, the limit is {limit}",
+                limit=limit,
+                received=file.bytes,
+            )
+        return b"".join(self.blocks(file))
+
+    def blocks(self, file: RemoteFile) -> Iterator[bytes]:
+        """The file's bytes, as many as the listing said.
+
+        Raises DownloadError where there are fewer, or where more come than were asked for.
+        """
+        left = file.bytes
+        with (
+            self._translated(f"cannot be read: {file.path}"),
+            self._files.open(file.path) as opened,
+        ):
+            while left and (block := opened.read(min(BLOCK_BYTES, left))):
+                if not isinstance(block, bytes):
+                    raise DownloadError(f"{file.path}: the source gave no bytes")
+                if len(block) > left:
+                    raise DownloadError(f"{file.path}: the source gave more than it listed")
+                left -= len(block)
+                yield block
+        if left:
+            raise DownloadError(f"{file.path} ended {left} bytes before its end")
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Every library behind fsspec has errors of its own."""
+        try:
+            yield
+        except DownloadError:
+            raise
+        except Exception as error:
+            raise DownloadError(
+                f"{self.address} {what}: {type(error).__name__}: {error}"
+            ) from error
+
+    @staticmethod
+    def _place(parts: tuple[str, ...], file: RemoteFile, models: dict[str, RemoteModel]) -> None:
+        if len(parts) not in (2, 3) or not MODEL_NAME.fullmatch(parts[0]):
+            return
+        model = models.setdefault(parts[0], RemoteModel())
+        if len(parts) == 2 and parts[1] in MODEL_FILES:
+            model.files[parts[1]] = file
+        elif len(parts) == 3 and VERSION.fullmatch(parts[1]) and FILE_NAME.fullmatch(parts[2]):
+            model.versions.setdefault(int(parts[1]), {})[parts[2]] = file
+
+
+def _remote_file(path: str, details: Mapping[str, Any]) -> RemoteFile:
+    if not isinstance(details, dict):
+        raise DownloadError(f"{path} is listed without details")
+    size = details.get("size") or 0
+    if type(size) is not int or size < 0:
+        raise DownloadError(f"{path} has the size {str(size)[:40]!r}")
+    stamps = [str(details[name]) for name in STAMPS if details.get(name)]
+    return RemoteFile(path, size, "|".join((str(size), *stamps)))
+
+
+def fingerprint(files: Mapping[str, RemoteFile]) -> str:
+    """One word for what a version's files look like from outside."""
+    lines = (f"{name} {file.stamp}\n" for name, file in sorted(files.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -1,0 +1,259 @@
+"""Makes the local repository hold what a source holds: verified, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.contracts.errors import ConfigError, DownloadError, ManifestError
+from app.models.repository.config import MAX_CONFIG_BYTES, ModelConfig, parse_config
+from app.models.repository.files import staging_name
+from app.models.repository.layout import VERSION
+from app.models.repository.manifest import MANIFEST, MAX_MANIFEST_BYTES, read_manifest, verify_files
+from app.models.sources.remote import RemoteFile, RemoteModel, Source, fingerprint
+
+CONFIG = "config.toml"
+REFUSED = ".refused.json"
+"""In the local repository: what the refused versions looked like, so that each is read once."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """`MODEL/VERSION`, or `MODEL/FILE` for a model's own files; refused and damaged ones with the
+    reason. A damaged version is one that was whole here and is taken again."""
+
+    taken: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+
+def sync(source: Source, root: Path) -> Changes:
+    """Copy what is new in `source` into the repository `root`, and remove versions that it dropped.
+
+    Only versions that the model's version policy could serve are copied. A version appears when
+    every byte of it is as its manifest says; one that is not is refused, and tried again when the
+    source's listing of it changes. A version that is here is verified and, if damaged, copied
+    again. A file that cannot be read is refused alone. A model that the source no longer has stays:
+    what is served is never emptied from afar. Raises DownloadError when the source cannot be
+    listed, and ConfigError when `root` cannot be written; versions that were complete by then stay.
+    """
+    models = source.models()
+    changes = Changes()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        refused = _read_refused(root)
+        for name, model in sorted(models.items()):
+            with _removed_if_unserved(root / name, changes):
+                _sync_model(source, root / name, model, refused, changes)
+        listed = {f"{name}/{version}" for name in models for version in models[name].versions}
+        kept = {label: looks for label, looks in refused.items() if label in listed}
+        _write_atomically(root / REFUSED, json.dumps(kept).encode())
+    except OSError as error:
+        raise ConfigError(f"the model repository cannot be written: {error}") from error
+    return changes
+
+
+@contextmanager
+def _removed_if_unserved(directory: Path, changes: Changes) -> Iterator[None]:
+    """Remove a model's directory that was made in here, unless it holds a version at the end.
+
+    A source may list thousands of models without one that is fit.
+    """
+    before, taken = directory.exists(), len(changes.taken)
+    try:
+        yield
+    finally:
+        if not before and directory.exists() and not _local_versions(directory):
+            shutil.rmtree(directory)
+            del changes.taken[taken:]
+
+
+def _sync_model(
+    source: Source,
+    directory: Path,
+    model: RemoteModel,
+    refused: dict[str, str],
+    changes: Changes,
+) -> None:
+    name = directory.name
+    config = _sync_config(source, directory, model, changes)
+    for label, found in model.files.items():
+        if label != CONFIG:
+            _replace(source, directory / label, found, changes)
+    if config is None:
+        return
+    candidates, count = config.version_policy.choose(sorted(model.versions, reverse=True))
+    complete = 0
+    for version in (candidate for candidate in candidates if candidate in model.versions):
+        if complete == count:
+            break
+        label, files = f"{name}/{version}", model.versions[version]
+        looks = fingerprint(files)
+        try:
+            published = _is_published(source, directory / str(version), files)
+        except DownloadError as error:  # what is here stays
+            changes.refused[label] = error.message
+            published = True
+        except ManifestError as error:
+            changes.damaged[label] = error.message
+            published = False
+        if published:
+            complete += 1
+        elif refused.get(label) == looks:
+            changes.refused[label] = "as before: it has not changed since it was refused"
+        else:
+            try:
+                _take(source, directory, version, files)
+            except (DownloadError, ManifestError) as error:
+                changes.refused[label] = error.message
+                if isinstance(error, ManifestError):  # else the way may be at fault: tried again
+                    refused[label] = looks
+                continue
+            changes.taken.append(label)
+            refused.pop(label, None)
+            complete += 1
+    if complete:  # only now: until then an older version is what can be served
+        for version in sorted(_local_versions(directory) - set(model.versions)):
+            with staging_name(directory) as dropped:
+                (directory / str(version)).rename(dropped)
+            changes.removed.append(f"{name}/{version}")
+
+
+def _sync_config(
+    source: Source, directory: Path, model: RemoteModel, changes: Changes
+) -> ModelConfig | None:
+    """The model's configuration, local from now on; None where it is unfit: the old one stays."""
+    found, label = model.files.get(CONFIG), f"{directory.name}/{CONFIG}"
+    try:
+        text = b"" if found is None else source.read(found, limit=MAX_CONFIG_BYTES)
+        config = parse_config(text)
+    except (DownloadError, ConfigError) as error:
+        changes.refused[label] = error.message
+        return None
+    if found is not None and _read(directory / CONFIG) != text:
+        _write_atomically(directory / CONFIG, text)
+        changes.taken.append(label)
+    return config
+
+
+def _replace(source: Source, path: Path, found: RemoteFile, changes: Changes) -> None:
+    label = f"{path.parent.name}/{path.name}"
+    try:
+        text = source.read(found, limit=MAX_CONFIG_BYTES)
+    except DownloadError as error:
+        changes.refused[label] = error.message
+        return
+    if _read(path) != text:
+        _write_atomically(path, text)
+        changes.taken.append(label)
+
+
+def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) -> bool:
+    """Whether the version is there with this very manifest; one with another is replaced.
+
+    Raises ManifestError where its files are not as that manifest says, and DownloadError.
+    """
+    manifest = _read(local / MANIFEST)
+    if manifest is None or source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES) != manifest:
+        return False
+    verify_files(local, read_manifest(local), gently=True)
+    return True
+
+
+def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteFile]) -> None:
+    """Publish one version. Raises DownloadError and ManifestError; nothing is left of it then.
+
+    What stands under that number already stays until the new content is complete.
+    """
+    place = model / str(version)
+    text = source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES)
+    with staging_name(model) as staging:
+        staging.mkdir(parents=True)
+        _write(staging / MANIFEST, [text])
+        label = f"{model.name}/{version}"
+        with _labelled(label, staging):
+            manifest = read_manifest(staging)
+        for name, entry in manifest.files.items():
+            found = files.get(name)
+            if found is None or found.bytes != entry.bytes:
+                size = "absent" if found is None else f"{found.bytes} bytes"
+                raise ManifestError(
+                    f"{label}: {name} is {size} at the source, its manifest says {entry.bytes}"
+                )
+        _check_room(label, staging, sum(entry.bytes for entry in manifest.files.values()))
+        for name in manifest.files:
+            _write(staging / name, source.blocks(files[name]))
+        with _labelled(label, staging):
+            verify_files(staging, manifest)
+        with staging_name(model) as replaced:
+            if place.exists():
+                place.rename(replaced)
+            staging.rename(place)
+
+
+def _check_room(label: str, staging: Path, needed: int) -> None:
+    """Raise DownloadError if the disk has fewer than `needed` bytes free."""
+    free = shutil.disk_usage(staging).free
+    if needed > free:
+        raise DownloadError(
+            f"{label} has {needed} bytes, {free} are free on the disk", limit=free, received=needed
+        )
+
+
+@contextmanager
+def _labelled(label: str, staging: Path) -> Iterator[None]:
+    """Errors name the version, not the directory in which it is being built."""
+    try:
+        yield
+    except ManifestError as error:
+        built = f"{staging.parent.name}/{staging.name}"
+        raise ManifestError(error.message.replace(built, label)) from error
+
+
+def _local_versions(directory: Path) -> set[int]:
+    return {int(path.name) for path in directory.iterdir() if VERSION.fullmatch(path.name)}
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: Path, blocks: Iterable[bytes]) -> None:
+    """A new file, on disk when this returns."""
+    with path.open("xb") as file:
+        for block in blocks:
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with staging_name(path.parent) as temporary:
+        _write(temporary, [content])
+        temporary.rename(path)
+
+
+def _read_refused(root: Path) -> dict[str, str]:
+    try:
+        found = json.loads((root / REFUSED).read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def lines_of(changes: Changes) -> Iterator[str]:
+    """Report what happened, a line each, for a terminal and a log."""
+    yield from (f"damaged {label}: {reason}" for label, reason in changes.damaged.items())
+    yield from (f"taken {label}" for label in changes.taken)
+    yield from (f"removed {label}" for label in changes.removed)
+    yield from (f"refused {label}: {reason}" for label, reason in changes.refused.items())

@@ -1,0 +1,1 @@
+"""The server: HTTP, gRPC, connections, replicas. Knows no task by name."""

@@ -1,0 +1,325 @@
+"""GET /compare/data: the instance groups of every model, their numbers and the last hour's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from app.contracts.status import CANNOT_START, ModelStatus
+from app.engine.registry.model import ServedModel
+from app.observability.history import INTERVAL_SECONDS, Counts, History, Series, Window, quantiles
+from app.service.api.info import (
+    ChoiceInfo,
+    GroupInfo,
+    ProcessorInfo,
+    group_members,
+    processor_info,
+    shown,
+)
+from app.service.api.services import Services, ServicesDep
+
+ESTIMATED = "estimated from the buckets as PromQL's histogram_quantile does, right to 15 %"
+
+
+class Times(BaseModel):
+    """Times of one predictor run in seconds, estimated from buckets; null: none in the window."""
+
+    p50: float | None = Field(description=f"Seconds, {ESTIMATED}.")
+    p95: float | None
+    p99: float | None
+
+
+class Replays(BaseModel):
+    """Shadowed requests of a group in the window, against the answers of the default group."""
+
+    count: int
+    same_bits: int = Field(description="Those whose outputs were the same bit by bit.")
+    p50: float | None = Field(description="Largest absolute difference, estimated from buckets.")
+    p99: float | None
+    agreement: float | None = Field(
+        description="Mean overlap of the masks, or share of equal labels; null: not judged."
+    )
+
+
+class ComparedGroup(GroupInfo):
+    """An instance group and what it did in the window."""
+
+    start: str = Field(description="always, or on_demand: with the first request that names it.")
+    base: str | None = Field(description="The group it is proven against; null: it has none.")
+    candidate: bool = Field(description="Whether it may be chosen as the default group.")
+    options: dict[str, Any] = Field(description="What config.toml sets for its backend.")
+    refused: str | None = Field(description="Why this machine cannot start it; null: not known.")
+    queue_depth: int
+    inflight: int
+    resident_bytes: int = Field(description="Memory of its processes; 0: none runs.")
+    runs: int = Field(description="Predictor runs in the window, replays included.")
+    rate: float = Field(description="Such runs a second.")
+    buckets: list[int] = Field(
+        description="Runs in each bucket, not cumulative; the last is above every bound."
+    )
+    times: Times
+    replays: Replays
+
+
+class Shadowing(BaseModel):
+    """Answered requests that are run again on other groups in idle moments."""
+
+    fraction: float = Field(description="Share of the requests; 0: shadowing is off.")
+    groups: list[str] = Field(description="Groups they are run on; none: all that are started.")
+    outcomes: dict[str, int] = Field(description="Sampled requests since the start.")
+
+
+class ComparedModel(BaseModel):
+    """One model version. Without groups it is not ready, and `reason` says why."""
+
+    name: str
+    version: int | None
+    task: str | None = None
+    state: str
+    reason: str | None = None
+    choice: ChoiceInfo | None = None
+    first: str | None = Field(
+        None, description="The group that `auto` begins with; null: config.toml names the default."
+    )
+    precision: str = Field("auto", description="`exact`: no lower precision is chosen.")
+    shadowing: Shadowing | None = None
+    groups: list[ComparedGroup] = []
+
+
+class HistorySeries(BaseModel):
+    """One group's intervals in which it ran, as columns of equal length."""
+
+    model: str
+    version: int
+    group: str
+    interval: list[int] = Field(description="Its number since the server's start.")
+    runs: list[int]
+    p50: list[float]
+    p95: list[float]
+    p99: list[float]
+
+
+class Comparison(BaseModel):
+    """Instance groups compared now and in the last hour."""
+
+    now: float = Field(description="Seconds since 1970, by the server's clock.")
+    began: float = Field(description="When the server began to count.")
+    interval: int = Field(description="Number of the interval that is not over; 0 is the first.")
+    interval_seconds: float
+    window_seconds: float = Field(description="What the groups' numbers cover, up to now.")
+    processor: ProcessorInfo
+    prove_groups: str = Field(description="The setting; off: nothing is measured or chosen.")
+    bounds: list[float] = Field(
+        description="Upper bounds of the buckets in seconds, those of /metrics."
+    )
+    models: list[ComparedModel]
+    history: list[HistorySeries]
+
+
+SHARES = (0.5, 0.95, 0.99)
+
+
+def significant(value: float) -> float:
+    """Four digits: a bucket says no more, and the reply is a third shorter."""
+    return float(f"{value:.4g}")
+
+
+def times_of(bounds: Sequence[float], runs: Counts) -> Times:
+    found = quantiles(bounds, runs.buckets, SHARES)
+    p50, p95, p99 = map(significant, found) if found else (None,) * 3
+    return Times(p50=p50, p95=p95, p99=p99)
+
+
+def replays_of(history: History, window: Window) -> Replays:
+    drift, agreement = window.drift, window.agreement.mean()
+    found = quantiles(history.drift, drift.buckets, (0.5, 0.99))
+    p50, p99 = map(significant, found) if found else (None, None)
+    return Replays(
+        count=drift.count,
+        same_bits=drift.buckets[0],
+        p50=p50,
+        p99=p99,
+        agreement=None if agreement is None else significant(agreement),
+    )
+
+
+def groups_of(
+    history: History,
+    model: tuple[str, int],
+    groups: Sequence[Mapping[str, Any]],
+    intervals: int,
+) -> list[ComparedGroup]:
+    """The groups of one model version, with their numbers of the last `intervals`."""
+    seconds = window_seconds(history, intervals)
+    windows = {
+        group["name"]: history.window(Series(*model, group["name"]), intervals) for group in groups
+    }
+    return [
+        ComparedGroup(
+            **group,
+            runs=windows[name].runs.count,
+            rate=round(windows[name].runs.count / seconds, 3),
+            buckets=list(windows[name].runs.buckets),
+            times=times_of(history.seconds, windows[name].runs),
+            replays=replays_of(history, windows[name]),
+        )
+        for group in groups
+        for name in (group["name"],)
+    ]
+
+
+def window_seconds(history: History, intervals: int) -> float:
+    """From the start of the first interval of the window, or of the server, to now."""
+    uptime = history.uptime()
+    begins = max(0.0, (int(uptime / INTERVAL_SECONDS) + 1 - intervals) * INTERVAL_SECONDS)
+    return max(uptime - begins, 0.001)
+
+
+def history_of(history: History, after: int) -> list[HistorySeries]:
+    """Every group's intervals after that one, for a chart of the last hour."""
+    told = []
+    for series, intervals in sorted(history.runs(after).items()):
+        times = [quantiles(history.seconds, each.buckets, SHARES) or () for _, each in intervals]
+        p50, p95, p99 = (list(map(significant, column)) for column in zip(*times, strict=True))
+        told.append(
+            HistorySeries(
+                model=series.model,
+                version=series.version,
+                group=series.group,
+                interval=[number for number, _ in intervals],
+                runs=[counts.count for _, counts in intervals],
+                p50=p50,
+                p95=p95,
+                p99=p99,
+            )
+        )
+    return told
+
+
+FRESH_SECONDS = 1.0
+"""For so long the engine is not asked again, however many pages look: that reads /proc."""
+
+WINDOWS = {"1m": 60.0, "10m": 600.0, "1h": 3600.0}
+
+
+class EngineState:
+    """The state of every model, read at most once a second; for one thread."""
+
+    def __init__(self) -> None:
+        self._read_at = float("-inf")
+        self._state: list[Mapping[str, Any]] = []
+        self.processor = processor_info()
+
+    def read(self, services: Services) -> list[Mapping[str, Any]]:
+        """The members of ComparedModel; of `groups` those that are no numbers of the window."""
+        now = time.monotonic()
+        if now - self._read_at >= FRESH_SECONDS:
+            self._state = [_model(services, each) for each in shown(services.registry.index())]
+            self._read_at = now
+        return self._state
+
+
+def router() -> APIRouter:
+    state = EngineState()
+
+    async def compare_data(
+        services: ServicesDep,
+        window: Annotated[
+            Literal["1m", "10m", "1h"],
+            Query(description="How far back the groups' numbers go."),
+        ] = "10m",
+        after: Annotated[
+            int,
+            Query(description="The history only after the interval of this number.", ge=-1),
+        ] = -1,
+    ) -> Response:
+        """Instance groups compared live: times, drift, memory, proof, choice, the last hour.
+
+        Buckets are those of /metrics; quantiles are estimated from them as PromQL's
+        histogram_quantile does. When polling, pass `after`: the last interval you have.
+        """
+        loop = asyncio.get_running_loop()
+        text = await loop.run_in_executor(
+            services.operations, _comparison, services, state, window, after
+        )
+        return Response(text, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+    routes = APIRouter(tags=["operations"])
+    routes.add_api_route(
+        "/compare/data", compare_data, operation_id="compareData", response_model=Comparison
+    )
+    return routes
+
+
+def _comparison(services: Services, state: EngineState, window: str, after: int) -> str:
+    history = services.metrics.history
+    intervals = int(WINDOWS[window] / INTERVAL_SECONDS)
+    now = time.time()
+    return Comparison(
+        now=round(now, 3),
+        began=round(now - history.uptime(), 3),
+        interval=history.interval(),
+        interval_seconds=INTERVAL_SECONDS,
+        window_seconds=round(window_seconds(history, intervals), 1),
+        processor=state.processor,
+        prove_groups=services.settings.prove_groups,
+        bounds=list(history.seconds),
+        models=[
+            ComparedModel(
+                **each
+                | {
+                    "groups": groups_of(
+                        history, (each["name"], each["version"]), each["groups"], intervals
+                    )
+                }
+            )
+            for each in map(dict, state.read(services))
+        ],
+        history=history_of(history, after),
+    ).model_dump_json()
+
+
+def _model(services: Services, status: ModelStatus) -> Mapping[str, Any]:
+    told = asdict(status) | {"reason": status.reason or None, "groups": []}
+    if (served := services.registry.find(status.name, status.version)) is not None:
+        told |= _served(services, served)
+    return told
+
+
+def _served(services: Services, served: ServedModel) -> dict[str, Any]:
+    settings = services.settings
+    configured = {group.name: group for group in served.config.instance_group}
+    return {
+        "task": served.config.pipeline,
+        "choice": ChoiceInfo.model_validate(served.choice, from_attributes=True),
+        "first": served.config.first_group,
+        "precision": settings.precision,
+        "shadowing": Shadowing(
+            fraction=settings.shadow_fraction,
+            groups=list(settings.shadow_groups),
+            outcomes=services.metrics.shadow_outcomes(served.name),
+        ),
+        "groups": [
+            group
+            | {
+                "start": configured[group["name"]].start,
+                "base": served.config.base_of(group["name"]),
+                "candidate": configured[group["name"]].candidate,
+                "options": configured[group["name"]].options,
+                "refused": _refusal(group),
+            }
+            for group in group_members(served)
+        ],
+    }
+
+
+def _refusal(group: Mapping[str, Any]) -> str | None:
+    known = not group["ready"] and group["reason"].startswith(CANNOT_START)
+    return group["reason"] if known else None

@@ -1,0 +1,331 @@
+"""The one table from errors to HTTP statuses, the handlers that apply it, and when each code comes.
+
+`python -m app.service.api.errors` writes the table of docs/errors.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from app.contracts import errors
+from app.service.api.problems import Fault, Refused
+
+STATUS: Mapping[type[errors.PaddlepoolError], int] = {
+    errors.PaddlepoolError: 500,
+    errors.FileMissing: 422,
+    errors.FileTooLarge: 413,
+    errors.UnsupportedMediaType: 415,
+    errors.UnsupportedEncoding: 415,
+    errors.ImageUnreadable: 422,
+    errors.ResolutionTooHigh: 422,
+    errors.TooManyScans: 422,
+    errors.InvalidParameter: 422,
+    errors.TextEmpty: 422,
+    errors.TextTooLong: 422,
+    errors.TooManyInputs: 422,
+    errors.InvalidTensor: 400,
+    errors.OutputTooLarge: 422,
+    errors.HostNotAllowed: 400,
+    errors.CrossSite: 403,
+    errors.Unauthorized: 401,
+    errors.Forbidden: 403,
+    errors.GroupNotRunning: 403,
+    errors.ModelNotFound: 404,
+    errors.ModelNotReady: 503,
+    errors.ModelLoadFailed: 409,
+    errors.Overloaded: 503,
+    errors.QuotaExceeded: 429,
+    errors.DeadlineExceeded: 504,
+    errors.WorkerCrashed: 500,
+    errors.ModelOutputInvalid: 500,
+    errors.OperatorError: 500,
+    errors.ConfigError: 500,
+    errors.ManifestError: 500,
+    errors.ExportError: 500,
+    errors.DownloadError: 500,
+    errors.BackendError: 500,
+    errors.RunRefused: 500,
+}
+
+HTTP_CODES: Mapping[int, str] = {
+    400: "invalid_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    422: "invalid_json",
+    431: "headers_too_large",
+    500: "internal_error",
+    501: "not_implemented",
+    503: "shutting_down",
+    505: "http_version_not_supported",
+}
+"""Errors of HTTP itself, which the exception tree does not know."""
+
+HTTP_DETAILS = {
+    400: "The body cannot be parsed.",
+    404: "There is nothing under this path.",
+}
+INTERNAL = "The server failed while answering. The log has the details under this request id."
+MODEL_LOADING_SECONDS = 2
+log = logging.getLogger("paddlepool.error")
+
+
+def fault_of(error: errors.PaddlepoolError) -> Fault:
+    """The reply to a domain error. What concerns the installation stays in the log."""
+    if isinstance(error, errors.OperatorError) or type(error) is errors.PaddlepoolError:
+        return http_fault(500, INTERNAL)
+    return Fault(
+        status=STATUS[type(error)],
+        code=error.code,
+        title=error.title,
+        detail=error.message,
+        limit=error.limit,
+        received=error.received,
+        errors=error.errors,
+        headers=_headers(error),
+    )
+
+
+def http_fault(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Fault:
+    """The reply to an error of HTTP itself."""
+    return Fault(
+        status=status,
+        code=HTTP_CODES.get(status, "invalid_request"),
+        title=HTTPStatus(status).phrase,
+        detail=detail,
+        headers=headers or {},
+    )
+
+
+def _headers(error: errors.PaddlepoolError) -> dict[str, str]:
+    if isinstance(error, errors.Overloaded):
+        return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+    if isinstance(error, errors.ModelNotReady):
+        return {"Retry-After": str(MODEL_LOADING_SECONDS)}
+    if isinstance(error, errors.Unauthorized):
+        return {"WWW-Authenticate": 'Bearer realm="paddlepool"'}
+    return {}
+
+
+def log_failure(error: BaseException, request_id: str) -> None:
+    """Say what failed and where, without the exception's text: it may quote a client's input."""
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    log.error(
+        "request failed",
+        extra={
+            "request_id": request_id,
+            "error": type(error).__name__,
+            "where": [f"{frame.name}:{frame.lineno}" for frame in frames],
+        },
+    )
+
+
+def fault_from(error: Exception, request_id: str) -> Fault:
+    """The reply to whatever a request raised. An error that is no client's fault is logged."""
+    if isinstance(error, HTTPException):
+        cause = error.__cause__
+        if isinstance(cause, errors.PaddlepoolError | Refused):
+            error = cause  # FastAPI was reading the body
+        elif isinstance(cause, UnicodeDecodeError):
+            return http_fault(422, "The body is not UTF-8.")
+    match error:
+        case Refused():
+            return error.fault
+        case errors.PaddlepoolError():
+            if isinstance(error, errors.OperatorError):
+                # The message is written for the operator; it names models and settings, never input
+                log.error(error.message, extra={"request_id": request_id})
+            return fault_of(error)
+        case RequestValidationError():
+            return _fault_of_validation(error)
+        case HTTPException():
+            detail = HTTP_DETAILS.get(error.status_code, HTTPStatus(error.status_code).phrase)
+            return http_fault(error.status_code, detail, error.headers)
+    log_failure(error, request_id)
+    return http_fault(500, INTERNAL)
+
+
+def _fault_of_validation(error: RequestValidationError) -> Fault:
+    faults = error.errors()
+    if any(fault["type"] == "json_invalid" for fault in faults):
+        where = faults[0]["loc"][-1]
+        return http_fault(422, f"The body is not JSON from character {where}.")
+    if any(fault["loc"] == ("body",) and isinstance(fault["input"], bytes) for fault in faults):
+        return fault_of(
+            errors.UnsupportedMediaType(
+                "The body must be sent with Content-Type: application/json."
+            )
+        )
+    first = faults[0]
+    return fault_of(
+        errors.InvalidParameter(
+            f"{_place(first)}: {_message(first)}",
+            limit=_limit(first),
+            received=_number(first.get("input")),
+            errors=tuple(
+                {"field": _place(fault), "message": _message(fault)} for fault in faults[:20]
+            ),
+        )
+    )
+
+
+def _limit(fault: Mapping[str, Any]) -> int | float | None:
+    context = fault.get("ctx", {})
+    names = ("le", "lt", "ge", "gt", "max_length", "min_length")
+    return next((_number(context[name]) for name in names if name in context), None)
+
+
+def _number(value: object) -> int | float | None:
+    """A number may be sent back to the client; a word may be part of a client's text."""
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,15}", value):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) < 1e15 else None  # not so: NaN, infinity, 400 digits
+
+
+def _place(fault: Mapping[str, Any]) -> str:
+    """The place of the fault. Keys that a client made up are not repeated."""
+    if fault["type"] == "extra_forbidden":
+        return ".".join(str(part) for part in fault["loc"][:-1])
+    return ".".join(str(part) for part in fault["loc"])
+
+
+def _message(fault: Mapping[str, Any]) -> str:
+    return "Unknown field" if fault["type"] == "extra_forbidden" else str(fault["msg"])
+
+
+WHEN: Mapping[str, str] = {
+    "cross_site": (
+        "A browser says that a page of another site, which is not in "
+        "`PADDLEPOOL_CORS_ORIGINS`, sent anything but GET, HEAD or OPTIONS."
+    ),
+    "deadline_exceeded": (
+        "The request was not done within its `timeout_ms`. Its queued work was dropped."
+    ),
+    "file_missing": "No multipart field `file` or `image_file`, and no body with an image type.",
+    "file_too_large": (
+        "The body is larger than the endpoint's limit, which is counted while it arrives."
+    ),
+    "forbidden": "Model control was asked of a server that has no admin key.",
+    "group_not_running": (
+        "The request names an instance group that would have to be started, which takes a key "
+        "of `PADDLEPOOL_START_GROUP_KEYS`."
+    ),
+    "headers_too_large": (
+        "Request line and headers together, trailers, or the extensions of a chunk are larger than"
+        " the limit."
+    ),
+    "host_not_allowed": (
+        "The `Host` header, or the host of an absolute target, is none of "
+        "`PADDLEPOOL_ALLOWED_HOSTS`."
+    ),
+    "http_version_not_supported": "The request is in a version of HTTP other than 1.0 and 1.1.",
+    "image_unreadable": "The picture is broken, cut off, or cannot be decoded within the limits.",
+    "internal_error": (
+        "A fault of the server or of a model's files. The log has it under the request id."
+    ),
+    "invalid_json": "The body is not JSON, or not UTF-8.",
+    "invalid_parameter": (
+        "A parameter or field is missing, unknown or outside its limits; `errors` lists each."
+    ),
+    "invalid_request": "The body or the request itself cannot be parsed.",
+    "invalid_tensor": "A tensor has the wrong name, type, shape or size.",
+    "method_not_allowed": "The path exists, this method on it does not; `Allow` has those that do.",
+    "model_load_failed": (
+        "The version in the repository is unfit, and the message says why; what was served "
+        "before still is."
+    ),
+    "model_not_found": "No model of this name and version is served.",
+    "model_not_ready": (
+        "The model, or the instance group that the request names, is loading or cannot be "
+        "loaded; `/info` says which. `Retry-After` is set, also where waiting will not help."
+    ),
+    "model_output_invalid": (
+        "The model's output was not a number. The input is most likely unusual."
+    ),
+    "not_found": "There is nothing under this path.",
+    "not_implemented": "The body is sent with a `Transfer-Encoding` other than `chunked`.",
+    "output_too_large": "The reply would be larger than the limit for its format.",
+    "overloaded": (
+        "The queue is full or too slow for the deadline, connections, request bodies, decoded "
+        "pictures or groups on demand are at their limit, or so many large documents are read and "
+        "written that this one's turn did not come within `timeout_default_ms`. `Retry-After` says "
+        "when to come back."
+    ),
+    "quota_exceeded": (
+        "This key or address has had its share of the minute, or has too many requests "
+        "running. `Retry-After` says when to come back."
+    ),
+    "request_timeout": "Headers or body did not arrive in time.",
+    "resolution_too_high": (
+        "More pixels, or a longer side, than the limit, read from the header; or more memory than "
+        "all decoded pictures together may hold."
+    ),
+    "shutting_down": "The server's time for requests in flight is over.",
+    "text_empty": "No text, or one without a visible character.",
+    "text_too_long": "More characters than the limit.",
+    "too_many_inputs": "More texts than the limit, or more jobs than the queue has places.",
+    "too_many_scans": (
+        "More scans in the JPEG than the limit, or than a picture of its size may have."
+    ),
+    "unauthorized": "A key is needed and missing or wrong.",
+    "unsupported_encoding": (
+        "`Content-Encoding` is neither `gzip` nor `identity`, or the body is not one complete gzip "
+        "stream."
+    ),
+    "unsupported_media_type": "The body's type is not one that the endpoint takes.",
+    "worker_crashed": (
+        "The process that worked on this request died. Others are not affected; try again."
+    ),
+}
+"""By code, in Markdown."""
+
+HEAD = "| code | status | title | when |\n|---|---|---|---|"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ErrorCode:
+    """One row of the table."""
+
+    code: str
+    status: int
+    title: str
+    when: str
+
+
+def error_codes() -> list[ErrorCode]:
+    """All of them by name, those of the exception tree and those of HTTP itself."""
+    domain = {
+        (error.code, status, error.title)
+        for error, status in STATUS.items()
+        if error is not errors.PaddlepoolError and not issubclass(error, errors.OperatorError)
+    }
+    of_http = {(code, status, HTTPStatus(status).phrase) for status, code in HTTP_CODES.items()}
+    return [
+        ErrorCode(code, status, title, WHEN[code])
+        for code, status, title in sorted(domain | of_http)
+    ]
+
+
+def with_table(page: str) -> str:
+    """The text of docs/errors.md with its table made anew."""
+    rows = [f"| `{row.code}` | {row.status} | {row.title} | {row.when} |" for row in error_codes()]
+    table = "\n".join([HEAD, *rows])
+    return re.sub(rf"{re.escape(HEAD)}(\n\|.*)*", lambda _: table, page)
+
+
+if __name__ == "__main__":
+    PAGE = Path("docs/errors.md")
+    PAGE.write_text(with_table(PAGE.read_text("utf-8")), "utf-8")

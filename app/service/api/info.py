@@ -1,0 +1,265 @@
+"""GET /info: what is served, from which weights, by which instance groups, in which limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from app import __version__
+from app.contracts.resources import processor
+from app.contracts.status import CANNOT_START, Choice, GroupStatus, ModelStatus
+from app.engine.registry.load_history import NOT_LOADED
+from app.engine.registry.model import ServedModel
+from app.service.api.services import Services, ServicesDep
+from app.settings.server import Settings
+
+LIMITS = (
+    "infer_max_bytes",
+    "infer_json_max_bytes",
+    "body_max_bytes",
+    "image_max_pixels",
+    "image_max_side",
+    "jpeg_max_scans",
+    "png_max_pixels",
+    "form_max_fields",
+    "timeout_default_ms",
+    "timeout_max_ms",
+    "header_timeout_seconds",
+    "header_max_bytes",
+    "receive_timeout_seconds",
+    "keep_alive_seconds",
+    "send_stall_seconds",
+    "quota_requests_per_minute",
+    "quota_pixels_per_minute",
+    "quota_texts_per_minute",
+    "quota_concurrent_requests",
+)
+"""The server's settings that a client runs into; numbers that tasks declare come with them."""
+
+
+class GroupInfo(BaseModel):
+    """One instance group: `count` predictors, processes of `threads` threads each, that run the
+    model in one configuration."""
+
+    name: str
+    backend: str
+    program: str | None = Field(
+        None, description="The derived program it runs; null: the version's reference program."
+    )
+    threads: int
+    count: int
+    live: int = Field(description="Predictors that answer now.")
+    started: bool = Field(description="False where it starts when first asked for.")
+    default: bool = Field(description="Whether it answers requests that name no instance group.")
+    ready: bool
+    effective: bool | None = Field(
+        None,
+        description="Whether its outputs or times differ from those of its base, another instance"
+        " group; null: not known.",
+    )
+    proof: str = Field(description="How that was found out, or why it was not.")
+    reason: str | None = Field(
+        None, description="Why it is not ready; of a ready one, why it is not known to do anything."
+    )
+    queue_limit: int = Field(description="Most jobs that may wait for it.")
+
+
+class CandidateInfo(BaseModel):
+    """Measurements of an instance group that may become the default one."""
+
+    group: str
+    fit: bool = Field(description="Whether it is clearly faster, and its output good enough.")
+    reason: str
+    gain: float | None = Field(
+        None, description="Its throughput over that of the first group, on the same cores."
+    )
+    gain_low: float | None = Field(None, description="Lower end of its 99 % interval.")
+    gain_high: float | None = None
+    seconds: float | None = Field(None, description="What one run takes while nothing else runs.")
+    resident_bytes: int | None = Field(None, description="Memory of one of its processes.")
+    largest_difference: float | None = Field(None, description="From the golden output.")
+    mean_difference: float | None = None
+    agreement: float | None = Field(
+        None, description="With the golden output, by the task's measure: from 0 to 1."
+    )
+
+
+class ChoiceInfo(BaseModel):
+    """The instance group that answers requests that name none, and the reason."""
+
+    group: str
+    by: str = Field(
+        description="config: config.toml names it; start: it serves until the candidates are"
+        " measured; measured; kept: measured before this start."
+    )
+    reason: str
+    candidates: list[CandidateInfo]
+    at: float | None = Field(
+        None, description="When it was measured, in seconds since 1970; null: nothing was."
+    )
+
+
+class ModelInfo(BaseModel):
+    """One version of a model. What is null is not known until the version is ready.
+
+    Further members are `[parameters]` of its config.toml that the tasks show, such as `labels`.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    version: int | None
+    state: str
+    reason: str | None = Field(None, description="Why it is not ready.")
+    task: str | None = Field(None, description="The endpoint that uses it, if any.")
+    sha256: str | None = Field(None, description="One fingerprint over all files of the version.")
+    files: dict[str, str] | None = Field(None, description="sha256 of each file.")
+    weights: dict[str, Any] | None = Field(
+        None, description="Where the weights come from, their licence, and whether preliminary."
+    )
+    predictors: list[GroupInfo] | None = Field(None, description="Its instance groups.")
+    choice: ChoiceInfo | None = Field(None, description="Its default instance group.")
+
+
+class ThreadBudgetInfo(BaseModel):
+    """Threads of the model that uses most, against the cores it may use."""
+
+    cores: float
+    threads: int
+    warning: str | None = Field(description="Set when predictors wait for each other.")
+
+
+class ProcessorInfo(BaseModel):
+    """The processor, as far as it decides which instance groups are fast and exact."""
+
+    name: str
+    instruction_sets: list[str] = Field(
+        description="Those that it has of the ones by which the frameworks choose their kernels."
+    )
+    missing: list[str] = Field(description="The others of these for its architecture.")
+    remark: str | None = Field(description="What that means for int8 programs; null: nothing.")
+
+
+class Info(BaseModel):
+    """Open doors add the members that their clients read."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "paddlepool"
+    version: str
+    ready: bool
+    default_models: dict[str, str]
+    models: list[ModelInfo]
+    limits: dict[str, int | float]
+    thread_budget: ThreadBudgetInfo
+    processor: ProcessorInfo
+    confinement: dict[str, list[str]] = Field(
+        description="What keeps codec and predictor processes from the rest of the system, of"
+        " no_new_privileges, landlock and seccomp: as far as the kernel has them."
+    )
+
+
+More = Callable[[Services], Mapping[str, Any]]
+"""Further members of the document."""
+
+
+def router(*, card: Sequence[str], more: Sequence[More] = ()) -> APIRouter:
+    """Facts for clients; `card` names the parameters shown of each model."""
+
+    async def info(services: ServicesDep) -> Info:
+        """Models, versions, fingerprints, provenance of the weights, instance groups and limits."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(services.operations, _info, services, card, more)
+
+    routes = APIRouter(tags=["operations"])
+    routes.add_api_route("/info", info, operation_id="info")
+    return routes
+
+
+def _info(services: Services, card: Sequence[str], more: Sequence[More]) -> Info:
+    added = {name: value for each in more for name, value in each(services).items()}
+    return Info(
+        **added,
+        version=__version__,
+        ready=services.registry.ready() and not services.lifecycle.draining,
+        default_models=dict(services.default_models),
+        models=[_model(services, status, card) for status in shown(services.registry.index())],
+        limits=limits(services.settings),
+        thread_budget=ThreadBudgetInfo.model_validate(
+            services.registry.budget(), from_attributes=True
+        ),
+        processor=processor_info(),
+        confinement={kind: list(held) for kind, held in services.confinement().items()},
+    )
+
+
+def processor_info() -> ProcessorInfo:
+    return ProcessorInfo.model_validate(processor(), from_attributes=True)
+
+
+def shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
+    """Without the versions that a newer one has taken the place of: nothing is missing there."""
+    ready: dict[str, int] = {}
+    for status in index:  # newest version first
+        version = status.version or 0
+        if status.state == "READY":
+            ready.setdefault(status.name, version)
+        if status.reason != NOT_LOADED or version >= ready.get(status.name, 0):
+            yield status
+
+
+def limits(settings: Settings) -> dict[str, int | float]:
+    """The settings a client runs into, under their own names."""
+    of_tasks = [name for name in type(settings).model_fields if name not in Settings.model_fields]
+    values = {name: getattr(settings, name) for name in (*LIMITS, *of_tasks)}
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
+
+
+def _model(services: Services, status: ModelStatus, card: Sequence[str]) -> ModelInfo:
+    known = asdict(status) | {"reason": status.reason or None}
+    parameters: Mapping[str, Any] = {}
+    if (served := services.registry.find(status.name, status.version)) is not None:
+        known |= _served(served)
+        parameters = served.config.parameters
+    return ModelInfo(**{name: parameters.get(name) for name in card} | known)
+
+
+def _served(served: ServedModel) -> dict[str, Any]:
+    return {
+        "task": served.config.pipeline,
+        "sha256": served.manifest.sha256(),
+        "files": {name: entry.sha256 for name, entry in served.manifest.files.items()},
+        "weights": dict(served.manifest.weights),
+        "choice": asdict(served.choice),
+        "predictors": group_members(served),
+    }
+
+
+def group_members(served: ServedModel) -> list[dict[str, Any]]:
+    """Everything known of each instance group; GroupInfo has most of it."""
+    # Not asdict(): that copies every value, and there are many groups.
+    names = [field.name for field in fields(GroupStatus)]
+    return [
+        {name: getattr(group, name) for name in names}
+        | {
+            "default": group.name == served.config.default_group,
+            "effective": group.effect.effective,
+            "proof": group.effect.reason,
+            "reason": _reason(group, served.choice),
+        }
+        for group in served.groups()
+    ]
+
+
+def _reason(group: GroupStatus, choice: Choice) -> str | None:
+    if group.ready:
+        return None if group.effect.effective else group.effect.reason
+    # A proof or a trial that could not open the group says more than that no request has named it.
+    tried = [each.reason for each in choice.candidates if each.group == group.name]
+    refused = (each for each in (group.effect.reason, *tried) if each.startswith(CANNOT_START))
+    return next(refused, group.reason)

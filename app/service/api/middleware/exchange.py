@@ -1,0 +1,136 @@
+"""One request and its reply, as they pass between the server and the route."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import Message, Receive, Scope, Send
+
+from app.service.api.middleware.access import request_id_of
+from app.service.api.middleware.compression import packed
+from app.service.api.middleware.limits import Budget, too_large
+from app.service.api.middleware.quotas import TokenBucket
+from app.service.api.services import Lifecycle
+
+LOGGED = {b"x-model": "x_model", b"x-predictor": "x_predictor", b"server-timing": "server_timing"}
+"""Reply headers that the log line repeats, by their names there."""
+
+WATCH_FROM_SECONDS = 0.05
+"""How long after its body a request has a task that waits for its client to leave: most requests
+have ended by then."""
+
+
+class Exchange:
+    """Counts the body, marks the reply, and ends the work for a client that has gone away.
+
+    A body counts in the budget as it arrives and until its request is answered. `status` is 0 until
+    a reply begins. When `http.disconnect` arrives after the body and before the end of the reply,
+    the task that answers is cancelled: uvicorn alone lets it run on.
+
+    **Invariant**: only this object calls the server's `receive` once the body is complete. A layer
+    around it that reads ahead (BaseHTTPMiddleware does) would switch that cancellation off.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        body_cap: int,
+        bodies: Budget,
+        lifecycle: Lifecycle,
+        marks: Iterable[tuple[bytes, bytes]],
+    ) -> None:
+        """`body_cap` in bytes; `marks` are headers of every reply."""
+        self.headers = Headers(scope=scope)
+        self.request_id = request_id_of(self.headers.get("x-request-id"))
+        self.body_cap = body_cap
+        self.status = 0
+        self.sent: dict[str, str] = {}
+        self.bucket: TokenBucket | None = None
+        self.client_gone = False
+        self._receive = receive
+        self._send = send
+        self._bodies = bodies
+        self._lifecycle = lifecycle
+        self._marks = marks
+        self._received = 0
+        self._handler = asyncio.current_task()
+        self._watcher: asyncio.Task[None] | None = None
+        self._watching: asyncio.TimerHandle | None = None
+        self._gone = asyncio.Event()
+
+    async def receive(self) -> Message:
+        """The server's next message. Raises FileTooLarge and Overloaded."""
+        if self._watching is not None:
+            self._start_watching()
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.client_gone = True
+            return message
+        if size := len(message.get("body", b"")):
+            if self._received + size > self.body_cap:
+                raise too_large(self.body_cap, f"more than {self.body_cap}")
+            self._bodies.take(size)
+            self._received += size
+        if not message.get("more_body", False):
+            loop = asyncio.get_running_loop()
+            self._watching = loop.call_later(WATCH_FROM_SECONDS, self._start_watching)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._mark(message)
+            self._send = packed(message, self.headers, self._send)
+        elif not message.get("more_body", False) and not self._gone.is_set():
+            self._stop_watching()  # the server reports a disconnect after every reply, too
+        await self._send(message)
+
+    def _mark(self, message: Message) -> None:
+        self.status = message["status"]
+        for name, value in message["headers"]:
+            if name in LOGGED:
+                self.sent[LOGGED[name]] = value.decode("latin-1")
+        message["headers"] = [
+            *message["headers"],
+            (b"x-request-id", self.request_id.encode()),
+            *self._marks,
+        ]
+        if self._lifecycle.draining:
+            MutableHeaders(scope=message)["Connection"] = "close"
+        if self.bucket is not None:
+            MutableHeaders(scope=message).update(self.bucket.headers())
+
+    def _start_watching(self) -> None:
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.client_gone = True
+        self._gone.set()
+        assert self._handler is not None, "this is a bug: an ASGI application runs in a task"
+        self._handler.cancel()
+
+    def was_cancelled(self) -> bool:
+        """True if the client's leaving cancelled the handler, which then is cancelled no more."""
+        if self._gone.is_set() and self._handler is not None:
+            self._handler.uncancel()
+        return self._gone.is_set()
+
+    def close(self) -> None:
+        """Give back what the body took of the budget, and stop watching."""
+        self._bodies.give_back(self._received)
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()

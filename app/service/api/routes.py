@@ -1,0 +1,216 @@
+"""Routes: the table of all templates, and the route class of endpoints that run a task.
+
+The table finds a path's route before routing does: caps, keys and labels need it. FastAPI makes
+the OpenAPI document from a task endpoint's signature but does not answer its requests: solving the
+signature anew takes longer than a short text's way through the queue. Errors have the form that
+FastAPI gives them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, TypeVar, get_type_hints
+
+from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.contracts.errors import UnsupportedMediaType
+from app.service.api.errors import http_fault
+from app.service.api.problems import ErrorForm, Refused
+from app.service.api.routing import ROUTING, Routing, timeout_seconds
+from app.service.api.services import services_of
+from app.service.api.uploads import media_type
+
+UNSAID = ("", "application/x-www-form-urlencoded")
+"""Types of a JSON body whose sender named none: no type, or what curl writes of its own accord. A
+page of another site may send the second without asking; app.service.api.middleware.sites refuses
+it."""
+
+Model = TypeVar("Model", bound=BaseModel)
+Faults = list[Any]
+
+
+class TaskRoute(APIRoute):
+    """Calls an endpoint with those of `request`, `services`, `routing` and `body` that it takes.
+
+    `body` is a pydantic model, read from JSON. Any other parameter is a text of the query, or None.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        handle = self.get_route_handler()
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            response = await handle(Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        self.app = answer
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        endpoint: Callable[..., Coroutine[Any, Any, Response]] = self.endpoint
+        names = signature(endpoint).parameters.keys()
+        model: type[BaseModel] | None = get_type_hints(endpoint).get("body")
+        texts = names - {"request", "services", "routing", "body"}
+
+        async def handle(request: Request) -> Response:
+            services = services_of(request)
+            given: dict[str, Any] = {"services": services} if "services" in names else {}
+            faults: Faults = []
+            if model is not None:
+                content = await request.body()
+            if "routing" in names:
+                given["routing"] = routing = _read_routing(request, faults)
+                timeout_seconds(routing.timeout_ms, services.settings)
+            if model is not None:
+                given["body"] = read_body(model, content, media_type(request), faults)
+            if faults:
+                raise RequestValidationError(faults)
+            if "request" in names:
+                given["request"] = request
+            for name in texts:
+                given[name] = request.query_params.get(name)
+            return await endpoint(**given)
+
+        return handle
+
+
+NOTHING_ASKED = Routing()
+
+
+def _read_routing(request: Request, faults: Faults) -> Routing:
+    """Unknown parameters of the query are ignored; of two with one name the last counts."""
+    if not request.scope["query_string"]:
+        return NOTHING_ASKED
+    query = request.query_params
+    asked = {name: query[name] for name in ROUTING if name in query}
+    return _checked(Routing, asked, "query", faults) or NOTHING_ASKED
+
+
+def read_body(model: type[Model], content: bytes, kind: str, faults: Faults) -> Model | None:
+    """The body as `model`, or None and what is wrong with it in `faults`.
+
+    Raises UnsupportedMediaType, RequestValidationError where the body is not JSON, and
+    HTTPException where it cannot be parsed at all.
+    """
+    if not content:
+        faults.append({"type": "missing", "loc": ("body",), "msg": "Field required", "input": None})
+        return None
+    json_type = kind.startswith("application/") and kind.endswith(("/json", "+json"))
+    if not json_type and kind not in UNSAID:
+        raise UnsupportedMediaType("The body must be sent with Content-Type: application/json.")
+    try:
+        return model.model_validate_json(content)
+    except ValidationError:
+        pass  # read once more below, slowly: that tells the place, and takes UTF-16
+    try:
+        document = json.loads(content)
+    except json.JSONDecodeError as error:
+        fault = {"type": "json_invalid", "loc": ("body", error.pos), "msg": error.msg, "input": {}}
+        raise RequestValidationError([fault]) from error
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400) from error
+    return _checked(model, document, "body", faults)
+
+
+def _checked(model: type[Model], value: Any, where: str, faults: Faults) -> Model | None:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        faults += [
+            {**fault, "loc": (where, *fault["loc"])} for fault in error.errors(include_url=False)
+        ]
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RouteFacts:
+    """One route: its template, methods, its body's cap in bytes, and what answers; `errors` where
+    it has a form of its own for them."""
+
+    template: str
+    pattern: re.Pattern[str]
+    methods: frozenset[str]
+    max_body: int | None
+    answer: ASGIApp
+    errors: ErrorForm | None = None
+
+
+class RouteTable:
+    """All routes of the application, in their order; paths are decoded."""
+
+    def __init__(
+        self,
+        routers: Iterable[tuple[APIRouter, ErrorForm | None]],
+        *,
+        default_max_body: int,
+    ) -> None:
+        """Each router comes with the form of its routes' errors.
+
+        `default_max_body` in bytes is for routes that declare no `max_body_size`.
+        """
+        self.default_max_body = default_max_body
+        self.routes = tuple(
+            RouteFacts(
+                template=route.path,
+                pattern=route.path_regex,
+                methods=frozenset(route.methods or ()),
+                max_body=route.max_body_size,
+                # FastAPI's own handlers close uploaded files through it.
+                answer=AsyncExitStackMiddleware(route.app)
+                if not isinstance(route, TaskRoute)
+                else route.app,
+                errors=errors,
+            )
+            for router, errors in routers
+            for route in router.routes
+            if isinstance(route, APIRoute)
+        )
+        self._open = [route for route in self.routes if route.pattern.groups]
+        self._fixed = {
+            path: [route for route in self.routes if route.pattern.match(path)]
+            for path in {route.template for route in self.routes if not route.pattern.groups}
+        }
+
+    def find(self, path: str, method: str) -> RouteFacts | None:
+        """The first route of the path that has the method; without one, the first of the path."""
+        routes = self._all(path)
+        allowed = (route for route in routes if method in route.methods)
+        return next(allowed, routes[0] if routes else None)
+
+    def _all(self, path: str) -> list[RouteFacts]:
+        fixed = self._fixed.get(path)
+        return fixed or [route for route in self._open if route.pattern.match(path)]
+
+    def body_cap(self, route: RouteFacts | None) -> int:
+        if route is None or route.max_body is None:
+            return self.default_max_body
+        return route.max_body
+
+    def check_method(self, route: RouteFacts, path: str, method: str) -> None:
+        """Raises Refused, 405, unless the route that was found has the method."""
+        if method not in route.methods:
+            allowed = {each for found in self._all(path) for each in found.methods}
+            allowed |= {"HEAD"} if "GET" in allowed else set()
+            detail = f"The method {method} is not allowed here."
+            raise Refused(http_fault(405, detail, {"Allow": ", ".join(sorted(allowed))}))
+
+    async def answer(
+        self, route: RouteFacts | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Call the route that was found. Raises HTTPException: 404; and Refused: 405."""
+        path = scope["path"]
+        if route is None:
+            raise HTTPException(404)
+        self.check_method(route, path, scope["method"])
+        found = route.pattern.match(path)
+        scope["path_params"] = found.groupdict() if found else {}
+        await route.answer(scope, receive, send)

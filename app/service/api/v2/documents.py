@@ -1,0 +1,251 @@
+"""The document of an inference request, checked, for HTTP and gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from app.contracts.errors import InvalidTensor
+from app.contracts.task_tensors import STRINGS, TaskTensors
+from app.contracts.tensors import TensorSpec
+from app.engine.dataplane import TensorRequest
+from app.engine.registry.model import ServedModel
+from app.service.api.v2.tensors import (
+    BASE64,
+    NO_SHARED_MEMORY,
+    as_object,
+    parameters_of,
+    read_inputs,
+)
+from app.settings.server import Settings
+
+PARAMETERS = ("predictor", "priority", "timeout", "binary_data_output", "content_type")
+OUTPUT_PARAMETERS = ("binary_data", "classification", "content_type")
+IGNORED = "ignored_parameters"
+"""The reply's parameter that names those of the request which are unknown here."""
+MAX_IGNORED = 64
+"""Names that a reply repeats, and characters of each."""
+MAX_ID_CHARACTERS = 256
+MAX_CLASSES = 1_000
+SIMPLE = (str, int, float, bool)
+"""The types that a task's own parameter may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """The tensors and parameters that a request must fit: those of a model, or of a task.
+
+    `options` are a task's own parameters, None where there is no task.
+    """
+
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    options: tuple[str, ...] | None = None
+    optional: frozenset[str] = frozenset()
+    opaque: frozenset[str] = frozenset()
+    labels: Sequence[str] = ()
+    batched: bool = True
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Their names. A task's jobs all have the same priority."""
+        if self.options is None:
+            return PARAMETERS
+        return (*(name for name in PARAMETERS if name != "priority"), *self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyForm:
+    """The reply that a client wants: its outputs by name, which of them raw, which of the others
+    as base64, and of which only so many of the largest values. `options` are a task's own
+    parameters, `ignored` the names of unknown ones."""
+
+    outputs: tuple[str, ...]
+    binary: frozenset[str]
+    base64: frozenset[str] = frozenset()
+    id: str | None = None
+    classes: Mapping[str, int] = field(default_factory=dict)
+    labels: Sequence[str] = ()
+    batched: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    ignored: str = ""
+
+
+def expected_of_model(served: ServedModel) -> Expected:
+    labels = served.config.parameters.get("labels", ())
+    return Expected(
+        inputs=served.inputs,
+        outputs=served.outputs,
+        labels=labels if isinstance(labels, list | tuple) else (),
+        batched=served.batched,
+    )
+
+
+def expected_of_task(task: TaskTensors) -> Expected:
+    return Expected(
+        inputs=task.inputs,
+        outputs=task.outputs,
+        options=task.parameters,
+        optional=task.optional,
+        opaque=task.opaque,
+    )
+
+
+def read_document(
+    document: Mapping[str, Any],
+    raw: memoryview,
+    *,
+    expected: Expected,
+    settings: Settings,
+    binary: bool = False,
+    within: float | None = None,
+) -> TensorRequest:
+    """The request; its state is a ReplyForm. `raw` are the tensors that the document only declares.
+
+    With `binary` all outputs are raw unless they say otherwise. `within` is the time, in seconds,
+    after which nobody waits any more. Raises InvalidTensor naming the tensor or the parameter and
+    what was expected of it.
+    """
+    parameters = parameters_of(document)
+    group = parameters.get("predictor")
+    if group is not None and not isinstance(group, str):
+        raise InvalidTensor("parameter predictor must be the name of an instance group")
+    timeout = _whole(parameters, "timeout", settings.timeout_max_ms * 1000)
+    form = _form(document, parameters, expected, binary)
+    of_task = expected.options is not None
+    inputs = read_inputs(
+        document.get("inputs"),
+        raw,
+        expected.inputs,
+        of_task=of_task,
+        content_type=parameters.get("content_type"),
+    )
+    if of_task:  # of a model's inputs the engine says it
+        _check_complete(inputs, expected)
+    return TensorRequest(
+        inputs=inputs,
+        group=group,
+        priority=_whole(parameters, "priority", 1_000),
+        timeout=_seconds(timeout, within, settings),
+        state=form,
+    )
+
+
+def _check_complete(inputs: Mapping[str, Any], expected: Expected) -> None:
+    for spec in expected.inputs:
+        if spec.name not in inputs and spec.name not in expected.optional:
+            raise InvalidTensor(f"input {spec.name!r} is missing")
+
+
+def _form(
+    document: Mapping[str, Any], parameters: Mapping[str, Any], expected: Expected, binary: bool
+) -> ReplyForm:
+    listed = document.get("outputs")
+    known = {spec.name: spec for spec in expected.outputs}
+    all_binary = _flag(parameters, "binary_data_output", binary)
+    if listed is None or listed == []:
+        listed = [{"name": name} for name in known]
+    if not isinstance(listed, list):
+        raise InvalidTensor("outputs must be a list")
+    wanted: list[str] = []
+    raw: set[str] = set()
+    in_base64: set[str] = set()
+    classes: dict[str, int] = {}
+    for number, item in enumerate(listed):
+        entry = as_object(item, f"outputs[{number}]")
+        name = entry.get("name")
+        if not isinstance(name, str) or name not in known or name in wanted:
+            raise InvalidTensor(
+                f"outputs[{number}]: the model has no such output, or it is there twice; "
+                f"it has {', '.join(known)}"
+            )
+        own = parameters_of(entry, f"outputs[{number}]")
+        _check_output_parameters(own, number)
+        wanted.append(name)
+        if _flag(own, "binary_data", all_binary):
+            raw.add(name)
+        elif known[name].dtype == STRINGS and (
+            name in expected.opaque or own.get("content_type") == BASE64
+        ):
+            in_base64.add(name)
+        if count := _whole(own, "classification", MAX_CLASSES):
+            if known[name].dtype == STRINGS or expected.options is not None:
+                raise InvalidTensor(f"output {name!r}: classification is for outputs of a model")
+            classes[name] = count
+    return ReplyForm(
+        outputs=tuple(wanted),
+        binary=frozenset(raw),
+        base64=frozenset(in_base64),
+        id=_id(document.get("id")),
+        classes=classes,
+        labels=expected.labels,
+        batched=expected.batched,
+        options=_options(parameters, expected.options or ()),
+        ignored=_ignored(parameters, expected),
+    )
+
+
+def _ignored(parameters: Mapping[str, Any], expected: Expected) -> str:
+    known = expected.parameters
+    unknown = islice((name for name in parameters if name not in known), MAX_IGNORED)
+    return ", ".join(sorted(name[:MAX_IGNORED] for name in unknown))
+
+
+def _check_output_parameters(own: Mapping[str, Any], number: int) -> None:
+    if any(isinstance(name, str) and name.startswith("shared_memory_") for name in own):
+        raise InvalidTensor(f"outputs[{number}]: {NO_SHARED_MEMORY}")
+    if unknown := set(own) - set(OUTPUT_PARAMETERS):
+        raise InvalidTensor(
+            f"outputs[{number}]: {len(unknown)} unknown parameters; there are "
+            f"{', '.join(OUTPUT_PARAMETERS)}"
+        )
+
+
+def _options(parameters: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    for name in names:
+        if name in parameters and type(parameters[name]) not in SIMPLE:
+            raise InvalidTensor(f"parameter {name} must be a string, a number, true or false")
+    return {name: parameters[name] for name in names if name in parameters}
+
+
+def _id(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > MAX_ID_CHARACTERS:
+        raise InvalidTensor(
+            f"id must be a string of at most {MAX_ID_CHARACTERS} characters",
+            limit=MAX_ID_CHARACTERS,
+        )
+    return value
+
+
+def _flag(parameters: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidTensor(f"parameter {name} must be true or false")
+    return value
+
+
+def _whole(parameters: Mapping[str, Any], name: str, limit: int) -> int:
+    value = parameters.get(name, 0)
+    if type(value) is not int or not 0 <= value <= limit:
+        raise InvalidTensor(
+            f"parameter {name} must be an integer from 0 to {limit}",
+            limit=limit,
+            received=value if type(value) is int and abs(value) < 2**53 else None,
+        )
+    return value
+
+
+def _seconds(microseconds: int, within: float | None, settings: Settings) -> float:
+    """A timeout as the protocol's other servers have it, too; 0 is the default.
+
+    Who waits only for a certain time need not be answered later, and may wait longer than the
+    default.
+    """
+    if within is None:
+        return microseconds / 1e6 if microseconds else settings.timeout_default_ms / 1000
+    longest = microseconds / 1e6 if microseconds else settings.timeout_max_ms / 1000
+    return min(longest, within)

@@ -1,0 +1,77 @@
+"""Liveness and readiness, for the server and for each model; nothing here touches a model."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from app.contracts.errors import ModelNotReady
+from app.service.api.problems import documented
+from app.service.api.routes import TaskRoute
+from app.service.api.services import Services, ServicesDep
+from app.service.api.v2.metadata import add_by_version
+from app.service.api.v2.tasks import check_ready, check_version, task_named
+
+
+def router() -> APIRouter:
+    """The health half of the Open Inference Protocol."""
+    routes = APIRouter(tags=["health"])
+    unready = documented(503, protocol=True)
+    for path, endpoint, operation, responses in (
+        ("/v2/health/live", live, "serverLive", None),
+        ("/v2/health/ready", ready, "serverReady", unready),
+    ):
+        routes.add_api_route(
+            path,
+            endpoint,
+            operation_id=operation,
+            responses=responses,
+            route_class_override=TaskRoute,
+        )
+    missing = documented(404, 503, protocol=True)
+    add_by_version(
+        routes, "/ready", model_ready, version_ready, operation="Ready", responses=missing
+    )
+    return routes
+
+
+async def live() -> Response:
+    """200 while the process answers at all; says nothing of models."""
+    return JSONResponse({"live": True})
+
+
+async def ready(services: ServicesDep) -> Response:
+    """200 when every model of the repository answers and the server is not about to stop."""
+    check_server(services)
+    return JSONResponse({"ready": True})
+
+
+async def model_ready(model: str, services: ServicesDep) -> Response:
+    """200 when the model answers requests."""
+    check_model(services, model, None)
+    return JSONResponse({"name": model, "ready": True})
+
+
+async def version_ready(model: str, version: int, services: ServicesDep) -> Response:
+    """200 when this version of the model answers requests."""
+    check_model(services, model, version)
+    return JSONResponse({"name": model, "ready": True})
+
+
+def check_server(services: Services) -> None:
+    """Raises ModelNotReady while the server is not to be sent requests."""
+    if services.lifecycle.draining:
+        raise ModelNotReady("The server is stopping.")
+    if not services.registry.ready():
+        raise ModelNotReady("Not every model of the repository is ready; /info says why.")
+
+
+def check_model(services: Services, model: str, version: int | None) -> None:
+    """Raises ModelNotReady and ModelNotFound."""
+    if task_named(services, model) is not None:
+        check_version(version)
+        check_ready(services, model)
+        return
+    with services.registry.lease(model, version) as served:
+        if not served.ready():
+            raise ModelNotReady("The model's predictors are not running.")

@@ -1,0 +1,191 @@
+"""Metadata of the Open Inference Protocol: the server, what each model takes, its configuration.
+
+A model's configuration has the form that Triton's tools read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from app import __version__
+from app.contracts.tensors import TensorSpec
+from app.engine.registry.model import ServedModel
+from app.models.repository.config import InstanceGroup, VersionPolicy
+from app.service.api.problems import documented
+from app.service.api.services import Services, ServicesDep
+from app.service.api.v2.tasks import (
+    check_version,
+    configured,
+    described,
+    described_tensor,
+    task_named,
+)
+from app.service.api.v2.tensors import NAMES
+
+PLATFORMS = {"paddle": "paddle_inference", "onnx": "onnxruntime_onnx"}
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "schedule_policy",
+    "statistics",
+)
+CONTROL_EXTENSIONS = ("model_repository", "model_repository(unload_dependents)")
+
+
+class ServerMetadata(BaseModel):
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(BaseModel):
+    """`shape` has -1 where the size is free; the first axis is the batch, unless a task's."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(BaseModel):
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+def router() -> APIRouter:
+    """Metadata of the server and of models, and the configuration of models."""
+    routes = APIRouter(tags=["v2"])
+    routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata")
+    unready = documented(404, 503, protocol=True)
+    add_by_version(
+        routes, "", model_metadata, version_metadata, operation="Metadata", responses=unready
+    )
+    add_by_version(routes, "/config", config, version_config, operation="Config", responses=unready)
+    return routes
+
+
+async def server_metadata(services: ServicesDep) -> ServerMetadata:
+    """Name, version and the protocol extensions that this server has switched on."""
+    control = CONTROL_EXTENSIONS if services.settings.admin_key is not None else ()
+    return ServerMetadata(
+        name="paddlepool", version=__version__, extensions=[*EXTENSIONS, *control]
+    )
+
+
+async def model_metadata(model: str, services: ServicesDep) -> ModelMetadata:
+    """Inputs and outputs of the version that answers when a request names none."""
+    return metadata_of(services, model, None)
+
+
+async def version_metadata(model: str, version: int, services: ServicesDep) -> ModelMetadata:
+    """Inputs and outputs of one version."""
+    return metadata_of(services, model, version)
+
+
+def metadata_of(services: Services, model: str, version: int | None) -> ModelMetadata:
+    if (task := task_named(services, model)) is not None:
+        check_version(version)
+        return ModelMetadata(**described(task, model))
+    with services.registry.lease(model, version) as served:
+        return ModelMetadata(
+            name=served.name,
+            versions=[
+                str(each.version)
+                for each in reversed(services.registry.served())
+                if each.name == served.name and each.ready()
+            ],
+            platform=platform_of(served),
+            inputs=[TensorMetadata(**described_tensor(spec)) for spec in served.inputs],
+            outputs=[TensorMetadata(**described_tensor(spec)) for spec in served.outputs],
+        )
+
+
+def platform_of(served: ServedModel) -> str:
+    """The format of the version's reference program, in Triton's words."""
+    return PLATFORMS[served.manifest.reference.format]
+
+
+async def config(model: str, services: ServicesDep) -> dict[str, Any]:
+    """Configuration of the version that answers when a request names none."""
+    return config_of(services, model, None)
+
+
+async def version_config(model: str, version: int, services: ServicesDep) -> dict[str, Any]:
+    """Configuration of one version."""
+    return config_of(services, model, version)
+
+
+def config_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
+    if (task := task_named(services, model)) is not None:
+        check_version(version)
+        return configured(services, task, model)
+    with services.registry.lease(model, version) as served:
+        return model_config(served)
+
+
+def model_config(served: ServedModel) -> dict[str, Any]:
+    """`max_batch_size` 0 means that no axis is the batch; `dims` are without it otherwise."""
+    batching = served.config.dynamic_batching
+    described: dict[str, Any] = {
+        "name": served.name,
+        "platform": platform_of(served),
+        "backend": "paddle",
+        "version_policy": _policy(served.config.version_policy),
+        "max_batch_size": served.max_rows if served.batched else 0,
+        "input": [_tensor(spec, served.batched) for spec in served.inputs],
+        "output": [_tensor(spec, served.batched) for spec in served.outputs],
+        "instance_group": [_group(group) for group in served.config.instance_group],
+        "default_model_filename": served.manifest.program,
+        "parameters": {"default_group": {"string_value": served.config.default_group}},
+    }
+    if served.batched and served.max_rows > 1:
+        described["dynamic_batching"] = {
+            "preferred_batch_size": [served.max_rows],
+            "max_queue_delay_microseconds": round(batching.max_queue_delay_ms * 1000),
+        }
+    return described
+
+
+def _tensor(spec: TensorSpec, batched: bool) -> dict[str, Any]:
+    dims = list(spec.shape[1:] if batched else spec.shape)
+    return {"name": spec.name, "data_type": f"TYPE_{NAMES[spec.dtype]}", "dims": dims}
+
+
+def _policy(policy: VersionPolicy) -> dict[str, Any]:
+    if policy.kind == "latest":
+        return {"latest": {"num_versions": policy.count}}
+    if policy.kind == "specific":
+        return {"specific": {"versions": list(policy.versions)}}
+    return {"all": {}}
+
+
+def _group(group: InstanceGroup) -> dict[str, Any]:
+    kind = "KIND_GPU" if group.options.get("device") == "gpu" else "KIND_CPU"
+    return {"name": group.name, "kind": kind, "count": group.count}
+
+
+MODEL = "/v2/models/{model}"
+VERSION = "/v2/models/{model}/versions/{version}"
+
+
+def add_by_version(
+    routes: APIRouter,
+    tail: str,
+    one: Callable[..., Any],
+    by_number: Callable[..., Any],
+    *,
+    operation: str,
+    **options: Any,
+) -> None:
+    """`one` takes `model`, `by_number` also `version`; `options` are those of add_api_route."""
+    routes.add_api_route(MODEL + tail, one, operation_id=f"model{operation}", **options)
+    routes.add_api_route(
+        VERSION + tail, by_number, operation_id=f"modelVersion{operation}", **options
+    )

@@ -1,0 +1,134 @@
+"""Model control: what is in the repository, load, unload.
+
+`app.service.api.middleware.keys` asks for the admin key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from app.contracts.errors import InvalidParameter, ModelLoadFailed, OperatorError
+from app.service.api.problems import documented
+from app.service.api.services import Services, ServicesDep
+from app.service.api.v2.tasks import VERSION, listed
+
+
+class IndexEntry(BaseModel):
+    """One version in the repository or in memory; `version` is empty where none is published."""
+
+    name: str
+    version: str
+    state: str = Field(description="LOADING, READY or UNAVAILABLE.")
+    reason: str = Field(description="Why it is not ready, or why its last load failed.")
+
+
+def router() -> APIRouter:
+    routes = APIRouter(tags=["model control"])
+    body = {"content": {"application/json": {"schema": {"type": "object"}}}}
+    for path, endpoint, operation, statuses in (
+        ("/v2/repository/index", index, "repositoryIndex", ()),
+        ("/v2/repository/models/{model}/load", load, "modelLoad", (404, 409)),
+        ("/v2/repository/models/{model}/unload", unload, "modelUnload", (404,)),
+    ):
+        routes.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            operation_id=operation,
+            responses=documented(403, *statuses, protocol=True),
+            openapi_extra={"requestBody": body},
+        )
+    return routes
+
+
+async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
+    """Every version with its state. With `{"ready": true}` only those that answer requests."""
+    asked = await _document(request, known=("ready",))
+    only_ready = asked.get("ready", False)
+    if not isinstance(only_ready, bool):
+        raise InvalidParameter("ready must be true or false")
+    return await listed_versions(services, only_ready=only_ready)
+
+
+async def listed_versions(services: Services, *, only_ready: bool) -> list[IndexEntry]:
+    """Every version of every model, then the tasks."""
+    loop = asyncio.get_running_loop()
+    found = await loop.run_in_executor(services.operations, services.registry.index)
+    entries = [
+        IndexEntry(
+            name=status.name,
+            version="" if status.version is None else str(status.version),
+            state=status.state,
+            reason=status.reason,
+        )
+        for status in found
+    ]
+    entries += [
+        IndexEntry(name=name, version=str(VERSION), state=state, reason=reason)
+        for name, state, reason in listed(services)
+    ]
+    return [entry for entry in entries if entry.state == "READY" or not only_ready]
+
+
+async def load(model: str, request: Request, services: ServicesDep) -> Response:
+    """Load the model anew, by its version policy; answers when it serves or has failed.
+
+    What served before serves on until then, and after a failure.
+    """
+    asked = await _document(request, known=("parameters",))
+    await load_model(services, model, _parameters(asked))
+    return Response()
+
+
+async def load_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
+    """Raises InvalidParameter for any parameter, ModelNotFound and ModelLoadFailed."""
+    if parameters:
+        raise InvalidParameter(
+            "a model is loaded as it is in the repository: its configuration and files cannot be "
+            "overridden, so parameters must be empty"
+        )
+    try:
+        await services.registry.load(model)
+    except OperatorError as error:
+        raise ModelLoadFailed(error.message) from error
+
+
+async def unload(model: str, request: Request, services: ServicesDep) -> Response:
+    """Serve the model no longer; answers when its requests have ended."""
+    parameters = _parameters(await _document(request, known=("parameters",)))
+    await unload_model(services, model, parameters)
+    return Response()
+
+
+async def unload_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
+    """Raises InvalidParameter and ModelNotFound."""
+    # No model here depends on another, so either value of it means the same.
+    dependents = parameters.get("unload_dependents")
+    if set(parameters) - {"unload_dependents"} or not isinstance(dependents, bool | None):
+        raise InvalidParameter("the only parameter is unload_dependents, true or false")
+    await services.registry.unload(model)
+
+
+async def _document(request: Request, *, known: tuple[str, ...]) -> dict[str, Any]:
+    """The body's JSON object; nothing at all is an empty one, whatever its Content-Type."""
+    body = await request.body()
+    try:
+        asked = orjson.loads(body) if body else {}
+    except orjson.JSONDecodeError as error:
+        raise InvalidParameter(f"the body is not JSON from character {error.pos}") from None
+    if not isinstance(asked, dict) or set(asked) - set(known):
+        raise InvalidParameter(f"the body must be a JSON object that has only: {', '.join(known)}")
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _parameters(asked: dict[str, Any]) -> dict[str, Any]:
+    parameters = asked.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise InvalidParameter("parameters must be a JSON object")
+    return parameters

@@ -1,0 +1,105 @@
+"""Tasks as models of the protocol: a whole pipeline under its task's name, an ensemble of one step.
+
+A model of the repository that has a task's name is that model; the task is then at its own endpoint
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from app.contracts.errors import ModelNotFound, ModelNotReady
+from app.contracts.task_tensors import STRINGS, TaskTensors
+from app.contracts.tensors import TensorSpec
+from app.service.api.services import Services
+from app.service.api.v2.tensors import NAMES
+
+VERSION = 1
+PLATFORM = "ensemble"
+
+
+def task_named(services: Services, model: str) -> TaskTensors | None:
+    """The task that answers under this name, unless a model of the repository does."""
+    task = services.task_tensors.get(model)
+    if task is None or model in services.registry.wanted():
+        return None
+    return task
+
+
+def check_version(version: int | None) -> None:
+    """A task has one version; those of its model are another matter. Raises ModelNotFound."""
+    if version not in (None, VERSION):
+        raise ModelNotFound(
+            f"a task has only version {VERSION}; that of its model is named by the parameter model",
+            limit=VERSION,
+            received=version,
+        )
+
+
+def model_of(services: Services, name: str) -> str:
+    """The model that answers the task where a request names none. Raises ModelNotFound."""
+    if name not in services.default_models:
+        raise ModelNotFound(f"no model for the task {name!r} is configured")
+    return services.default_models[name]
+
+
+def check_ready(services: Services, name: str) -> None:
+    """Raises ModelNotFound or ModelNotReady where the task's model does not answer."""
+    with services.registry.lease(model_of(services, name)) as served:
+        if not served.ready():
+            raise ModelNotReady("The predictors of the task's model are not running.")
+
+
+def described(task: TaskTensors, name: str) -> dict[str, Any]:
+    """The task's metadata."""
+    return {
+        "name": name,
+        "versions": [str(VERSION)],
+        "platform": PLATFORM,
+        "inputs": [described_tensor(spec) for spec in task.inputs],
+        "outputs": [described_tensor(spec) for spec in task.outputs],
+    }
+
+
+def described_tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": NAMES[spec.dtype], "shape": list(spec.shape)}
+
+
+def configured(services: Services, task: TaskTensors, name: str) -> dict[str, Any]:
+    """The task's configuration in Triton's words."""
+    inputs = [
+        _configured(spec) | ({"optional": True} if spec.name in task.optional else {})
+        for spec in task.inputs
+    ]
+    return {
+        "name": name,
+        "platform": PLATFORM,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": 0,
+        "input": inputs,
+        "output": [_configured(spec) for spec in task.outputs],
+        "ensemble_scheduling": {
+            "step": [{"model_name": model_of(services, name), "model_version": -1}]
+        },
+    }
+
+
+def _configured(spec: TensorSpec) -> dict[str, Any]:
+    kind = "STRING" if spec.dtype == STRINGS else NAMES[spec.dtype]
+    return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": list(spec.shape)}
+
+
+def listed(services: Services) -> Iterator[tuple[str, str, str]]:
+    """Name, state and reason of each task that has a model here, for the repository's index."""
+    for name in services.task_tensors:
+        if task_named(services, name) is None:
+            continue
+        try:
+            check_ready(services, name)
+        except ModelNotFound:
+            continue
+        except ModelNotReady as error:
+            yield name, "UNAVAILABLE", error.message
+        else:
+            yield name, "READY", ""

@@ -1,0 +1,82 @@
+"""grpc.health.v1: whether the server, or one model, answers; for balancers and probes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from app.contracts.errors import InvalidTensor, ModelNotFound, ModelNotReady
+from app.service.api.services import Services
+from app.service.api.v2 import health
+from app.service.grpc.calls import Call, Calls, Method, unary
+from app.service.grpc.messages import SERVICE
+
+NAME = "grpc.health.v1.Health"
+PATH = "/v2/health/ready"
+LOOK_SECONDS = 1.0
+SERVERS = ("", SERVICE, NAME)
+"""Names under which the server itself is asked for; others are models and tasks."""
+
+Response = health_pb2.HealthCheckResponse
+
+
+def handler(services: Services, calls: Calls) -> tuple[grpc.GenericRpcHandler, list[Method]]:
+    """The service, and its method for the metrics."""
+
+    async def answer(message: bytes, call: Call) -> bytes:
+        del call
+        asked = _parse(message)
+        return bytes(Response(status=_status(services, asked)).SerializeToString())
+
+    check = Method(name="Check", path=PATH, answer=answer, service=NAME)
+
+    async def first(message: bytes, call: Call) -> bytes:
+        """Only the name; what becomes of it is watched."""
+        del call
+        _parse(message)
+        return message
+
+    watched = Method(name="Watch", path=PATH, answer=first, service=NAME)
+
+    async def watch(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        asked = _parse(await calls.answer(watched, messages, context))
+        last: int | None = None
+        async with calls.kept_open(context):
+            while True:
+                draining = services.lifecycle.draining  # before the status: then the last one
+                try:
+                    status = _status(services, asked)
+                except ModelNotFound:
+                    status = Response.SERVICE_UNKNOWN
+                if status != last:
+                    yield bytes(Response(status=status).SerializeToString())
+                    last = status
+                if draining:
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
+
+    table = {"Check": unary(calls, check), "Watch": grpc.stream_stream_rpc_method_handler(watch)}
+    return grpc.method_handlers_generic_handler(NAME, table), [check, watched]
+
+
+def _parse(message: bytes) -> str:
+    try:
+        return str(health_pb2.HealthCheckRequest.FromString(message).service)
+    except Exception:
+        raise InvalidTensor("the message is not a HealthCheckRequest") from None
+
+
+def _status(services: Services, asked: str) -> int:
+    """Raises ModelNotFound."""
+    try:
+        if asked in SERVERS:
+            health.check_server(services)
+        else:
+            health.check_model(services, asked, None)
+    except ModelNotReady:
+        return int(Response.NOT_SERVING)
+    return int(Response.SERVING)

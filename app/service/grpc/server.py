@@ -1,0 +1,187 @@
+"""The server's second port: opened with the application, closed as the first one is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from app.contracts.errors import ConfigError
+from app.service.api.middleware.limits import Gates
+from app.service.api.problems import Fault
+from app.service.api.services import Services
+from app.service.api.v2.tensors import NO_SHARED_MEMORY
+from app.service.grpc import health
+from app.service.grpc.calls import Calls, Method, unary
+from app.service.grpc.messages import SERVICE, Messages
+from app.service.grpc.methods import INFER, inference, methods
+
+WINDOW_BYTES = 1 << 18
+"""What a call's message may have sent before anybody reads it; then as much as the message has."""
+
+TAKING_STALLS = 10
+"""gRPC calls a connection idle once its last reply is written; its client may yet be taking it."""
+
+REFLECTION_BYTES = 65_536
+"""A request has the name of a method or a file, and each reply repeats it."""
+
+IDENTITY_ONLY = 1
+"""gRPC's set of compressions, of which the first bit is none at all: a small message must not
+become a large one here."""
+
+SAID_OF_CLIENTS = ("Invalid encoding on ", "ExecuteBatchError raised in core")
+"""How the library's lines begin, each with a traceback, on metadata that are no text, which it
+repeats though they may be a key, and on a client that has left."""
+
+log = logging.getLogger("paddlepool.server")
+
+
+class GrpcDoor:
+    """Built in the event loop that serves; `open` binds the port and says it in `port`.
+
+    `connections` may be open, and as many calls under way in all of them; an idle one is closed,
+    which its client, once it has something to ask, opens again.
+    """
+
+    def __init__(self, services: Services, gates: Gates, *, connections: int) -> None:
+        self._services = services
+        self.port = 0
+        self._closing: asyncio.Future[None] | None = None
+        settings = services.settings
+        messages = Messages()
+        calls = Calls(services, gates, connections=connections)
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_not_of_clients)
+        self._server = grpc.aio.server(
+            maximum_concurrent_rpcs=connections,
+            options=(
+                ("grpc.so_reuseport", 0),  # a taken port must be an error
+                ("grpc.max_receive_message_length", settings.infer_max_bytes),
+                ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+                ("grpc.http2.bdp_probe", 0),  # which would widen the window to megabytes
+                ("grpc.max_metadata_size", settings.header_max_bytes),
+                ("grpc.absolute_max_metadata_size", settings.header_max_bytes),
+                ("grpc.compression_enabled_algorithms_bitset", IDENTITY_ONLY),
+                ("grpc.max_allowed_incoming_connections", connections),
+                (
+                    "grpc.server_handshake_timeout_ms",
+                    _milliseconds(settings.header_timeout_seconds),
+                ),
+                (
+                    "grpc.max_connection_idle_ms",
+                    _milliseconds(TAKING_STALLS * settings.send_stall_seconds),
+                ),
+            ),
+        )
+        own = methods(services, messages)
+        stream = Method(name="ModelStreamInfer", path=INFER, answer=inference(services, messages))
+        table = {method.name: unary(calls, method) for method in own}
+        table[stream.name] = _stream(calls, stream, messages)
+        health_handler, probes = health.handler(services, calls)
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(SERVICE, table),
+                health_handler,
+                _SharedMemory(),
+            )
+        )
+        for method in (*own, stream, *probes):
+            services.metrics.expect_route(method.route)
+        for known in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+            file = descriptor_pb2.FileDescriptorProto.FromString(known.serialized_pb)
+            messages.pool.Add(file)
+        names = (SERVICE, health.NAME, reflection.SERVICE_NAME)
+        self._server.add_generic_rpc_handlers((_reflection(calls, names, messages.pool),))
+
+    async def open(self) -> None:
+        """Raises ConfigError where the port cannot be had."""
+        settings = self._services.settings
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        try:
+            self.port = self._server.add_insecure_port(f"{host}:{settings.grpc_port}")
+        except RuntimeError:
+            raise ConfigError(f"cannot listen on {host}:{settings.grpc_port} for gRPC") from None
+        await self._server.start()
+        log.info("listening for gRPC", extra={"address": f"{host}:{self.port}"})
+
+    async def close(self) -> None:
+        """Take no more calls; what is in flight ends within the drain timeout, or is cut off."""
+        if self._closing is None:
+            grace = self._services.settings.drain_timeout_seconds
+            self._closing = asyncio.ensure_future(self._server.stop(grace))
+        await asyncio.shield(self._closing)
+
+
+def _is_not_of_clients(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(SAID_OF_CLIENTS)
+
+
+def _stream(calls: Calls, method: Method, messages: Messages) -> grpc.RpcMethodHandler:
+    kind = messages["ModelStreamInferResponse"]
+
+    async def handle(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for reply in calls.answer_each(method, requests, context):
+            if isinstance(reply, Fault):
+                response = kind(error_message=reply.detail)
+            else:
+                response = kind()
+                response.infer_response.MergeFromString(reply)
+            yield bytes(response.SerializeToString())
+
+    return grpc.stream_stream_rpc_method_handler(handle)
+
+
+def _reflection(calls: Calls, names: Sequence[str], pool: Any) -> grpc.GenericRpcHandler:
+    """The library's answers. Not too many of its streams are kept open, and fewer still bring
+    messages at one time: how large one is nobody knows before it is there."""
+    library = reflection.aio.ReflectionServicer(names, pool)
+
+    async def parsed(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        async for message in messages:
+            request = reflection_pb2.ServerReflectionRequest()
+            try:
+                if len(message) > REFLECTION_BYTES:
+                    raise DecodeError
+                request.ParseFromString(message)
+            except DecodeError:
+                await context.abort(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    "the message is not a ServerReflectionRequest of at most "
+                    f"{REFLECTION_BYTES} bytes; it has {len(message)}",
+                )
+            yield request
+
+    async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async with calls.kept_open(context), aclosing(calls.reflected(messages, context)) as raw:
+            async for reply in library.ServerReflectionInfo(parsed(raw, context), context):
+                yield bytes(reply.SerializeToString())
+
+    method = grpc.stream_stream_rpc_method_handler(handle)
+    return grpc.method_handlers_generic_handler(
+        reflection.SERVICE_NAME, {"ServerReflectionInfo": method}
+    )
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(1000 * seconds))
+
+
+class _SharedMemory(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    """Refuses shared memory by name, where gRPC alone would say that it knows no such method."""
+
+    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler | None:
+        if "SharedMemory" not in handler_call_details.method:
+            return None
+
+        async def refuse(_messages: AsyncIterator[bytes], context: Any) -> None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_SHARED_MEMORY)
+
+        # As a stream: of a message alone the whole would be received before it is refused.
+        return grpc.stream_stream_rpc_method_handler(refuse)

@@ -1,0 +1,120 @@
+"""A complete server in a process of its own, and the metrics of several such servers merged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+
+from app.settings.server import PREFIX, Settings
+
+HOST = "127.0.0.1"
+GRPC_PORT = f"{PREFIX}GRPC_PORT"
+TRUSTED_PROXIES = f"{PREFIX}TRUSTED_PROXIES"
+KILL_AFTER_SECONDS = 5.0
+"""Time to end after the drain timeout, before the process is killed."""
+
+
+class LocalServer:
+    """`paddlepool serve` on a free port of the loopback, ended when this process ends.
+
+    This process ends when the server does, unless it was drained: a proxy that went on without its
+    server would answer 503 faster than the others answer, and attract their requests.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.port = _free_port()
+        self._seconds_to_end = seconds_to_end(settings)
+        self._draining = False
+        self._draining = False
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "app.cli.serve",
+                *("--host", HOST, "--port", str(self.port)),
+            ],
+            stdin=subprocess.PIPE,
+            env=server_environment(os.environ),
+        )
+        threading.Thread(target=self._end_together, name="server-watch", daemon=True).start()
+
+    def _end_together(self) -> None:
+        code = self._process.wait()
+        if not self._draining:
+            print(f"the server ended with code {code}; see its log", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    async def drain(self) -> None:
+        """Finish the requests in flight within the drain timeout, then end."""
+        self._draining = True
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.to_thread(self._process.wait, self._seconds_to_end)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def seconds_to_end(settings: Settings) -> float:
+    """The longest that a server's drain() takes."""
+    return settings.drain_timeout_seconds + KILL_AFTER_SECONDS
+
+
+def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a server behind a proxy.
+
+    The proxy takes a replica out of rotation before it is drained, so the server does not wait, and
+    names the client, so the server trusts it. The gRPC port is removed: nothing forwards to it, and
+    all replicas of a machine would bind the same one.
+    """
+    trusted = [environment[TRUSTED_PROXIES]] if environment.get(TRUSTED_PROXIES) else []
+    changed = {
+        f"{PREFIX}DRAIN_DELAY_SECONDS": "0",
+        TRUSTED_PROXIES: ",".join([*trusted, HOST]),
+    }
+    return {name: v for name, v in environment.items() if name != GRPC_PORT} | changed
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def merged(texts: Mapping[str, str], *, label: str) -> str:
+    """Merge expositions in Prometheus' text format, given by server.
+
+    Each sample gets `label` with the server's name; each family is described once.
+    """
+    descriptions: dict[str, dict[str, str]] = {}
+    samples: dict[str, list[str]] = {}
+    for server, text in texts.items():
+        mark = f'{label}="{server}"'
+        family = ""
+        for line in text.splitlines():
+            if line.startswith("# "):
+                _, kind, family, _ = line.split(" ", 3)
+                descriptions.setdefault(family, {}).setdefault(kind, line)
+            elif line:
+                samples.setdefault(family, []).append(_marked(line, mark))
+    lines = [
+        line
+        for family, described in descriptions.items()
+        for line in (*described.values(), *samples.get(family, ()))
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _marked(sample: str, mark: str) -> str:
+    """Adds a label to `name{a="b"} 1` or `name 1`."""
+    name, space, value = sample.partition(" ")
+    head, brace, _ = name.partition("{")
+    if brace:
+        return f"{head}{{{mark},{sample[len(head) + 1 :]}"
+    return f"{name}{{{mark}}}{space}{value}"

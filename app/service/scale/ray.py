@@ -1,0 +1,183 @@
+"""Replicas under Ray Serve: `serve run app.service.scale.ray:application`, or `paddlepool ray up`.
+
+A replica is a complete server in a process of its own, with its predictors and its batcher; the
+actor before it passes bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from ray import serve
+from ray.serve.config import BackpressureConfig
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.service.api.errors import http_fault
+from app.service.api.problems import reply
+from app.service.scale.local_server import LocalServer, merged, seconds_to_end
+from app.service.scale.relay import Relay
+from app.settings.server import Settings
+
+READY = "/v2/health/ready"
+METRICS = "/metrics"
+MODEL_CONTROL = "/v2/repository"
+ASKED_WITH = (b"authorization", b"x-api-key", b"host")
+"""Headers that decide whether a client may read the metrics."""
+
+MAX_ONGOING = 16
+"""Length of a model's shortest queue; further requests wait in Ray for any replica."""
+
+MAX_QUEUED = 2 * MAX_ONGOING
+TARGET_ONGOING = 4
+"""Two running and two being prepared keep two cores busy."""
+
+WAIT_SECONDS = 15.0
+"""How long Ray waits for requests in flight before the server's own time to end."""
+
+START_SECONDS = 600.0
+LOOK_SECONDS = 0.1
+SCRAPE_SECONDS = 5.0
+
+
+class Scale(BaseModel):
+    """Arguments of `serve run app.service.scale.ray:application`, and `args` of a RayService."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    num_cpus: float = Field(2, gt=0, description="Cores that a replica's predictors use.")
+    min_replicas: int = Field(1, ge=1)
+    max_replicas: int = Field(4, ge=1, validate_default=True)
+    upscale_delay_s: float = Field(10, ge=0)
+    downscale_delay_s: float = Field(300, ge=0)
+
+    @field_validator("max_replicas")
+    @classmethod
+    def _at_least_the_fewest(cls, value: int, info: ValidationInfo) -> int:
+        least = info.data.get("min_replicas", 1)
+        if value < least:
+            raise ValueError(f"must be at least min_replicas, which is {least}")
+        return value
+
+
+@serve.ingress()
+class Replica:
+    """A server and the relay to it."""
+
+    async def __serve_build_asgi_app__(self) -> ASGIApp:  # the name that Ray calls
+        """Start the server and wait until its models answer."""
+        settings = Settings()
+        self._server = LocalServer(settings)
+        self._relay = Relay(self._server.port)
+        keys = settings.keys() if settings.health_needs_key else ()
+        self._own_key = [("authorization", f"Bearer {key.decode()}") for key in keys[:1]]
+        await self._until_ready()
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:  # ASGI 3 to uvicorn
+            await self._answer(scope, receive, send)
+
+        return answer
+
+    async def check_health(self) -> None:
+        """Raises RuntimeError while the server is not ready."""
+        status, text = await self._relay.get(READY, self._own_key)
+        if status != 200:
+            raise RuntimeError(f"{READY}: {status}: {text[:300]}")
+
+    async def scrape(self, headers: list[tuple[str, str]]) -> tuple[str, str]:
+        """This replica's name and its metrics."""
+        _, text = await self._relay.get(METRICS, headers)
+        return serve.get_replica_context().replica_id.unique_id, text
+
+    async def _until_ready(self) -> None:
+        until = asyncio.get_running_loop().time() + START_SECONDS
+        seen: object = "no answer"
+        while asyncio.get_running_loop().time() < until:
+            try:
+                await self.check_health()
+            except (aiohttp.ClientError, RuntimeError) as error:
+                seen = error
+                await asyncio.sleep(LOOK_SECONDS)
+            else:
+                return
+        raise RuntimeError(f"the server was not ready within {START_SECONDS:.0f} s: {seen}")
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        elif scope["path"] == METRICS:
+            await self._metrics(scope, receive, send)
+        elif scope["path"].startswith(MODEL_CONTROL):
+            # It would change the models of one replica.
+            fault = http_fault(404, "Model control is not offered through Ray Serve.")
+            await reply(fault, scope)(scope, receive, send)
+        else:
+            await self._relay(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Drain when Ray ends the application, after its last request."""
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._server.drain()
+        await self._relay.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the metrics of all replicas, if this one's server accepts the client."""
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in scope["headers"]
+            if name in ASKED_WITH
+        ]
+        status, _ = await self._relay.get(METRICS, headers)
+        if status != 200:
+            await self._relay(scope, receive, send)
+            return
+        context = serve.get_replica_context()
+        handle = serve.get_deployment_handle(context.deployment, context.app_name)
+        answers = await handle.broadcast("scrape", headers).results_async(
+            timeout_s=SCRAPE_SECONDS, return_exceptions=True
+        )
+        texts = dict(each for each in answers if not isinstance(each, Exception))
+        response = Response(
+            merged(texts, label="replica"),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+        await response(scope, receive, send)
+
+
+def application(given: Mapping[str, Any]) -> serve.Application:
+    """The application for `serve run` and for `serveConfigV2`; `given` holds fields of Scale.
+
+    The replicas' time to end is that of the settings here. Raises pydantic.ValidationError for a
+    name or a value that Scale does not take, and for a setting that is wrong.
+    """
+    scale = Scale.model_validate(given)
+    return (
+        serve.deployment(Replica)
+        .options(
+            name="paddlepool",
+            ray_actor_options={"num_cpus": scale.num_cpus},
+            max_ongoing_requests=MAX_ONGOING,
+            max_queued_requests=MAX_QUEUED,
+            backpressure_config=BackpressureConfig(status_code=503, retry_after_s=1),
+            autoscaling_config={
+                "min_replicas": scale.min_replicas,
+                "max_replicas": scale.max_replicas,
+                "target_ongoing_requests": TARGET_ONGOING,
+                "upscale_delay_s": scale.upscale_delay_s,
+                "downscale_delay_s": scale.downscale_delay_s,
+            },
+            health_check_period_s=5,
+            health_check_timeout_s=10,
+            graceful_shutdown_timeout_s=WAIT_SECONDS + seconds_to_end(Settings()),
+        )
+        .bind()
+    )

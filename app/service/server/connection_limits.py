@@ -1,0 +1,322 @@
+"""HTTP/1.1 as uvicorn's httptools protocol speaks it, with the limits that it lacks.
+
+A client has a deadline for its headers, one for the whole request and one for taking the reply. It
+may not send more than so many bytes of headers, and must name its host. Whatever breaks the syntax
+of HTTP gets 400, after the replies to complete requests before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from app.service.api.problems import Fault, Refused
+from app.service.server.ending import LINGER_BYTES, Lingering, ReplyTransport
+from app.service.server.framing import read_framing, split_target
+from app.service.server.refusals import (
+    REFUSED_CONNECTIONS,
+    fault_of_parser,
+    headers_too_large,
+    last_reply,
+    refuse_crowded,
+    too_many_pipelined,
+    too_slow,
+)
+from app.service.server.sending import UnreadReplies
+
+PIPELINED = 16
+"""Complete requests that may wait behind the one in progress."""
+
+IDLE_GRACE_SECONDS = 1.0
+"""How long a stopping server still reads from an idle connection."""
+
+log = logging.getLogger("paddlepool.protocol")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolLimits:
+    """Seconds, bytes, and open connections of the whole server."""
+
+    header_seconds: float
+    header_bytes: int
+    receive_seconds: float
+    send_stall_seconds: float
+    connections: int
+    reply_bytes: int
+    """Maximum bytes of all unread replies."""
+
+
+def protocol_class(limits: ProtocolLimits) -> type[LimitedProtocol]:
+    """The protocol with these limits; uvicorn builds one object for each connection."""
+
+    class Protocol(LimitedProtocol):
+        connection_limits = limits
+        unread_replies = UnreadReplies(limits.reply_bytes, stall_seconds=limits.send_stall_seconds)
+
+    return Protocol
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection.
+
+    `_deadline` is armed while the client is in the middle of a request.
+    """
+
+    connection_limits: ProtocolLimits
+    unread_replies: UnreadReplies
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._application = self.app
+        self._header_bytes = self._unparsed = 0
+        self._in_body = self._ended = self._keeps_alive = False
+        self._began = self.loop.time()
+        self._running: RequestResponseCycle | None = None
+        self._held: tuple[RequestResponseCycle, ASGI3Application] | None = None
+        self._last_words: Callable[[], None] | None = None
+        self._lingering = Lingering(transport, self.loop)
+        self._sending = self.unread_replies.watch(transport, self.loop)
+        self._deadline: float | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._arm_deadline(self.connection_limits.header_seconds)
+        if len(self.connections) > self.connection_limits.connections + REFUSED_CONNECTIONS:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm_deadline()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._sending.stop()
+        self._held = self._last_words = None
+        super().connection_lost(exc)
+        self.pipeline.clear()
+        for cycle in (self._running, self.cycle):
+            if cycle is None:
+                continue
+            cycle.transport = self.transport  # ReplyTransport would make a reference cycle
+            if not cycle.response_complete:  # uvicorn informs the newest request alone
+                cycle.disconnected = True
+                cycle.message_event.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._ended:
+            self._lingering.received(len(data))
+            return
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+            self._arm_deadline(self.connection_limits.header_seconds)
+        # No callback gets an unfinished header, or the extensions of a chunk.
+        self._unparsed += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return  # ignored, and on_headers_complete has ended the reading
+        except httptools.HttpParserError as error:
+            self._refuse(fault_of_parser(error))
+            return
+        if self._unparsed > self.connection_limits.header_bytes:
+            self._refuse(self._headers_too_large())
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._header_bytes = 0
+        self._began = self.loop.time()
+        self._arm_deadline(self.connection_limits.header_seconds)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_body:  # a trailer, which would appear among the headers that were read
+            self._count_headers((name, value))
+        else:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._unparsed = 0
+        self._header_bytes = len(self.url)
+        self._count_headers(*self.headers)
+        if len(self.pipeline) >= PIPELINED:
+            raise Refused(too_many_pipelined(PIPELINED))
+        authority, self.url = split_target(self.url)
+        version, upgrade = self.parser.get_http_version(), self.parser.should_upgrade()
+        length = read_framing(self.headers, version=version, upgrade=upgrade)
+        if authority:  # it wins over Host (RFC 9112, 3.2.2)
+            self.headers[:] = [pair for pair in self.headers if pair[0] != b"host"]
+            self.headers.append((b"host", authority))
+        crowded = len(self.connections) > self.connection_limits.connections
+        self.app = refuse_crowded if crowded else self._application
+        super().on_headers_complete()  # raises on an invalid target
+        self._in_body = True
+        # Refused before `100 Continue`, a client may or may not send the body.
+        keeps = self.cycle.keep_alive and not (self.expect_100_continue or upgrade)
+        self._keeps_alive = self.cycle.keep_alive = keeps
+        self._ended = upgrade
+        self.cycle.transport = ReplyTransport(  # type: ignore[assignment]  # what it uses of it
+            self.transport, self._close_after_reply if length != 0 else self.transport.close
+        )
+        if length == 0:
+            return
+        elapsed = self.loop.time() - self._began
+        self._arm_deadline(max(0.0, self.connection_limits.receive_seconds - elapsed))
+        if length is None or length > LINGER_BYTES:
+            # A reply before the body is complete is a refusal, and the rest is not read.
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unparsed = 0
+        self._in_body = False
+        self._disarm_deadline()
+        super().on_message_complete()
+        if not self.cycle.response_started:
+            self.cycle.keep_alive = self._keeps_alive
+        elif self.cycle.response_complete:  # refused before its body was complete
+            self._await_next()
+
+    def on_response_complete(self) -> None:
+        if self._running is not None and isinstance(self._running.transport, ReplyTransport):
+            self._running.transport.flush()
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        if self._deadline is not None or self.flow.write_paused:
+            # The next request has its own deadline, or its time begins with the last byte taken.
+            self._unset_keepalive_if_required()
+        if self._last_words is not None and not self._is_answering():
+            self._last_words()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._sending.start()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._sending.stop()
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._start_asgi_task(*held)
+        elif self._deadline is None and not (self._is_answering() or self.transport.is_closing()):
+            self._await_next()
+
+    def shutdown(self) -> None:
+        """Close an idle connection after a moment: its next request may be on its way."""
+        self._keeps_alive = False
+        if self.cycle is None or self.cycle.response_complete:
+            self.loop.call_later(IDLE_GRACE_SECONDS, super().shutdown)
+        else:
+            super().shutdown()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if self.flow.write_paused:
+            # Its reply would be made while the client has not taken the last one.
+            self._held = cycle, app
+            return
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _is_answering(self) -> bool:
+        """Whether a request waits for its reply, other than one that is being refused."""
+        running = self._running
+        if self._held is not None:
+            return True
+        if running is None or running.response_complete:
+            return False
+        return not (self._ended and self._in_body and running is self.cycle)
+
+    def _await_next(self) -> None:
+        """Close the connection unless the next request begins in time."""
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
+    def _arm_deadline(self, seconds: float) -> None:
+        # The timer goes on when its time moves, and looks again: it moves with every request.
+        self._deadline = self.loop.time() + seconds
+        if self._alarm is not None and self._deadline < self._alarm.when():
+            self._alarm.cancel()
+            self._alarm = None
+        if self._alarm is None:
+            self._alarm = self.loop.call_at(self._deadline, self._look_at_deadline)
+
+    def _disarm_deadline(self) -> None:
+        self._deadline = None
+
+    def _look_at_deadline(self) -> None:
+        self._alarm = None
+        if self._deadline is None:
+            return
+        if (left := self._deadline - self.loop.time()) > 0:
+            self._arm_deadline(left)
+        else:
+            self._expire()
+
+    def _expire(self) -> None:
+        limits = self.connection_limits
+        if self.flow.read_paused:  # the server did not read, so the client's time begins anew
+            self._arm_deadline(limits.receive_seconds)
+        elif self._in_body:
+            self._refuse(too_slow("whole request", limit=limits.receive_seconds))
+        else:
+            self._refuse(too_slow("headers", limit=limits.header_seconds))
+
+    def _count_headers(self, *headers: tuple[bytes, bytes]) -> None:
+        self._header_bytes += sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
+        if self._header_bytes > self.connection_limits.header_bytes:
+            raise Refused(self._headers_too_large())
+
+    def _headers_too_large(self) -> Fault:
+        received = max(self._header_bytes, self._unparsed)
+        what = "trailers or the extensions of a chunk" if self._in_body else "headers"
+        return headers_too_large(what, limit=self.connection_limits.header_bytes, received=received)
+
+    def _close_after_reply(self) -> None:
+        if self._in_body and self.cycle.response_complete:
+            self._disarm_deadline()
+            self._ended = True
+            self._lingering.begin()
+        else:
+            self.transport.close()
+
+    def _refuse(self, fault: Fault) -> None:
+        """Answer when it is this request's turn, and end the connection."""
+        self._disarm_deadline()
+        self._unset_keepalive_if_required()
+        self._ended = True
+        request_id = secrets.token_hex(8)
+        log.info(
+            "connection refused",
+            extra={"request_id": request_id, "status": fault.status, "code": fault.code},
+        )
+        if self._in_body and self.cycle is not self._running:  # its turn has not come
+            if self._held is not None and self._held[0] is self.cycle:
+                self._held = None
+            else:
+                self.pipeline.popleft()
+        last_words = partial(self._end_with, fault, request_id)
+        if self._is_answering():
+            self._last_words = last_words
+        else:
+            last_words()
+
+    def _end_with(self, fault: Fault, request_id: str) -> None:
+        if self._in_body and self.cycle is self._running:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:  # it must not get a second reply
+                self.transport.close()
+                return
+        self.transport.write(last_reply(fault, request_id))
+        self.flow.resume_reading()
+        self._lingering.begin()

@@ -1,0 +1,75 @@
+"""What a request's head says of where it goes and where it ends, and what must be refused.
+
+The parser has checked the syntax: one Content-Length at most, a number, and not beside
+Transfer-Encoding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from app.service.api.errors import http_fault
+from app.service.api.problems import Fault, Refused
+
+VERSIONS = ("1.0", "1.1")
+ABSOLUTE = re.compile(rb"https?://([^/?#@]+)([/?#].*)?", re.IGNORECASE)
+
+
+def split_target(target: bytes) -> tuple[bytes, bytes]:
+    """The authority of a target in absolute form, empty for any other, and the rest.
+
+    Raises Refused: 400 for another scheme than HTTP's, and for a user's name.
+    """
+    if b"://" not in target or target.startswith(b"/"):
+        return b"", target
+    found = ABSOLUTE.fullmatch(target)
+    if found is None:
+        raise Refused(http_fault(400, "The target is neither a path nor an address of HTTP."))
+    authority, rest = found.groups(b"")
+    return authority, rest if rest.startswith(b"/") else b"/" + rest
+
+
+def read_framing(
+    headers: Iterable[tuple[bytes, bytes]], *, version: str, upgrade: bool
+) -> int | None:
+    """The length of the body in bytes: 0 where there is none, None where it comes in chunks.
+
+    Raises Refused: 400, 505 for a version, and 501 for a transfer coding that is not known
+    (RFC 9112, 6.1).
+    """
+    if version not in VERSIONS:
+        raise Refused(version_unknown())
+    hosts: list[bytes] = []
+    length = 0
+    codings: list[bytes] = []
+    for name, value in headers:
+        if name == b"host":
+            hosts.append(value)
+        elif name == b"content-length":
+            length = int(value)
+        elif name == b"transfer-encoding":
+            codings += value.lower().split(b",")
+    if len(hosts) != 1 and (hosts or version != "1.0"):
+        raise Refused(http_fault(400, f"A request has one Host header, received {len(hosts)}."))
+    if hosts == [b""]:
+        raise Refused(http_fault(400, "The Host header is empty."))
+    if codings:
+        _check_codings([coding.strip() for coding in codings], version)
+    if upgrade and (codings or length):
+        # The parser takes what follows an upgrade for another protocol and drops the body.
+        raise Refused(http_fault(400, "A request with a body cannot ask for an upgrade."))
+    return None if codings else length
+
+
+def version_unknown() -> Fault:
+    return http_fault(505, "The versions of HTTP that are known are 1.0 and 1.1.")
+
+
+def _check_codings(codings: list[bytes], version: str) -> None:
+    if version == "1.0":
+        raise Refused(http_fault(400, "HTTP/1.0 has no Transfer-Encoding."))
+    if codings.count(b"chunked") > 1:
+        raise Refused(http_fault(400, "Transfer-Encoding says chunked more than once."))
+    if codings != [b"chunked"]:
+        raise Refused(http_fault(501, "The only Transfer-Encoding that is known is chunked."))

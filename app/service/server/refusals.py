@@ -1,0 +1,81 @@
+"""What a connection answers by itself, to a request that does not reach the application whole."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import replace
+
+import httptools
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from app.contracts.errors import Overloaded
+from app.service.api.errors import http_fault
+from app.service.api.problems import MEDIA_TYPE, Fault, Refused, members, reply
+from app.service.server.framing import version_unknown
+
+REFUSED_CONNECTIONS = 16
+"""Connections beyond the limit that get a 503; further ones are closed at once. Their descriptors
+are among the server's own (app.service.server.system_limits)."""
+
+UNKNOWN_VERSION = "Invalid HTTP version"
+"""The parser's words."""
+
+
+def fault_of_parser(error: httptools.HttpParserError) -> Fault:
+    """Why the parser, or a callback of ours, gave a request up."""
+    if isinstance(error.__context__, Refused):
+        return error.__context__.fault
+    if str(error) == UNKNOWN_VERSION:
+        return version_unknown()
+    return http_fault(400, "The request is not valid HTTP/1.1.")
+
+
+def headers_too_large(what: str, *, limit: int, received: int) -> Fault:
+    """Both in bytes."""
+    detail = f"The {what} have at least {received} bytes, the limit is {limit}."
+    return replace(http_fault(431, detail), limit=limit, received=received)
+
+
+def too_slow(what: str, *, limit: float) -> Fault:
+    """`limit` in seconds."""
+    detail = f"The {what} did not arrive within {limit:g} seconds."
+    return replace(http_fault(408, detail), limit=limit)
+
+
+def too_many_pipelined(limit: int) -> Fault:
+    detail = f"More than {limit} requests wait on this connection."
+    return replace(_overloaded(detail), limit=limit)
+
+
+async def refuse_crowded(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application in the place of ours where too many connections are open."""
+    scope["state"]["request_id"] = secrets.token_hex(8)
+    fault = _overloaded("Too many connections are open.")
+    await reply(fault, scope)(scope, receive, send)
+
+
+def last_reply(fault: Fault, request_id: str) -> bytes:
+    """The bytes that end a connection."""
+    body = json.dumps(members(fault, request_id=request_id, instance="")).encode()
+    return (
+        STATUS_LINE[fault.status]
+        + b"content-type: %b\r\n" % MEDIA_TYPE.encode()
+        + b"content-length: %d\r\n" % len(body)
+        + b"x-request-id: %b\r\nx-content-type-options: nosniff\r\n" % request_id.encode()
+        + b"".join(b"%b: %b\r\n" % (k.encode(), v.encode()) for k, v in fault.headers.items())
+        + (b"" if "Connection" in fault.headers else b"connection: close\r\n")
+        + b"\r\n"
+        + body
+    )
+
+
+def _overloaded(detail: str) -> Fault:
+    return Fault(
+        status=503,
+        code=Overloaded.code,
+        title=Overloaded.title,
+        detail=detail,
+        headers={"Retry-After": "1", "Connection": "close"},
+    )

@@ -1,0 +1,1 @@
+"""Every setting that belongs to no task."""

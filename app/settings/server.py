@@ -1,0 +1,304 @@
+"""Every setting of the server, with its default and its limits; tasks declare their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+from pydantic import (
+    BaseModel,
+    Field,
+    SecretStr,
+    ValidationError,
+    create_model,
+    field_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from app.contracts.errors import ConfigError
+from app.settings.door import LOOPBACK, DoorSettings, Keys, Seconds, Words, is_loopback
+from app.settings.door import Bytes as Bytes  # tasks use it for their own
+
+PREFIX = "PADDLEPOOL_"
+KEYS_FILE = PREFIX + "API_KEYS_FILE"
+KIB, MIB = 1024, 1024 * 1024
+
+T = TypeVar("T", bound=BaseModel)
+
+
+class Settings(BaseSettings, DoorSettings):
+    """Read from the environment, `PADDLEPOOL_` and the field's name in capitals.
+
+    Lists are written with commas: `PADDLEPOOL_CORS_ORIGINS=https://a.example,https://b.example`.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(
+        8000, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and logs it."
+    )
+    model_repository: Path = Field(
+        Path("model_repo"), description="Directory that holds one directory for each model."
+    )
+    default_models: Annotated[dict[str, str], NoDecode] = Field(
+        {},
+        description="Model that answers a task when a request names none, as `segment=u2netp`;"
+        " a task left out uses the model with `default = true` in its config.toml, or the first,"
+        " by name, that has the task.",
+    )
+    model_source: str = Field(
+        "",
+        description="Where the models come from, as `s3://bucket/prefix`; copied before the start"
+        " and with each look through the repository, verified. Without it the directory is all.",
+    )
+    repository_poll_seconds: float = Field(
+        0.0,
+        ge=0,
+        le=86_400,
+        description="How often the model repository is looked through for changes to load;"
+        " 0 leaves that to the model control endpoints.",
+    )
+    replica: str = Field(
+        "",
+        pattern="^[A-Za-z0-9._-]{0,253}$",
+        description="Name of this server among its replicas: on every JSON log line, and in"
+        " `X-Replica` of every reply. Without one, log lines have the host's name.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info",
+        description="Least severe log lines that are written: `debug`, `info`, `warning` or"
+        " `error`.",
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto",
+        description="`auto`: lines for people on a terminal, JSON anywhere else; `text` and `json`:"
+        " always that.",
+    )
+
+    infer_max_bytes: Bytes = Field(
+        64 * MIB, description="Largest request body of /v2/models/…/infer, in bytes."
+    )
+    infer_json_max_bytes: Bytes = Field(
+        8 * MIB,
+        description="Largest JSON part of such a body, in bytes; raw tensors come on top.",
+    )
+    body_max_bytes: Bytes = Field(
+        16 * KIB,
+        description="Largest request body of an endpoint without a limit of its own, in bytes.",
+    )
+    image_max_pixels: int = Field(
+        50_000_000, ge=1, description="Most pixels of an uploaded picture, read from its header."
+    )
+    image_max_side: int = Field(
+        16_384, ge=1, le=65_535, description="Longest side of an uploaded picture, in pixels."
+    )
+    picture_formats: Words = Field(
+        (),
+        description="Formats of pictures that are accepted, as `jpeg,png,heic`; without any, all.",
+    )
+    jpeg_max_scans: int = Field(
+        100, ge=1, description="Most scans of a JPEG; more are a decompression bomb."
+    )
+    png_max_pixels: int = Field(
+        25_000_000, ge=1, description="Most pixels of a PNG that is sent back."
+    )
+    form_max_fields: int = Field(
+        16, ge=1, le=1_000, description="Most fields of a multipart form besides its file."
+    )
+    timeout_default_ms: int = Field(
+        10_000, ge=1, description="Deadline of a request that names none, in milliseconds."
+    )
+    timeout_max_ms: int = Field(
+        30_000, ge=1, description="Longest deadline a request may name, in milliseconds."
+    )
+
+    drain_delay_seconds: float = Field(
+        5.0,
+        ge=0,
+        le=600,
+        description="After SIGTERM, time to go on serving while readiness already answers 503.",
+    )
+    drain_timeout_seconds: Seconds = Field(
+        20.0, description="After the drain delay, time for requests in flight to finish."
+    )
+
+    codec_processes: int = Field(
+        2, ge=1, le=64, description="Processes that decode and encode pictures."
+    )
+    codec_memory_bytes: int = Field(
+        1_536 * MIB, ge=256 * MIB, description="Address space of one codec process, in bytes."
+    )
+    codec_timeout_seconds: Seconds = Field(
+        5.0, description="Time to decode the largest picture; smaller ones have two fifths or more."
+    )
+    codec_queue_size: int = Field(
+        32, ge=1, le=10_000, description="Pictures that may wait to be opened, else 503."
+    )
+    picture_memory_bytes: int = Field(
+        1_024 * MIB, ge=64 * MIB, description="Memory that decoded pictures may hold at one time."
+    )
+    text_threads: int = Field(2, ge=1, le=64, description="Threads that tokenise texts.")
+
+    predictor_memory_bytes: int = Field(
+        2 << 30,
+        ge=1,
+        description="Resident memory at which a predictor process is replaced by a fresh one, in"
+        " bytes; at least half as much again as it has when it is opened.",
+    )
+    on_demand_groups: int = Field(
+        3,
+        ge=1,
+        le=64,
+        description="Instance groups that start on demand and may live at one time; the one not"
+        " used for the longest makes room for the next.",
+    )
+    on_demand_memory_bytes: int = Field(
+        0,
+        ge=0,
+        description="Resident memory of such groups at which no other is started, in bytes; 0 takes"
+        " a quarter of the machine's or the container's.",
+    )
+    shadow_fraction: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the answered requests that is run again, in idle moments, on the"
+        " model's other instance groups, to compare their times and outputs.",
+    )
+    shadow_groups: Words = Field(
+        (),
+        description="Instance groups to run them on, in every model that has them; without any,"
+        " all that are started.",
+    )
+    shadow_max_predictors: int = Field(
+        4, ge=1, le=64, description="Most predictor processes that are kept open for this."
+    )
+    prove_groups: Literal["off", "started", "all"] = Field(
+        "started",
+        description="Instance groups whose effect is measured in idle moments; `all` opens each"
+        " group of each model once, for a moment, also those that start on demand.",
+    )
+
+    precision: Literal["auto", "exact"] = Field(
+        "auto",
+        description="`exact` chooses no default group beyond 0.0001 of the first one's output.",
+    )
+    state_file: Path | None = Field(
+        None, description="File that keeps chosen default groups for the next start; or `off`."
+    )
+
+    api_keys: Keys = Field(
+        (), description="Keys of which a request must carry one; none means open to all."
+    )
+    api_keys_file: Path | None = Field(
+        None,
+        description="File with further keys, one on each line and at least one; read at start.",
+    )
+    start_group_keys: Keys = Field(
+        (),
+        description="Keys that alone may start an instance group by naming it; they open what other"
+        " keys open. Without any, every client may.",
+    )
+    admin_key: SecretStr | None = Field(
+        None, description="Key for everything under /v2/repository, which is off without one."
+    )
+    health_needs_key: bool = Field(
+        False, description="Whether health and readiness endpoints ask for a key, too."
+    )
+    metrics_needs_key: bool = Field(False, description="Whether /metrics asks for a key, too.")
+    cors_origins: Words = Field(
+        (), description="Web origins that may call the server from a browser; none by default."
+    )
+
+    @field_validator("default_models", mode="before")
+    @classmethod
+    def _split_pairs(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        pairs = [item.partition("=") for item in value.split(",") if item.strip()]
+        if any(not (task.strip() and model.strip()) for task, _, model in pairs):
+            raise ValueError("expected TASK=MODEL pairs separated by commas")
+        return {task.strip(): model.strip() for task, _, model in pairs}
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_are_explicit(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if not origin.startswith(("http://", "https://")) or origin.count("/") != 2:
+                raise ValueError("each origin is scheme://host[:port]; a wildcard is not accepted")
+        return value
+
+    @field_validator("timeout_max_ms")
+    @classmethod
+    def _default_fits(cls, value: int, info: Any) -> int:
+        default = info.data.get("timeout_default_ms", 0)
+        if default > value:
+            raise ValueError(f"must be at least timeout_default_ms, which is {default}")
+        return value
+
+    def hosts(self) -> tuple[str, ...]:
+        """The names that a request may be for; `*` stands for every name."""
+        if self.allowed_hosts:
+            return self.allowed_hosts
+        return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)
+
+    def of(self, part: type[T]) -> T:
+        """These settings as the model in which a task declares its own."""
+        if not isinstance(self, part):
+            raise TypeError(f"settings without {part.__name__}: this is a bug")
+        return self
+
+    def keys(self) -> tuple[bytes, ...]:
+        """All API keys, from the setting and the file.
+
+        Raises ConfigError when the file cannot be read, has no key or is not UTF-8: who names a
+        file does not want a server that is open to all.
+        """
+        keys = [key.get_secret_value() for key in self.api_keys]
+        if self.api_keys_file is not None:
+            keys += _keys_in(self.api_keys_file)
+        return tuple(key.encode() for key in keys)
+
+
+def _keys_in(file: Path) -> list[str]:
+    try:
+        keys = file.read_text("utf-8").split()
+    except OSError as error:
+        raise ConfigError(f"{KEYS_FILE}: {file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{KEYS_FILE}: {file} is not UTF-8 from byte {error.start}") from None
+    if not keys:
+        raise ConfigError(f"{KEYS_FILE}: there is no key in {file}, at least one is needed")
+    return keys
+
+
+def explain(error: ValidationError) -> str:
+    """One line: each wrong setting by its variable, what it must be and what it is (no keys)."""
+    faults = []
+    for fault in error.errors(include_url=False):
+        name = str(fault["loc"][0]) if fault["loc"] else "settings"
+        received = "" if "key" in name else f", received {str(fault['input'])[:80]!r}"
+        faults.append(f"{PREFIX}{name.upper()}: {fault['msg']}{received}")
+    return "; ".join(faults)
+
+
+@cache
+def settings_with(*parts: type[BaseModel]) -> type[Settings]:
+    """Settings with the fields of `parts` too. Raises ValueError for a name declared twice."""
+    bases: list[type[BaseModel]] = [Settings]
+    for part in parts:
+        for base in bases:
+            if twice := base.model_fields.keys() & part.model_fields.keys():
+                names = ", ".join(sorted(twice))
+                raise ValueError(f"{part.__name__} and {base.__name__} both declare {names}")
+        bases.append(part)
+    return cast(type[Settings], create_model("Settings", __base__=tuple(bases)))
+
+
+def unknown_variables(names: Iterable[str], settings: type[Settings]) -> tuple[str, ...]:
+    """Environment variables that look like settings and are none: most often a typing error."""
+    known = {PREFIX + name.upper() for name in settings.model_fields}
+    return tuple(sorted(name for name in names if name.startswith(PREFIX) and name not in known))

@@ -1,0 +1,208 @@
+"""One call into a codec process, and what its outcome means to whoever waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, WorkerCrashed
+from app.contracts.ports import Interrupted
+from app.contracts.reasons import Restart
+from app.engine.process.child import Child, ChildDied, ChildTimeout, Heard
+from app.engine.process.child import Reply as Reply  # pipelines take it from here
+from app.engine.queue.job import Job
+from app.tasks.codecs.picture import PICTURE_LINK
+
+KILLED_RETRY_SECONDS = 5.0
+"""When to come back to a machine that has no memory for a picture."""
+
+
+class Descriptors:
+    """Duplicates of the caller's, kept until the call is settled: it may be run again."""
+
+    def __init__(self, originals: Sequence[int]) -> None:
+        """Raises OSError where the system has no descriptor to give, and keeps none then."""
+        self.held: list[int] = []
+        try:
+            for original in originals:
+                self.held.append(os.dup(original))
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        while self.held:
+            os.close(self.held.pop())
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Call(Job):
+    """A job of one row: a function by name, its arguments, and the class of error to blame when its
+    process dies.
+
+    `wall_seconds` bounds the run itself, of which the time does not count that others keep it from
+    running.
+    """
+
+    function: str
+    meta: Mapping[str, Any]
+    descriptors: Descriptors
+    wall_seconds: float
+    blame: type[PaddlepoolError]
+    interrupted: bool = False
+
+
+class CodecProcess:
+    """A child process that runs calls: an `app.contracts.ports.Worker`."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._call: Call | None = None
+        self._heard: Heard | None = None
+        self._wall = 0.0
+        self._failure: Restart | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def fileno(self) -> int:
+        return self._child.fileno()
+
+    def put(self, call: Call, /) -> None:
+        self._child.put(call.inputs)
+
+    def send(self, call: Call, /) -> None:
+        """Raises WorkerCrashed, and DeadlineExceeded for a call that is settled."""
+        if call.future.done():  # and its descriptors are closed, or about to be
+            raise DeadlineExceeded("the deadline passed before a codec process was free")
+        request = {"function": call.function, "meta": call.meta}
+        try:
+            self._child.send(request, descriptors=call.descriptors.held)
+        except ChildDied as error:
+            raise self._crashed(error) from None
+        self._call = call
+
+    def expect(self, *, timeout: float) -> None:
+        if self._call is not None:
+            self._wall = min(self._call.wall_seconds, timeout)
+        self._child.expect(timeout=self._wall, patience=timeout - self._wall)
+
+    def look(self) -> float:
+        try:
+            return self._child.look()
+        except ChildDied as died:
+            raise self._blamed(died) from None
+
+    def hear(self) -> int | None:
+        """What the function raised is raised again, and the process lives on.
+
+        Raises the error to blame when the process died, ran out of memory or took longer than the
+        call's wall limit, and DeadlineExceeded when others kept it from running. Where somebody
+        else killed or stopped the process (out of memory, the system takes one) the call is not to
+        blame: raises Interrupted once, then Overloaded. Raises WorkerCrashed for a corrupt answer.
+        """
+        try:
+            self._heard = self._child.hear()
+        except ChildDied as died:
+            raise self._blamed(died) from None
+        except WorkerCrashed:  # so the sandbox says that memory ran out
+            self._failure = Restart.MEMORY
+            message = "the picture needs more memory than one picture may take"
+            raise self._done().blame(message) from None
+        except PaddlepoolError:
+            self._done()
+            self._check_descriptors()
+            raise
+        if self._heard is None:
+            return None
+        self._done()
+        self._check_descriptors()
+        return self._heard.nbytes
+
+    def fetch(self) -> Reply:
+        heard, self._heard = self._heard, None
+        if heard is None:
+            raise RuntimeError("this is a bug: no answer was heard")
+        return self._child.fetch(heard)
+
+    def _done(self) -> Call:
+        """The call that was sent, which is no longer held here."""
+        call, self._call = self._call, None
+        if call is None:
+            raise RuntimeError("this is a bug: nothing was sent")
+        return call
+
+    def _blamed(self, died: ChildDied) -> Exception:
+        """What the end of the process means for the call that was in it."""
+        if self._call is None:
+            return self._crashed(died)
+        call = self._done()
+        self._failure = died.reason
+        if isinstance(died, ChildTimeout):
+            if self._wall < call.wall_seconds or died.starved:
+                return DeadlineExceeded("the deadline passed while a picture was open")
+            limit = call.wall_seconds
+            return call.blame(f"the picture took longer than the limit of {limit:g} s", limit=limit)
+        if died.reason in (Restart.KILLED, Restart.STOPPED):
+            if not call.interrupted:
+                call.interrupted = True
+                return Interrupted()
+            message = "the system ended two processes working on the picture"
+            return Overloaded(message, retry_after=KILLED_RETRY_SECONDS)
+        if died.reason is Restart.TIMEOUT:
+            return call.blame("the picture took longer than one of its size may")
+        blame = WorkerCrashed if died.reason is Restart.CORRUPT else call.blame
+        return blame("the process working on the picture died")
+
+    def warm_up(self, functions: Sequence[str], *, timeout: float) -> list[PaddlepoolError]:
+        """Block until each of the functions has run once, and return what they raised.
+
+        Raises WorkerCrashed when the process died.
+        """
+        raised = []
+        for function in functions:
+            try:
+                self._child.call({"function": function, "meta": {}}, timeout=timeout)
+            except ChildDied as error:
+                raise self._crashed(error) from None
+            except PaddlepoolError as error:
+                raised.append(error)
+        return raised
+
+    def _check_descriptors(self) -> None:
+        """End a process that keeps a picture open: the memory would live as long as the process.
+
+        Raises WorkerCrashed.
+        """
+        if any(link == PICTURE_LINK for link in self._open_files()):
+            self._failure = Restart.CORRUPT
+            self._child.kill()
+            raise WorkerCrashed("the process working on the picture died")
+
+    def _open_files(self) -> Iterator[str]:
+        """What each of its descriptors leads to; nothing once the process is gone."""
+        with contextlib.suppress(OSError):
+            for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    yield str(descriptor.readlink())
+
+    def _crashed(self, error: ChildDied) -> WorkerCrashed:
+        self._failure = error.reason
+        return WorkerCrashed(f"the codec process ended ({error.reason})")
+
+    def failure(self) -> Restart | None:
+        return self._failure or self._child.failure()
+
+    def resident_bytes(self) -> int:
+        return self._child.resident_bytes()
+
+    def abort(self) -> None:
+        self._child.kill()
+
+    def close(self) -> None:
+        self._child.close()

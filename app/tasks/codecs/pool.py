@@ -1,0 +1,278 @@
+"""Codec processes behind a bounded queue, fed by the engine's scheduler; each can be killed.
+
+A function that crashes, hangs or runs out of memory costs its own call and its process, which is
+replaced at once; its neighbours and the queue do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from app.contracts.errors import (
+    BackendError,
+    DeadlineExceeded,
+    Overloaded,
+    PaddlepoolError,
+    WorkerCrashed,
+)
+from app.contracts.ports import Clock
+from app.contracts.reasons import UNOPENED, Restart
+from app.contracts.tensors import Tensors
+from app.engine.awaiting import in_thread
+from app.engine.pool.instance import Instance, Run, close_all
+from app.engine.pool.restart_backoff import RestartBackoff
+from app.engine.process.answers import Check
+from app.engine.process.child import Child, ChildDied, Limits, Reply
+from app.engine.process.confinement import MEASURES, Confinement
+from app.engine.queue.batcher import Batcher
+from app.engine.queue.job import Batch
+from app.engine.queue.shape_queues import NORMAL, URGENT
+from app.tasks.codecs.call import Call, CodecProcess, Descriptors
+from app.tasks.codecs.limits import PictureLimits
+from app.tasks.codecs.picture import PictureStore
+
+TARGET = "app.tasks.codecs.sandbox:open_sandbox"
+MEMORY_LIMIT = 1536 << 20
+START_SECONDS = 60.0
+
+ENVIRONMENT = {
+    # By default glibc gives a picture's memory back after each step and takes it anew, zeroed page
+    # by page, for the next. Blocks of up to 32 MiB stay.
+    "GLIBC_TUNABLES": ":".join(
+        f"glibc.malloc.{setting}"
+        for setting in ("mmap_threshold=33554432", "trim_threshold=67108864", "top_pad=16777216")
+    ),
+}
+
+log = logging.getLogger(__name__)
+
+
+class CodecPool:
+    """`count` codec processes; belongs to the event loop, and start() opens them.
+
+    `warm_ups` are functions that each process has run once, as `function({}, {}, ())`, before its
+    first call, so that no request pays for an import. `memory_bytes` is the address space that each
+    may have, its libraries included.
+    `on_restart` hears why a process was replaced (CODEC_RESTARTS); it must not block or raise.
+    """
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        warm_ups: Sequence[str] = (),
+        queue_size: int = 32,
+        wall_seconds: float = 5.0,
+        memory_bytes: int = MEMORY_LIMIT,
+        on_restart: Callable[[Restart], None] = lambda _: None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._count = count
+        self._wall_seconds = wall_seconds
+        self._limits = Limits(
+            address_space=memory_bytes, environment=ENVIRONMENT, confinement=Confinement.CODEC
+        )
+        self._on_restart = on_restart
+        self._clock = clock
+        self._held: tuple[str, ...] | None = None
+        self._backoff = RestartBackoff(clock)
+        self._warm_ups = tuple(warm_ups)
+        self._checks: dict[str, Check] = {}
+        self._processes: set[CodecProcess] = set()
+        self._batcher = Batcher(
+            max_rows=1,
+            max_delay=0.0,
+            max_queue=queue_size,
+            clock=clock,
+            on_rejected=lambda _: None,
+        )
+        self._instances: list[Instance[Call, Reply]] = []
+
+    def start(self) -> None:
+        """Begin to open the processes; calls wait until one is open."""
+        self._instances = [
+            Instance(
+                f"codec {number}",
+                open_worker=self._open,
+                batcher=self._batcher,
+                lost=self._lost,
+                request_of=_call_of,
+                deliver=_deliver,
+                serving=lambda _: None,
+                clock=self._clock,
+                max_resident_bytes=sys.maxsize,
+                ahead=False,  # no call lies ready behind a picture that may hang
+            )
+            for number in range(self._count)
+        ]
+
+    async def opened(self) -> None:
+        """Wait until every process is open and warm. Raises BackendError when it takes too long."""
+        opened = [instance.opened for instance in self._instances]
+        if opened and (await asyncio.wait(opened, timeout=START_SECONDS))[1]:
+            raise BackendError(f"the codec processes were not ready in {START_SECONDS:.0f} s")
+
+    def submit(
+        self,
+        function: str,
+        meta: Mapping[str, Any],
+        arrays: Tensors | None = None,
+        *,
+        descriptors: Sequence[int] = (),
+        deadline: float,
+        blame: type[PaddlepoolError] = WorkerCrashed,
+        urgent: bool = False,
+    ) -> asyncio.Future[Reply]:
+        """Run `function(meta, arrays, descriptors)` ("module:name") in a codec process.
+
+        Raises Overloaded when the queue is full or too slow for the deadline. An `urgent` call (our
+        own arrays, work already paid for, such as encoding a result) goes before the others, does
+        not count, and may run until its deadline; all others end at the wall limit, of which the
+        time does not count that others keep them from running. The future raises what the function
+        raised, DeadlineExceeded, or `blame` when the process crashed, ran out of memory or took
+        longer than the wall limit: ImageUnreadable for uploaded bytes, because a picture that kills
+        its decoder is the picture's fault. A call whose process somebody else killed is run once
+        more, from its beginning, and then raises Overloaded; WorkerCrashed where the process gave
+        no answer that can be one. Descriptors are duplicated: the caller may close its own
+        at any time. Cancelling the future drops a call that is still queued.
+        """
+        call = Call(
+            function=function,
+            meta=meta,
+            inputs=arrays or {},
+            rows=1,
+            key=((function, "", ()),),
+            priority=URGENT if urgent else NORMAL,
+            deadline=deadline,
+            enqueued=self._clock(),
+            descriptors=Descriptors(descriptors),
+            wall_seconds=math.inf if urgent else self._wall_seconds,
+            blame=blame,
+        )
+        close = call.descriptors.close
+        call.future.add_done_callback(lambda _: close())
+        try:
+            self._batcher.submit(call)
+        except DeadlineExceeded as late:
+            call.fail(late)
+        except BaseException:
+            close()
+            raise
+        return call.future
+
+    def expect(self, function: str, check: Check) -> None:
+        """From now on, a process that answers a call of `function` with what `check` refuses, given
+        the call's meta, is ended: the call raises WorkerCrashed."""
+        self._checks[function] = check
+
+    def _check(self, asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+        if (check := self._checks.get(asked["function"])) is not None:
+            check(asked["meta"], meta, arrays)
+
+    @property
+    def live(self) -> int:
+        """How many processes are there to take calls."""
+        return self._batcher.live
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """What confines its processes, of `app.engine.process.confinement.MEASURES`."""
+        return self._held or ()
+
+    def pids(self) -> tuple[int, ...]:
+        """The processes alive now, to read their memory."""
+        return tuple(each.pid for each in self._processes if each.failure() is None)
+
+    async def close(self) -> None:
+        """Fail what waits, end every process, and return when all have ended."""
+        self._batcher.close(Overloaded("the server is stopping", retry_after=1.0))
+        await close_all(self._instances)
+
+    async def _open(self, _: bool) -> CodecProcess:
+        """Raises WorkerCrashed and OSError; no refusal: there is no model in it."""
+        process = await in_thread("codec opening", self._opened)
+        self._processes = {each for each in self._processes if each.failure() is None}
+        self._processes.add(process)
+        return process
+
+    def _opened(self) -> CodecProcess:
+        """Blocks until the process is warm."""
+        try:
+            child = Child(
+                TARGET, {}, limits=self._limits, start_timeout=START_SECONDS, check=self._check
+            )
+        except (ChildDied, PaddlepoolError) as error:
+            raise WorkerCrashed(f"a codec process did not start: {error}") from error
+        process = CodecProcess(child)
+        if self._held is None and (missing := [m for m in MEASURES if m not in child.held]):
+            log.warning("codec processes are not confined by %s", " nor by ".join(missing))
+        self._held = child.held
+        try:
+            for failure in process.warm_up(self._warm_ups, timeout=START_SECONDS):
+                # Not fatal: the first real call shows the same fault to somebody who waits for it.
+                log.error("a warm-up failed in a codec process", exc_info=failure)
+        except BaseException:
+            process.close()
+            raise
+        return process
+
+    def _lost(self, reason: Restart) -> float:
+        """Replace a process at once: pictures that kill must not keep the others waiting. One that
+        dies at its start is tried again ever more slowly."""
+        if reason in UNOPENED:
+            return self._backoff.delay_after_loss()
+        self._on_restart(reason)
+        return 0.0
+
+
+def _call_of(batch: Batch) -> Call:
+    [call] = batch.jobs
+    return cast(Call, call)
+
+
+def _deliver(run: Run, reply: Reply) -> None:
+    [call] = run.batch.jobs
+    if not call.future.done():
+        call.future.set_result(reply)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codecs:
+    """The processes, the memory budget of decoded pictures, and what a picture may ask for."""
+
+    pool: CodecPool
+    pictures: PictureStore
+    limits: PictureLimits = field(default_factory=PictureLimits)
+
+    async def call(
+        self,
+        function: str,
+        meta: Mapping[str, Any],
+        arrays: Tensors,
+        *,
+        descriptors: Sequence[int] = (),
+        deadline: float,
+        blame: type[PaddlepoolError] = WorkerCrashed,
+        urgent: bool = False,
+    ) -> Reply:
+        """Run `function` in a codec process; arguments and errors are those of CodecPool.submit.
+
+        When the awaiting task is cancelled, a call that still waits is dropped. One that runs ends
+        by itself with its own duplicates of `descriptors`: the caller may close them at once.
+        """
+        return await self.pool.submit(
+            function,
+            meta,
+            arrays,
+            descriptors=descriptors,
+            deadline=deadline,
+            blame=blame,
+            urgent=urgent,
+        )

@@ -1,0 +1,54 @@
+"""What runs inside a codec process: set its limits once, then call functions by name."""
+
+from __future__ import annotations
+
+import importlib
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from app.contracts.errors import WorkerCrashed
+from app.contracts.tensors import Tensors
+from app.engine.process.environment import lower_limit
+
+Function = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
+
+MAX_FILE_BYTES = 512 << 20
+"""No shared-memory file a codec process writes may grow past this: neither the decoded picture
+(200 MB at 50 MP with alpha) nor the reply."""
+
+
+def open_sandbox(init: Mapping[str, Any]) -> tuple[Mapping[str, Any], Function]:
+    """Target of a codec Child; its calls carry {"function": "app.…:name", "meta": {…}}."""
+    del init
+    # A core file would hold a client's picture.
+    lower_limit(resource.RLIMIT_CORE, 0)
+    lower_limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
+    import cv2
+
+    import app.tasks.codecs.decode
+    import app.tasks.codecs.encode  # noqa: F401  (imported now, so that no request pays for it)
+
+    cv2.setNumThreads(1)
+    functions: dict[str, Function] = {}
+    memory_errors = (MemoryError, cv2.error)
+
+    def call(
+        message: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
+    ) -> tuple[Mapping[str, Any], Tensors]:
+        name = str(message["function"])
+        function = functions.get(name) or functions.setdefault(name, _resolve(name))
+        try:
+            return function(message["meta"], arrays, descriptors)
+        except memory_errors as error:
+            if isinstance(error, cv2.error) and error.code != cv2.Error.StsNoMem:
+                raise
+            raise WorkerCrashed("out of memory") from None
+
+    return {}, call
+
+
+def _resolve(name: str) -> Function:
+    module, _, attribute = name.partition(":")
+    function: Function = getattr(importlib.import_module(module), attribute)
+    return function

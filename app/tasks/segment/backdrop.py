@@ -1,0 +1,228 @@
+"""What lies behind the foreground, each given by bands of rows, and the foreground put over it.
+
+The background is a second picture fitted to the canvas, the picture's own background blurred, or
+one colour. A soft shadow falls on it, as if the subject stood a little before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from app.tasks.codecs.picture import Pixels, bands
+from app.tasks.segment.framing import Area, resize, resized_alpha, resized_colours
+
+Floats = NDArray[np.float32]
+Bands = Callable[[slice], Pixels]
+"""Rows of the canvas to their pixels, RGB or RGBA."""
+
+SMALL_SIGMA = 4.0
+"""A blur is worked out on a picture reduced until its standard deviation is this many pixels."""
+SUBJECT_COUNTS = 1e-4
+"""So little that it shows only where a picture is nothing but subject."""
+DOUBT = 0.02
+"""How much background must be near for its own colour to count; with less, that of farther off."""
+
+
+def flat(colour: Sequence[int], width: int) -> Bands:
+    """One colour (red, green, blue, alpha); RGB when it is opaque."""
+    paint = np.array(colour if colour[3] < 255 else colour[:3], np.uint8)
+    return lambda rows: np.tile(paint, (rows.stop - rows.start, width, 1))
+
+
+def reduced(picture: Pixels, *, height: int, width: int) -> Pixels:
+    """The picture no larger than it takes to cover height x width."""
+    factor = max(height / picture.shape[0], width / picture.shape[1])
+    if factor >= 1.0:
+        return picture
+    size = {"height": round(picture.shape[0] * factor), "width": round(picture.shape[1] * factor)}
+    return _resized(picture, **{side: max(1, pixels) for side, pixels in size.items()})
+
+
+def fitted(picture: Pixels, *, height: int, width: int, fit: str, colour: Sequence[int]) -> Pixels:
+    """The picture in the middle of height x width, its shape kept: `cover` fills it and cuts what
+    is over, `contain` shows it whole. `colour` is beside it and behind its transparent parts.
+
+    RGB, or RGBA when the colour is translucent.
+    """
+    tall, wide = picture.shape[:2]
+    if fit == "cover":
+        factor = max(height / tall, width / wide)
+        shown = Area(0, 0, min(tall, round(height / factor)), min(wide, round(width / factor)))
+        shown = Area((tall - shown.height) // 2, (wide - shown.width) // 2, *_least(shown))
+        there = Area(0, 0, height, width)
+    else:
+        factor = min(height / tall, width / wide)
+        shown = Area(0, 0, tall, wide)
+        there = Area(0, 0, min(height, round(tall * factor)), min(width, round(wide * factor)))
+        there = Area((height - there.height) // 2, (width - there.width) // 2, *_least(there))
+    front = _resized(picture[shown.slices], height=there.height, width=there.width)
+    if front.shape == (height, width, 3):
+        return front
+    ground = np.tile(flat(colour, width)(slice(0, 1)), (height, 1, 1))
+    cover = front[..., 3] if front.shape[2] == 4 else np.full(front.shape[:2], 255, np.uint8)
+    spot = ground[there.slices]
+    for rows in bands(there.height, there.width):
+        spot[rows] = over(front[rows], cover[rows], spot[rows])
+    return ground
+
+
+def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> Bands:
+    """The picture's background, blurred, as the canvas shows it; at its rim, it goes on outwards.
+
+    `percent` of the longer side is the standard deviation. The subject is taken out first: its
+    colours do not shine into the background, and what was behind it is filled from around it.
+    """
+    height, width = alpha.shape
+    sigma = percent / 100 * max(height, width)
+    step = max(1.0, sigma / SMALL_SIGMA)
+    size = (max(1, round(width / step)), max(1, round(height / step)))
+
+    def small(plane: Pixels) -> Floats:
+        result: Floats = cv2.resize(plane, size, interpolation=cv2.INTER_AREA).astype(np.float32)
+        return result
+
+    rest = np.uint8(255) - alpha
+    weight = small(rest) / np.float32(255.0) + np.float32(SUBJECT_COUNTS)
+    sums = [  # one colour at a time, so that 50 MP fit a codec process
+        small(cv2.multiply(plane, rest, scale=1 / 255.0))
+        + np.float32(SUBJECT_COUNTS) * small(plane)
+        for plane in (np.ascontiguousarray(pixels[..., channel]) for channel in range(3))
+    ]
+    filled = _filled(np.dstack(sums), weight, sigma / step)
+    ground = (np.clip(filled, 0.0, 255.0) + 0.5).astype(np.uint8)
+    across, down = size[0] / width, size[1] / height
+
+    def band(rows: slice) -> Pixels:
+        # Middles of pixels: canvas (x, y) is the picture's (x + left, y + top).
+        shift_x = (canvas.left + 0.5) * across - 0.5
+        shift_y = (canvas.top + rows.start + 0.5) * down - 0.5
+        result: Pixels = cv2.warpAffine(
+            ground,
+            np.array([[across, 0.0, shift_x], [0.0, down, shift_y]]),
+            (canvas.width, rows.stop - rows.start),
+            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_REPLICATE,
+        )
+        return result
+
+    return band
+
+
+def _filled(sums: Floats, weight: Floats, sigma: float) -> Floats:
+    """The blur of `sums` (colours times their weight) over that of `weight`; where hardly anything
+    has weight, the same of the picture reduced."""
+    height, width = weight.shape
+    if max(height, width) <= 4:
+        far = (sums.sum(axis=(0, 1)) / weight.sum()).reshape(1, 1, 3)
+    else:
+        size = (-(-width // 4), -(-height // 4))
+        less = [
+            cv2.resize(each, size, interpolation=cv2.INTER_AREA).reshape(size[1], size[0], -1)
+            for each in (sums, weight)
+        ]
+        far = _filled(less[0], less[1][..., 0], SMALL_SIGMA / 2)
+    far = cv2.resize(far, (width, height), interpolation=cv2.INTER_LINEAR)
+    near = cv2.GaussianBlur(sums, None, sigma).reshape(height, width, 3)
+    share = cv2.GaussianBlur(weight, None, sigma)
+    few = np.float32(DOUBT)
+    filled: Floats = (near + few * far.reshape(height, width, 3)) / (share + few)[..., None]
+    return filled
+
+
+def _resized(picture: Pixels, *, height: int, width: int) -> Pixels:
+    """RGB or RGBA in another size."""
+    if picture.shape[:2] == (height, width):
+        return picture
+    if picture.shape[2] == 3:
+        return resize(picture, height, width)
+    cover = np.ascontiguousarray(picture[..., 3])
+    colours = resized_colours(picture, cover, height, width)
+    result: Pixels = np.dstack((colours, resized_alpha(cover, height, width)))
+    return result
+
+
+def _least(area: Area) -> tuple[int, int]:
+    """Height and width, no less than a pixel each."""
+    return max(1, area.height), max(1, area.width)
+
+
+def over(front: Pixels, alpha: Pixels, back: Pixels) -> Pixels:
+    """`front` (H, W, 3 or 4; its own alpha is `alpha`) over `back`, in the form of `back`:
+    RGB, or RGBA with colours not multiplied by alpha."""
+    colours = np.ascontiguousarray(front[..., :3])
+    if back.shape[2] == 3:
+        weight = alpha.astype(np.float32)
+        under = np.ascontiguousarray(back)
+        blended: Pixels = cv2.blendLinear(colours, under, weight, np.float32(255.0) - weight)
+        return blended
+    cover = alpha[..., None].astype(np.float32) / 255.0
+    rest = (1.0 - cover) * (back[..., 3:].astype(np.float32) / 255.0)
+    total = cover + rest
+    result = np.empty(back.shape, np.uint8)
+    result[..., :3] = np.rint((colours * cover + back[..., :3] * rest) / np.maximum(total, 1e-6))
+    result[..., 3] = np.rint(total[..., 0] * 255.0)
+    return result
+
+
+def stacked(
+    pixels: Pixels,
+    alpha: Pixels,
+    *,
+    ground: Bands,
+    shade: Bands | None = None,
+) -> Pixels:
+    """The foreground over its shadow over the ground; both are asked for by bands of rows."""
+    height, width = alpha.shape
+    channels = ground(slice(0, 1)).shape[2]
+    result = np.empty((height, width, channels), np.uint8)
+    for rows in bands(height, width):
+        back = ground(rows)
+        if shade is not None:
+            back = over(np.zeros((*back.shape[:2], 3), np.uint8), shade(rows), back)
+        result[rows] = over(pixels[rows], alpha[rows], back)
+    return result
+
+
+BLUR = 0.025
+FALLS = (0.015, 0.03)
+"""Standard deviation, and how far it falls right and down: parts of the subject's longer side."""
+REACH = 3.0
+"""The blur's reach in standard deviations; beyond it less than half a level is left."""
+
+
+def drop_shadow(alpha: Pixels, place: Area, *, opacity: float, width: int) -> Bands:
+    """The shadow's alpha by bands of rows, of what stands at `place` on a canvas that is `width`
+    wide. It ends where the canvas does."""
+    longer = max(place.height, place.width)
+    sigma = BLUR * longer
+    step = max(1.0, sigma / SMALL_SIGMA)
+    size = (max(1, round(place.width / step)), max(1, round(place.height / step)))
+    small = cv2.resize(alpha[place.slices], size, interpolation=cv2.INTER_AREA)
+    border = round(REACH * sigma / step) + 2
+    small = cv2.copyMakeBorder(
+        small.astype(np.float32), border, border, border, border, cv2.BORDER_CONSTANT, value=0
+    )
+    soft = cv2.GaussianBlur(small, None, max(sigma / step, 0.1)) * np.float32(opacity)
+    patch = (soft + 0.5).astype(np.uint8)
+    across, down = size[0] / place.width, size[1] / place.height
+    left, top = place.left + FALLS[0] * longer, place.top + FALLS[1] * longer
+
+    def band(rows: slice) -> Pixels:
+        # Middles of pixels; the patch begins `border` of its own pixels before the subject.
+        shift_x = (0.5 - left) * across - 0.5 + border
+        shift_y = (rows.start + 0.5 - top) * down - 0.5 + border
+        result: Pixels = cv2.warpAffine(
+            patch,
+            np.array([[across, 0.0, shift_x], [0.0, down, shift_y]]),
+            (width, rows.stop - rows.start),
+            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_CONSTANT,
+            borderValue=0,
+        )
+        return result
+
+    return band

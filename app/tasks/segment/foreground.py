@@ -1,0 +1,236 @@
+"""The foreground's own colours where alpha is partial: what shows of the old background taken out.
+
+There a pixel is a mixture, I = alpha F + (1 - alpha) B. F and B are estimated from coarse to fine,
+each level starting from the one before it, with the step of blur-fusion: means of foreground and
+background by their weights, then F corrected by what the mixture leaves unexplained. Levels as in
+Germer et al., "Fast Multi-Level Foreground Estimation" (2020, https://arxiv.org/abs/2006.14970),
+the step from Forte, "Approximate Fast Foreground Colour Estimation" (2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import cv2
+import numpy as np
+
+from app.tasks.codecs.picture import Pixels
+from app.tasks.segment.matte import Floats
+
+Area = tuple[slice, slice]
+Plane = TypeVar("Plane", Pixels, Floats)
+
+RADIUS = 3
+"""Radius of each level's window, in pixels of that level."""
+FINEST_PIXELS = 1_000_000
+"""The last level is at half the picture's resolution up to 4 MP, and then at a quarter, …"""
+WHOLE_PIXELS = 200_000
+"""Levels of at most so many pixels are computed everywhere, the last one only along edges."""
+COARSEST = 64
+TILE = 64
+"""Side of what is computed at once, in pixels of the last level."""
+VISIBLE, OPAQUE = 8, 248
+"""Alphas (of 255) from which a pixel shows, and from which it counts as the foreground alone."""
+OWN = 230
+"""From this alpha on the pixel's own colour takes over: detail at the rim of the foreground."""
+BROAD = 0.05
+"""A partial region wider than this part of the longer side is no edge, and keeps its colours."""
+EPSILON = np.float32(1e-5)
+
+_OWN_SHARE = np.clip((np.arange(256, dtype=np.float32) - OWN) / (255 - OWN), 0, 1)
+
+
+def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
+    """Colours (H, W, 3) for a picture (H, W, 3 or 4) and its alpha (H, W).
+
+    They differ from the picture's only where alpha is partial along an edge, and not near what is
+    transparent in the picture itself: there, colours are no mixture already.
+    """
+    result: Pixels = np.array(pixels[..., :3], order="C")
+    partial = cv2.inRange(alpha, VISIBLE, OPAQUE - 1)
+    if not cv2.countNonZero(partial):
+        return result
+    height, width = alpha.shape
+    step = 2
+    while height * width > FINEST_PIXELS * step * step:
+        step *= 2
+    while step > min(height, width):
+        step //= 2
+    # Whole blocks of step x step pixels; what is left over at two edges shares the last block.
+    rows, columns = height // step, width // step
+    clear = None
+    if pixels.shape[2] == 4:
+        clear = cv2.inRange(np.ascontiguousarray(pixels[..., 3]), 0, 254)
+    coarse = [_enlarged(plane, rows, columns) for plane in _coarse(result, alpha, clear, 2 * step)]
+    for blocks in _tiles(rows, columns):
+        place = (
+            slice(blocks[0].start * step, _end(blocks[0], rows, step, height)),
+            slice(blocks[1].start * step, _end(blocks[1], columns, step, width)),
+        )
+        if cv2.countNonZero(partial[place]):
+            blocks, place = _edge(alpha, blocks, place, step)
+            # Tiles overlap: what is read is the picture, and not what is finished already.
+            result[place] = _finished(pixels, alpha, coarse, blocks, place, step)
+    return result
+
+
+def _tiles(rows: int, columns: int) -> Iterator[Area]:
+    for top in range(0, rows, TILE):
+        for left in range(0, columns, TILE):
+            yield slice(top, min(rows, top + TILE)), slice(left, min(columns, left + TILE))
+
+
+def _edge(alpha: Pixels, blocks: Area, place: Area, step: int) -> tuple[Area, Area]:
+    """The part of a tile, as blocks and as pixels, beyond which its alpha is 0 or 255."""
+    left, top, width, height = cv2.boundingRect(cv2.inRange(alpha[place], 1, 254))
+    sides = []
+    for first, count, whole, pixels in zip(
+        (top, left), (height, width), blocks, place, strict=True
+    ):
+        start = min(whole.start + first // step, whole.stop - 1)
+        stop = min(whole.start - (-(first + count) // step), whole.stop)
+        end = pixels.stop if stop == whole.stop else stop * step
+        sides.append((slice(start, stop), slice(start * step, end)))
+    (rows, tall), (columns, wide) = sides
+    return (rows, columns), (tall, wide)
+
+
+def _end(blocks: slice, count: int, step: int, length: int) -> int:
+    return length if blocks.stop == count else blocks.stop * step
+
+
+def _coarse(
+    picture: Pixels, alpha: Pixels, clear: Pixels | None, step: int
+) -> tuple[Floats, Floats, Floats]:
+    """F and B (h, w, 3) of the levels computed whole, and where (h, w) alpha is no edge or the
+    picture is `clear` itself."""
+    height, width = alpha.shape
+    while height * width > WHOLE_PIXELS * step * step:
+        step *= 2
+    levels = [
+        (
+            _reduced(picture, step).astype(np.float32),
+            _reduced(alpha, step).astype(np.float32) / np.float32(255),
+        )
+    ]
+    broad = _broad(levels[0][1])
+    if clear is not None:
+        broad = np.maximum(broad, _spread(cv2.inRange(_reduced(clear, step), 1, 255)))
+    while max(levels[-1][1].shape) > COARSEST:
+        levels.append((_halved(levels[-1][0]), _halved(levels[-1][1])))
+    front = back = levels[-1][0]
+    for small, share in reversed(levels):
+        size = (small.shape[1], small.shape[0])
+        front = cv2.resize(front, size, interpolation=cv2.INTER_LINEAR)
+        back = cv2.resize(back, size, interpolation=cv2.INTER_LINEAR)
+        front, back = _fuse(small, share, front, back)
+    return front, back, broad
+
+
+def _reduced(plane: Pixels, step: int) -> Pixels:
+    """Means of blocks of step x step; `step` is a power of two."""
+    rows, columns = max(1, plane.shape[0] // step), max(1, plane.shape[1] // step)
+    plane = plane[: rows * step, : columns * step]
+    # OpenCV is several times as fast by two than by any other factor.
+    while step > 1:
+        plane = _halved(plane)
+        step //= 2
+    return plane
+
+
+def _enlarged(plane: Floats, rows: int, columns: int) -> Floats:
+    """A coarse plane at the size (rows, columns) of the last level."""
+    factor = 1
+    while plane.shape[0] * factor * 2 <= rows or plane.shape[1] * factor * 2 <= columns:
+        factor *= 2
+    larger = cv2.resize(plane, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
+    larger = larger[:rows, :columns]
+    below, beside = rows - larger.shape[0], columns - larger.shape[1]
+    filled: Floats = cv2.copyMakeBorder(larger, 0, below, 0, beside, cv2.BORDER_REPLICATE)
+    return filled
+
+
+def _halved(plane: Plane) -> Plane:
+    size = (max(1, plane.shape[1] // 2), max(1, plane.shape[0] // 2))
+    smaller: Plane = cv2.resize(plane, size, interpolation=cv2.INTER_AREA)
+    return smaller
+
+
+def _broad(share: Floats) -> Floats:
+    window = _window(share)
+    partial = cv2.inRange(share, VISIBLE / 255, OPAQUE / 255)
+    narrow = cv2.erode(partial, window, borderType=cv2.BORDER_REPLICATE)
+    return _spread(narrow)
+
+
+def _spread(marked: Pixels) -> Floats:
+    """1 where something is marked (255) and around it, falling to 0 at its outer rim."""
+    window = _window(marked)
+    near = cv2.dilate(marked, window)
+    half = len(window) // 2
+    soft: Floats = cv2.blur(near.astype(np.float32) / 255, (half, half))
+    return soft
+
+
+def _window(plane: Plane) -> Pixels:
+    side = 2 * max(1, round(BROAD / 2 * max(plane.shape))) + 1
+    return np.ones((side, side), np.uint8)
+
+
+def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[Floats, Floats]:
+    """One step of blur-fusion: the next F, and the B that it was made with.
+
+    `share` is alpha from 0 to 1 (h, w), the others are (h, w, 3).
+    """
+    window = (2 * RADIUS + 1, 2 * RADIUS + 1)
+    weight = cv2.blur(share, window)
+    rest = np.float32(1) + EPSILON - weight
+    weight += EPSILON
+    shares = cv2.merge((share, share, share))
+    front = cv2.blur(cv2.multiply(front, shares), window)
+    cv2.divide(front, cv2.merge((weight, weight, weight)), dst=front)
+    back = cv2.blur(cv2.subtract(back, cv2.multiply(back, shares)), window)
+    cv2.divide(back, cv2.merge((rest, rest, rest)), dst=back)
+    unexplained = cv2.subtract(picture, back)
+    unexplained -= cv2.multiply(shares, cv2.subtract(front, back))
+    front += cv2.multiply(shares, unexplained)
+    return np.clip(front, 0, 255, out=front), back
+
+
+def _finished(
+    picture: Pixels,
+    alpha: Pixels,
+    coarse: Sequence[Floats],
+    blocks: Area,
+    place: Area,
+    step: int,
+) -> Pixels:
+    """The colours of `place`, from the last level of its `blocks` with a margin around them."""
+    rows, columns = coarse[0].shape[:2]
+    margin = RADIUS + 1  # the window's, and the neighbour's that is interpolated with
+    top, left = max(0, blocks[0].start - margin), max(0, blocks[1].start - margin)
+    bottom, right = min(rows, blocks[0].stop + margin), min(columns, blocks[1].stop + margin)
+    near = (slice(top, bottom), slice(left, right))
+    area = (slice(top * step, bottom * step), slice(left * step, right * step))
+    small = _reduced(np.ascontiguousarray(picture[area][..., :3]), step).astype(np.float32)
+    share = _reduced(alpha[area], step).astype(np.float32) / np.float32(255)
+    front, _ = _fuse(small, share, coarse[0][near], coarse[1][near])
+
+    def in_place(plane: Floats) -> Floats:
+        # A block more at the end, for what is left over of the picture there.
+        plane = cv2.copyMakeBorder(plane, 0, 1, 0, 1, cv2.BORDER_REPLICATE)
+        larger: Floats = cv2.resize(plane, None, fx=step, fy=step, interpolation=cv2.INTER_LINEAR)
+        return larger[
+            place[0].start - top * step : place[0].stop - top * step,
+            place[1].start - left * step : place[1].stop - left * step,
+        ]
+
+    own = cv2.LUT(alpha[place], _OWN_SHARE)
+    if cv2.countNonZero(coarse[2][near]):
+        own = np.maximum(own, in_place(coarse[2][near]))
+    colours = in_place(front)
+    detail = cv2.subtract(np.ascontiguousarray(picture[place][..., :3]), colours, dtype=cv2.CV_32F)
+    cv2.multiply(detail, cv2.merge((own, own, own)), dst=detail)
+    mixed: Pixels = cv2.add(colours, detail, dtype=cv2.CV_8U)
+    return mixed

@@ -1,0 +1,147 @@
+"""Where the subject stands: the canvas, the subject's place on it, and its pixels put there.
+
+The canvas is a part of the picture's own plane, which it may leave on any side. Pictures are
+(H, W, 3 or 4) uint8, alphas (H, W) uint8; everything is in whole pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from app.tasks.codecs.picture import Pixels
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A rectangle of a plane, in pixels; `top` and `left` may be negative."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    @property
+    def bottom(self) -> int:
+        return self.top + self.height
+
+    @property
+    def right(self) -> int:
+        return self.left + self.width
+
+    @property
+    def slices(self) -> tuple[slice, slice]:
+        return slice(self.top, self.bottom), slice(self.left, self.right)
+
+
+def canvas_of(subject: Area, margins: Sequence[tuple[float, str]]) -> Area:
+    """The subject and its margins (top, right, bottom, left): pixels, or percent of the subject's
+    height above and below, of its width on the left and the right."""
+    sides = (subject.height, subject.width, subject.height, subject.width)
+    top, right, bottom, left = (
+        round(value / 100 * side) if unit == "%" else int(value)
+        for (value, unit), side in zip(margins, sides, strict=True)
+    )
+    return Area(
+        subject.top - top,
+        subject.left - left,
+        top + subject.height + bottom,
+        left + subject.width + right,
+    )
+
+
+def place_of(
+    subject: Area, canvas: Area, *, scale: float | None, position: Sequence[float] | None
+) -> Area:
+    """Where the subject stands, seen from the canvas's corner.
+
+    `scale` is the part of the canvas, in percent, that the subject fills in the direction in which
+    it is the larger; `position` the percent of the free room left of it and above it. Without a
+    position its middle stays, moved in by no more than it takes to be on the canvas whole.
+    """
+    factor = 1.0
+    if scale is not None:
+        share = scale / 100
+        factor = min(share * canvas.width / subject.width, share * canvas.height / subject.height)
+    height = max(1, min(canvas.height, round(subject.height * factor)))
+    width = max(1, min(canvas.width, round(subject.width * factor)))
+    free_height, free_width = canvas.height - height, canvas.width - width
+    if position is not None:
+        left, top = (
+            round(share / 100 * free)
+            for share, free in zip(position, (free_width, free_height), strict=True)
+        )
+    else:
+        top = subject.top - canvas.top + (subject.height - height) // 2
+        left = subject.left - canvas.left + (subject.width - width) // 2
+        top, left = max(0, min(free_height, top)), max(0, min(free_width, left))
+    return Area(top, left, height, width)
+
+
+def on_canvas(plane: Pixels, canvas: Area) -> Pixels:
+    """The part of the picture's plane (H, W) or (H, W, C) that the canvas shows; 0 beyond it."""
+    height, width = plane.shape[:2]
+    top, left = max(0, canvas.top), max(0, canvas.left)
+    inside = plane[top : min(height, canvas.bottom), left : min(width, canvas.right)]
+    if inside.shape[:2] == (canvas.height, canvas.width):
+        return inside
+    result = np.zeros((canvas.height, canvas.width, *plane.shape[2:]), np.uint8)
+    spot = Area(top - canvas.top, left - canvas.left, *inside.shape[:2])
+    result[spot.slices] = inside
+    return result
+
+
+def moved(plane: Pixels, *, subject: Area, canvas: Area, place: Area) -> Pixels:
+    """The subject's part of the alpha (H, W) at its place on the canvas; 0 around it."""
+    there = np.zeros((canvas.height, canvas.width), np.uint8)
+    there[place.slices] = resized_alpha(plane[subject.slices], place.height, place.width)
+    return there
+
+
+def moved_colours(
+    pixels: Pixels, alpha: Pixels, *, subject: Area, canvas: Area, place: Area
+) -> Pixels:
+    """The subject's colours (H, W, 3) at its place on the canvas, to go with `moved` alpha."""
+    there = np.zeros((canvas.height, canvas.width, 3), np.uint8)
+    there[place.slices] = resized_colours(
+        pixels[subject.slices], alpha[subject.slices], place.height, place.width
+    )
+    return there
+
+
+def resized_alpha(alpha: Pixels, height: int, width: int) -> Pixels:
+    if alpha.shape == (height, width):
+        return alpha
+    levels: Pixels = cv2.convertScaleAbs(_resized_cover(alpha, height, width), alpha=1 / 255.0)
+    return levels
+
+
+def resized_colours(pixels: Pixels, alpha: Pixels, height: int, width: int) -> Pixels:
+    """RGB in another size, colours weighed by alpha: what is transparent colours nothing."""
+    if alpha.shape == (height, width):
+        return pixels[..., :3]
+    cover = _resized_cover(alpha, height, width)
+    colours = np.empty((height, width, 3), np.uint8)
+    for channel in range(3):  # one at a time, so that 50 MP fit a codec process
+        weighed = np.multiply(pixels[..., channel], alpha, dtype=np.uint16)
+        weighed = resize(weighed, height, width)
+        colours[..., channel] = cv2.divide(weighed, cover, scale=255.0, dtype=cv2.CV_8U)
+    return colours
+
+
+def resize(plane: NDArray[Any], height: int, width: int) -> NDArray[Any]:
+    """Averaged where it gets smaller, interpolated where it grows."""
+    smaller = height * width < plane.shape[0] * plane.shape[1]
+    how = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
+    result: NDArray[Any] = cv2.resize(plane, (width, height), interpolation=how)
+    return result
+
+
+def _resized_cover(alpha: Pixels, height: int, width: int) -> NDArray[Any]:
+    """Alpha in 16 bits, up to 255 x 255 as a weighed colour is."""
+    return resize(np.multiply(alpha, 255, dtype=np.uint16), height, width)

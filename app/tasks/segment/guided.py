@@ -1,0 +1,232 @@
+"""Make a mask follow the picture's edges: the fast guided filter, with the colour picture as guide.
+
+After He, Sun and Tang, "Guided Image Filtering" (2013), and He and Sun, "Fast Guided Filter"
+(2015, https://arxiv.org/abs/1505.00996): the linear model alpha = a . colour + b is fitted in small
+windows of a reduced picture and applied to the full one, so that its cost hardly grows with the
+picture.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+
+from app.tasks.codecs.picture import Pixels
+from app.tasks.segment.masks import Floats
+
+Area = tuple[slice, slice]
+
+WORKING_PIXELS = 120_000
+RADIUS = 0.01
+"""Window radius as a fraction of the longer side: about the width of the network's own blur."""
+EPSILON = 1e-3
+LEVELS = 0.2
+"""The mask is stretched about 0.5 before and after: the network's blur is not translucency.
+Chosen with the other values on pictures with known masks, by the error near their edges."""
+UNDECIDED = (0.15, 0.85)
+BROAD = 0.015
+"""The mask is undecided over a region, and not along an edge, where discs of this radius (of its
+longer side) fit in between: wider than the network's blur."""
+TILE = 128
+"""Side in pixels of what is computed at once: small enough for the processor's cache."""
+
+_SUM = np.ones(4, np.float32)
+Inverse = tuple[tuple[Floats, Floats, Floats], ...]
+
+
+def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
+    """Alpha (H, W) for a picture (H, W, 3 or 4) and a mask of any size, 0 to 1.
+
+    It follows the picture's edges, but keeps the mask's own value in regions that are undecided:
+    the colours there say nothing of what belongs to the foreground.
+    """
+    height, width = pixels.shape[:2]
+    step = max(1, round((height * width / WORKING_PIXELS) ** 0.5))
+    step = min(step, height, width)
+    # Whole blocks of step x step pixels; what is left over at two edges shares the last block.
+    rows, columns = height // step, width // step
+    target = cv2.resize(mask, (columns, rows), interpolation=cv2.INTER_LINEAR)
+    stretched = _stretch(target)
+    radius = max(1, round(RADIUS * max(rows, columns)))
+    full, empty = _settled(stretched, radius)
+    share = undecided(mask, rows, columns)
+    unsettled: Pixels = (full | empty) ^ np.uint8(1)
+    if share is not None:
+        unsettled |= share > 0
+    alpha = np.zeros((height, width), np.uint8)
+    # Where nothing is unsettled, the model is the mask's own 0 or 1.
+    model = np.zeros((rows, columns, 4), np.float32)
+    model[..., 3] = full * np.float32(1 / 255)
+    area = _around(unsettled, 2 * radius + 2)
+    if area is not None:
+        part = pixels[: rows * step, : columns * step, :3][_times(area, step)]
+        size = (area[1].stop - area[1].start, area[0].stop - area[0].start)
+        small = cv2.resize(part, size, interpolation=cv2.INTER_AREA)
+        model[area] = _fit(small, stretched[area], radius)
+    if share is not None:
+        _keep(model, share, target)
+    # Stretched and scaled to 0…255, so that what is left is a sum over the channels.
+    scale = np.float32(255.0 / (1.0 - 2 * LEVELS))
+    model *= scale
+    model[..., 3] -= np.float32(LEVELS / 255) * scale
+    padded = cv2.copyMakeBorder(model, 1, 2, 1, 2, cv2.BORDER_REPLICATE)
+    tile = max(1, TILE // step)
+    for top in range(0, rows, tile):
+        for left in range(0, columns, tile):
+            blocks = (slice(top, min(rows, top + tile)), slice(left, min(columns, left + tile)))
+            place = _times(blocks, step)
+            if blocks[0].stop == rows:
+                place = (slice(place[0].start, height), place[1])
+            if blocks[1].stop == columns:
+                place = (place[0], slice(place[1].start, width))
+            if unsettled[blocks].any():
+                _apply(padded, pixels, place, step, alpha)
+            elif full[top, left]:
+                alpha[place] = 255
+    return alpha
+
+
+def _times(area: Area, step: int) -> Area:
+    """The pixels of an area of blocks."""
+    rows, columns = area
+    return (
+        slice(rows.start * step, rows.stop * step),
+        slice(columns.start * step, columns.stop * step),
+    )
+
+
+def _apply(padded: Floats, pixels: Pixels, place: Area, step: int, alpha: Pixels) -> None:
+    """Write the alpha of `place`, which begins at a block; `padded` has a block before the first
+    and two behind the last."""
+    rows, columns = place
+    blocks = padded[
+        rows.start // step : -(-rows.stop // step) + 2,
+        columns.start // step : -(-columns.stop // step) + 2,
+    ]
+    tall, wide = rows.stop - rows.start, columns.stop - columns.start
+    model = cv2.resize(blocks, None, fx=step, fy=step, interpolation=cv2.INTER_LINEAR)
+    model = model[step : step + tall, step : step + wide]
+    # Red, green, blue and 255: the model has b in 1/255, too.
+    colour = cv2.cvtColor(np.ascontiguousarray(pixels[place][..., :3]), cv2.COLOR_RGB2RGBA)
+    value = cv2.multiply(model, colour, dtype=cv2.CV_32F).reshape(-1, 4) @ _SUM
+    np.clip(value, 0.0, 255.0, out=value)
+    alpha[place] = (value + np.float32(0.5)).reshape(tall, wide)
+
+
+def _settled(stretched: Floats, radius: int) -> tuple[Pixels, Pixels]:
+    """Where every window of the model sees a 1, and where every one sees a 0; each is 1 there.
+
+    The model is fitted in one window, smoothed in another and interpolated between neighbours.
+    """
+    reach = np.ones((4 * radius + 3, 4 * radius + 3), np.uint8)
+    full = cv2.erode((stretched >= 1).astype(np.uint8), reach)
+    empty = cv2.erode((stretched <= 0).astype(np.uint8), reach)
+    return full, empty
+
+
+def _around(marked: Pixels, margin: int) -> Area | None:
+    """The box of what is marked, with a margin as far as there is room; None where nothing is."""
+    left, top, width, height = cv2.boundingRect(marked)
+    if not width:
+        return None
+    return (
+        slice(max(0, top - margin), min(marked.shape[0], top + height + margin)),
+        slice(max(0, left - margin), min(marked.shape[1], left + width + margin)),
+    )
+
+
+def _stretch(mask: Floats) -> Floats:
+    stretched: Floats = (mask - np.float32(LEVELS)) / np.float32(1.0 - 2 * LEVELS)
+    return np.clip(stretched, np.float32(0.0), np.float32(1.0))
+
+
+def undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
+    """How much (rows, columns) the mask's own value is to count: 1 inside regions over which it is
+    undecided. None where there is no such region."""
+    radius = max(1, round(BROAD * max(mask.shape)))
+    disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
+    region = cv2.morphologyEx(
+        cv2.inRange(mask, *UNDECIDED), cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE
+    )
+    if not region.any():
+        return None
+    soft = cv2.GaussianBlur(region.astype(np.float32) / 255, (0, 0), radius / 2)
+    share: Floats = cv2.resize(soft, (columns, rows), interpolation=cv2.INTER_LINEAR)
+    return share
+
+
+def _keep(model: Floats, share: Floats, target: Floats) -> None:
+    """Let the model give the mask's value, as much as `share` says."""
+    model *= (np.float32(1) - share)[..., None]
+    # What the last stretch turns into the mask's value again.
+    model[..., 3] += share * (target * np.float32(1 - 2 * LEVELS) + np.float32(LEVELS)) / 255
+
+
+def _fit(small: Pixels, target: Floats, radius: int) -> Floats:
+    """The smoothed linear model (h, w, 4): a_red, a_green, a_blue and b, all in units of 1/255."""
+    colours = ColourModel(
+        small.astype(np.float32) / np.float32(255.0), radius=radius, epsilon=EPSILON
+    )
+    slopes, offset = colours.fit(target)
+    model: Floats = cv2.merge((*slopes, offset))
+    model *= np.float32(1 / 255.0)
+    return model
+
+
+class ColourModel:
+    """Of a picture (h, w, 3) from 0 to 1, in windows of 2 * radius + 1 pixels a side.
+
+    `epsilon` keeps the slopes small where a window has hardly more than one colour. Where it is
+    very small, `digits` must be double precision: of colours that are alike, as in grey pictures,
+    what the determinant adds up nearly cancels.
+    """
+
+    def __init__(
+        self, picture: Floats, *, radius: int, epsilon: float, digits: type = np.float32
+    ) -> None:
+        self._window = (2 * radius + 1, 2 * radius + 1)
+        self.colours = red, green, blue = cv2.split(picture)
+        self._means = m_red, m_green, m_blue = [self._mean(plane) for plane in self.colours]
+        # Covariance of the colours: symmetric 3 x 3 at each pixel, epsilon on the diagonal.
+        rr = np.maximum(self._mean(red * red) - m_red * m_red, 0) + np.float32(epsilon)
+        gg = np.maximum(self._mean(green * green) - m_green * m_green, 0) + np.float32(epsilon)
+        bb = np.maximum(self._mean(blue * blue) - m_blue * m_blue, 0) + np.float32(epsilon)
+        rg = self._mean(red * green) - m_red * m_green
+        rb = self._mean(red * blue) - m_red * m_blue
+        gb = self._mean(green * blue) - m_green * m_blue
+        self._inverse = _inverse(*(plane.astype(digits) for plane in (rr, gg, bb, rg, rb, gb)))
+
+    def fit(self, plane: Floats) -> tuple[list[Floats], Floats]:
+        """The slopes for red, green and blue, and the offset, (h, w) each: the means over all
+        windows that a pixel lies in of what fits `plane` (h, w) best in each window."""
+        middle = self._mean(plane)
+        red, green, blue = (
+            self._mean(colour * plane) - mean * middle
+            for colour, mean in zip(self.colours, self._means, strict=True)
+        )
+        slopes = [row[0] * red + row[1] * green + row[2] * blue for row in self._inverse]
+        for slope, mean in zip(slopes, self._means, strict=True):
+            middle -= slope * mean
+        return [self._mean(slope) for slope in slopes], self._mean(middle)
+
+    def _mean(self, plane: Floats) -> Floats:
+        result: Floats = cv2.blur(plane, self._window, borderType=cv2.BORDER_REFLECT)
+        return result
+
+
+def _inverse(rr: Any, gg: Any, bb: Any, rg: Any, rb: Any, gb: Any) -> Inverse:
+    """By cofactors."""
+    i_rr, i_rg, i_rb = gg * bb - gb * gb, gb * rb - rg * bb, rg * gb - gg * rb
+    i_gg, i_gb, i_bb = rr * bb - rb * rb, rb * rg - rr * gb, rr * gg - rg * rg
+    # Positive definite thanks to epsilon.
+    share = 1 / (i_rr * rr + i_rg * rg + i_rb * rb)
+
+    def scaled(cofactor: Any) -> Floats:
+        result: Floats = (cofactor * share).astype(np.float32, copy=False)
+        return result
+
+    rr_, rg_, rb_ = scaled(i_rr), scaled(i_rg), scaled(i_rb)
+    gg_, gb_, bb_ = scaled(i_gg), scaled(i_gb), scaled(i_bb)
+    return (rr_, rg_, rb_), (rg_, gg_, gb_), (rb_, gb_, bb_)

@@ -1,0 +1,81 @@
+"""The arithmetic of matting on arrays: network input, mask to alpha, alpha to picture.
+
+Pictures are (H, W, 3 or 4) uint8, alphas (H, W) uint8, masks (h, w) float32 from 0 to 1. What
+needs floats at full size goes through bands of rows, so that 50 MP fit a codec process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from app.tasks.codecs.picture import Pixels
+from app.tasks.codecs.picture import bands as bands
+from app.tasks.segment.backdrop import flat, stacked
+from app.tasks.segment.masks import Floats as Floats
+from app.tasks.segment.masks import normalise as normalise
+
+WHITE = (255, 255, 255, 255)
+BOX_LEVEL = 16
+"""Alpha (of 255) from which a pixel counts as foreground for the box."""
+
+
+def network_input(pixels: Pixels, size: int, mean: Sequence[float], std: Sequence[float]) -> Floats:
+    """What U2-Net was trained on, (1, 3, size, size): RescaleT and ToTensorLab(flag=0) of
+    https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py
+
+    Bilinear without anti-aliasing (Lanczos or area averaging moves the masks by several percent),
+    divided by the picture's own maximum. A black picture divides by one instead of zero.
+    """
+    small = cv2.resize(pixels, (size, size), interpolation=cv2.INTER_LINEAR)
+    largest = max(1.0, float(small.max()))
+    tensor = np.empty((1, 3, size, size), np.float32)
+    for channel, (middle, spread) in enumerate(zip(mean, std, strict=True)):
+        # One multiplication and one subtraction a value, on contiguous planes.
+        np.multiply(small[..., channel], np.float32(1 / (largest * spread)), out=tensor[0, channel])
+        tensor[0, channel] -= np.float32(middle / spread)
+    return tensor
+
+
+def confidence(mask: Floats) -> float:
+    """Mean of |2p - 1| over the network's own probabilities."""
+    return float(np.abs(2.0 * np.clip(mask, 0.0, 1.0) - 1.0).mean())
+
+
+def plain_alpha(mask: Floats, width: int, height: int) -> Pixels:
+    """The mask resized to the picture; levels are cut, not rounded, as in save_output() of
+    https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py"""
+    levels = (mask * np.float32(255.0)).astype(np.uint8)
+    if width < levels.shape[1] or height < levels.shape[0]:
+        # OpenCV would skip levels where Pillow, which the official masks are made with, weighs all.
+        return np.array(Image.fromarray(levels).resize((width, height), Image.Resampling.BILINEAR))
+    alpha: Pixels = cv2.resize(levels, (width, height), interpolation=cv2.INTER_LINEAR)
+    return alpha
+
+
+def box_of(alpha: Pixels) -> tuple[int, int, int, int]:
+    """Top, left, width and height of the foreground; zeros when there is none."""
+    foreground = cv2.threshold(alpha, BOX_LEVEL - 1, 255, cv2.THRESH_BINARY)[1]
+    left, top, width, height = cv2.boundingRect(foreground)
+    return top, left, width, height
+
+
+def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
+    """RGBA. Colour is zeroed where alpha is: the removed background must not be in the file."""
+    height, width = alpha.shape
+    result = np.zeros((height, width, 4), np.uint8)
+    for rows in bands(height, width):
+        colours = cv2.cvtColor(np.ascontiguousarray(pixels[rows][..., :3]), cv2.COLOR_RGB2RGBA)
+        cv2.mixChannels([alpha[rows]], [colours], [0, 3])
+        cv2.copyTo(colours, alpha[rows], result[rows])
+    return result
+
+
+def over_white(pixels: Pixels) -> Pixels:
+    """The picture as the network gets it: RGB, transparency as white."""
+    if pixels.shape[2] == 3:
+        return pixels
+    return stacked(pixels, pixels[..., 3], ground=flat(WHITE, pixels.shape[1]))

@@ -1,0 +1,158 @@
+"""Closed-form matting where the mask is undecided, for hair and fur; `guided` everywhere else.
+
+It solves for the alpha that is a linear function of the colours in every window (Levin et al., "A
+Closed-Form Solution to Natural Image Matting", 2008), with what the network is sure of held fixed.
+The matrix is never built: its product with an alpha is a few box filters (He et al., "Fast Matting
+Using Large Kernel Matting Laplacian Matrices", 2010), and conjugate gradients need nothing else.
+
+Time and memory are bounded whatever the picture: at most `SOLVED_PIXELS` of a reduced picture in
+at most `ROUNDS` rounds.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from app.tasks.codecs.picture import Pixels, bands
+from app.tasks.segment.guided import ColourModel, guided_alpha, undecided
+from app.tasks.segment.matte import Floats
+
+SOLVED_PIXELS = 250_000
+ROUNDS = 60
+SURE = (0.05, 0.95)
+REACH = 0.012
+"""How far the band reaches beyond what the network is unsure of, as a part of the longer side."""
+EPSILON = 1e-5
+PRIOR = 0.003
+"""How much the alpha is drawn to that of `guided`: less needs more rounds, more gains less."""
+NARROW = 0.002
+"""Where discs of this radius (of the longer side) do not fit into what `guided` leaves partial, an
+edge is sharp and keeps its value. Chosen by the error of sharp edges."""
+
+RADIUS = 1
+"""Radius of the Laplacian's windows, in pixels of the reduced picture."""
+
+
+def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
+    """Alpha (H, W) for a picture (H, W, 3 or 4) and a mask of any size, 0 to 1.
+
+    The solution counts inside the band and where `guided` rises over some width; neither at sharp
+    edges nor in regions that are undecided throughout, where colours say nothing.
+    """
+    alpha = guided_alpha(pixels, mask)
+    height, width = alpha.shape
+    scale = min(1.0, (SOLVED_PIXELS / (height * width)) ** 0.5)
+    rows, columns = max(1, int(height * scale)), max(1, int(width * scale))
+    size = (columns, rows)
+    level = cv2.resize(mask, size, interpolation=cv2.INTER_LINEAR)
+    band = unsure(level)
+    if not band.any():
+        return alpha
+    small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)[..., :3]
+    start: Floats = cv2.resize(alpha, size, interpolation=cv2.INTER_AREA).astype(np.float32) / 255
+    fixed = np.where(band > 0, start, (level > 0.5).astype(np.float32))
+    laplacian = Laplacian(small.astype(np.float32) / np.float32(255))
+    solution = solved(laplacian, fixed, band, start, prior=PRIOR)
+    change = (solution - start) * broad(start, band)
+    change -= np.minimum(change, 0) * thin(level)
+    region = undecided(mask, rows, columns)
+    if region is not None:
+        change *= np.float32(1) - region
+    _add(alpha, change)
+    return alpha
+
+
+def unsure(level: Floats) -> Pixels:
+    """1 (h, w) in the band that is solved for: where `level`, the mask (h, w), is in doubt, and
+    what is near."""
+    doubt = cv2.inRange(level, *SURE) // 255
+    # A hard edge of the mask has no doubt between its pixels.
+    rises = cv2.morphologyEx((level > 0.5).astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3)))
+    side = _reach(level)
+    band: Pixels = cv2.dilate(doubt | rises, np.ones((side, side), np.uint8))
+    return band
+
+
+def thin(level: Floats) -> Floats:
+    """1 (h, w) in and near what is narrower than the band around it, as the legs of a tripod are:
+    nothing inside is held fixed, so the solution gives it to the background that is."""
+    side = _reach(level)
+    disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
+    whole = (level > 0.5).astype(np.uint8)
+    narrow = whole - cv2.morphologyEx(whole, cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE)
+    # Slivers are corners of what is wide.
+    narrow = cv2.morphologyEx(narrow, cv2.MORPH_OPEN, np.ones((3, 3), np.uint8))
+    near = cv2.dilate(narrow, np.ones((side, side), np.uint8))
+    share: Floats = cv2.GaussianBlur(near.astype(np.float32), (0, 0), side / 4)
+    return share
+
+
+def _reach(level: Floats) -> int:
+    longest: int = max(level.shape)
+    return 2 * round(REACH * longest) + 1
+
+
+def broad(start: Floats, band: Pixels) -> Floats:
+    """How much (h, w) the solution is to count: 0 at edges over which `start` rises at once."""
+    radius = max(1, round(NARROW * max(start.shape)))
+    disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
+    partial = cv2.inRange(start, *SURE)
+    wide = cv2.morphologyEx(partial, cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE)
+    near = cv2.dilate(wide // 255, np.ones((2 * radius + 1, 2 * radius + 1), np.uint8))
+    share: Floats = cv2.GaussianBlur(near.astype(np.float32), (0, 0), radius)
+    return share * band
+
+
+class Laplacian:
+    """The matting Laplacian of a picture (h, w, 3) from 0 to 1, divided by a window's pixels."""
+
+    def __init__(self, picture: Floats) -> None:
+        self._model = ColourModel(picture, radius=RADIUS, epsilon=EPSILON, digits=np.float64)
+
+    def __matmul__(self, alpha: Floats) -> Floats:
+        """Residual of an alpha (h, w): the part that the colours do not explain."""
+        slopes, rest = self._model.fit(alpha)
+        for slope, plane in zip(slopes, self._model.colours, strict=True):
+            rest += slope * plane
+        return np.subtract(alpha, rest, out=rest)
+
+
+def solved(
+    laplacian: Laplacian, start: Floats, band: Pixels, target: Floats, *, prior: float
+) -> Floats:
+    """Alpha by conjugate gradients: `start` outside of the band, and inside it drawn to `target`
+    by as much as `prior` says."""
+    free, weight = band.astype(np.float32), np.float32(prior)
+    alpha = start.copy()
+    rest = (weight * (target - alpha) - (laplacian @ alpha)) * free
+    step, size = rest.copy(), float((rest * rest).sum())
+    for _ in range(ROUNDS):
+        if size < 1e-6:
+            break
+        image = (laplacian @ step + weight * step) * free
+        length = np.float32(size / max(float((step * image).sum()), 1e-20))
+        alpha += length * step
+        rest -= length * image
+        before, size = size, float((rest * rest).sum())
+        step = rest + np.float32(size / before) * step
+    clipped: Floats = np.clip(alpha, 0, 1)
+    return clipped
+
+
+def _add(alpha: Pixels, change: Floats) -> None:
+    """Add what was found in the reduced picture, from -1 to 1, to the full one in place."""
+    height, width = alpha.shape
+    down, right = change.shape[0] / height, change.shape[1] / width
+    levels = change * np.float32(255)
+    for rows in bands(height, width):
+        # Centres of pixels to centres of pixels, as resizing the whole would.
+        place = np.array([[right, 0, right / 2 - 0.5], [0, down, down * (rows.start + 0.5) - 0.5]])
+        more = cv2.warpAffine(
+            levels,
+            place,
+            (width, rows.stop - rows.start),
+            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_REPLICATE,
+        )
+        alpha[rows] = np.clip(np.rint(alpha[rows] + more), 0, 255)

@@ -1,0 +1,93 @@
+"""What a matting model declares: its `[parameters]`, and how far two of its masks agree.
+
+No picture library is needed here: the API process reads it, too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.contracts.errors import ConfigError
+from app.contracts.ports import ServedModelInfo
+from app.contracts.tensors import Tensors, TensorSpec
+from app.models.repository.config import parse_parameters
+from app.tasks.segment.masks import normalise
+
+Triple = tuple[float, float, float]
+Positive = Annotated[float, Field(gt=0)]
+FOREGROUND = 0.5
+
+
+class Parameters(BaseModel):
+    """How a picture becomes the network's input: side in pixels, then per-channel mean and std.
+    `output` names the mask among several outputs; without it that is the first.
+
+    The defaults are U2-Net's, which takes mean and std from ImageNet: ToTensorLab of
+    https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: int = Field(default=320, ge=16, le=4096)
+    mean: Triple = (0.485, 0.456, 0.406)
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
+    output: str | None = None
+
+
+def read_parameters(info: ServedModelInfo) -> Parameters:
+    """Raises ConfigError where the parameters are wrong or the model's tensors do not fit them."""
+    parameters = parse_parameters(info, Parameters)
+    wanted = (3, parameters.size, parameters.size)
+    if (
+        len(info.inputs) != 1
+        or info.inputs[0].dtype != "float32"
+        or len(info.inputs[0].shape) != 4
+        or any(
+            has not in (-1, want)
+            for has, want in zip(info.inputs[0].shape[1:], wanted, strict=True)
+        )
+    ):
+        raise ConfigError(
+            f"{info.name} takes {', '.join(f'{s.name} {s.dtype}{s.shape}' for s in info.inputs)}; "
+            f"the segment task feeds one float32 tensor (pictures, 3, {wanted[1]}, {wanted[2]})"
+        )
+    mask = mask_output(info, parameters)
+    if len(mask.shape) != 4 or mask.shape[1] not in (-1, 1):
+        raise ConfigError(
+            f"{info.name} returns {mask.name} {mask.dtype}{mask.shape} as its mask; the segment "
+            "task expects (pictures, 1, height, width)"
+        )
+    return parameters
+
+
+def mask_output(info: ServedModelInfo, parameters: Parameters) -> TensorSpec:
+    """The output that is the mask. Raises ConfigError where none has the name wanted."""
+    names = [spec.name for spec in info.outputs]
+    if parameters.output is None:
+        return info.outputs[0]
+    if parameters.output not in names:
+        raise ConfigError(
+            f"{info.name}: parameters.output is {parameters.output!r}, the model returns "
+            f"{', '.join(names)}",
+            received=parameters.output,
+        )
+    return info.outputs[names.index(parameters.output)]
+
+
+class MaskAgreement:
+    """Intersection over union of two masks: 1 where both call the same pixels foreground."""
+
+    def __init__(self, info: ServedModelInfo) -> None:
+        self._output = mask_output(info, read_parameters(info)).name
+
+    def __call__(self, found: Tensors, expected: Tensors) -> float:
+        """1 also where both masks are empty."""
+        ours, theirs = (
+            normalise(np.asarray(each[self._output], np.float32)) >= FOREGROUND
+            for each in (found, expected)
+        )
+        union = int((ours | theirs).sum())
+        return float((ours & theirs).sum() / union) if union else 1.0

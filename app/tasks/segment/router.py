@@ -1,0 +1,257 @@
+"""POST /segment: the request and reply forms, and nothing of what happens between them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from app.contracts.errors import InvalidParameter
+from app.engine.dataplane import Answer
+from app.service.api.offload import base64_parts, beside_the_loop
+from app.service.api.routes import TaskRoute
+from app.service.api.routing import ROUTING, Routing, answer_headers
+from app.service.api.services import ServicesDep
+from app.service.api.uploads import RAW_CONTENT, read_upload
+from app.settings.server import Settings
+from app.tasks.segment.options import FILES, MEDIA_TYPES, OPTIONS
+from app.tasks.segment.request import SegmentResult, read_options
+from app.tasks.segment.settings import SegmentSettings
+
+EXAMPLE = {
+    "width": 512,
+    "height": 512,
+    "foreground_box": {"top": 2, "left": 25, "width": 429, "height": 510},
+    "confidence": 0.97,
+    "format": "png",
+    "image": "iVBORw0KGgo…",
+    "timings": {"decode": 3.1, "preprocess": 2.7, "infer": 93.0, "postprocess": 9.5, "encode": 8.8},
+    "model": "u2netp@2",
+    "predictor": "onednn",
+}
+_FORMATS = {"image/png": "png", "image/webp": "webp", "image/jpeg": "jpg"}
+_JSON = "application/json"
+MAX_RANGES = 32
+
+
+class ForegroundBox(BaseModel):
+    """The foreground's place in the upright, uncropped picture; all 0 when there is none."""
+
+    top: int
+    left: int
+    width: int
+    height: int
+
+
+class SegmentReply(BaseModel):
+    """The reply to `Accept: application/json`."""
+
+    width: int = Field(description="Width of the result in pixels.")
+    height: int = Field(description="Height of the result in pixels.")
+    foreground_box: ForegroundBox
+    confidence: float = Field(
+        ge=0, le=1, description="Mean of |2p - 1| over the mask: 1 where the network is sure."
+    )
+    format: str = Field(description="The encoding of `image`: png, webp or jpg.")
+    image: str = Field(description="The result, base64.")
+    timings: dict[str, float] = Field(description="Milliseconds by stage.")
+    model: str = Field(description="`name@version`")
+    predictor: str = Field(description="The instance group that answered.")
+
+
+def build_router(settings: Settings) -> APIRouter:
+    router = APIRouter(tags=["segment"], route_class=TaskRoute)
+    router.add_api_route(
+        "/segment",
+        segment_image,
+        methods=["POST"],
+        max_body_size=settings.of(SegmentSettings).segment_max_bytes,
+        operation_id="segmentImage",
+        summary="Cut the foreground out of a picture",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "The picture, or JSON when `Accept` asks for it.",
+                "content": {
+                    **{
+                        kind: {"schema": {"type": "string", "format": "binary"}}
+                        for kind in MEDIA_TYPES.values()
+                    },
+                    "application/json": {
+                        "schema": SegmentReply.model_json_schema(),
+                        "example": EXAMPLE,
+                    },
+                },
+            }
+        },
+        openapi_extra={"parameters": _parameters(), "requestBody": _request_body()},
+    )
+    return router
+
+
+async def segment_image(request: Request, services: ServicesDep) -> Response:
+    """Takes a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, as a form's file or as the body; a HEIC
+    where the extra for it is installed. Of several frames or pages, the first.
+
+    Every parameter may stand in the query or in the form; a background picture is a second file.
+    """
+    settings = services.settings
+    upload = await read_upload(
+        request,
+        known=(*OPTIONS, *ROUTING),
+        max_fields=settings.form_max_fields,
+        second=("bg_image", FILES["bg_image"][0]),
+    )
+    given = upload.parameters
+    as_json, preferred = read_accept(request.headers.get("accept", ""))
+    payload = read_options(upload.body, given, background=upload.second, preferred_format=preferred)
+    routing = Routing.model_construct(
+        model=given.get("model"),
+        predictor=given.get("predictor"),
+        timeout_ms=_integer(given.get("timeout_ms")),
+    )
+    answer = await services.dataplane.run("segment", payload, **routing.options(settings))
+    if not as_json:
+        return _as_picture(answer)
+    content = await beside_the_loop(
+        services, partial(_document, answer), size=len(answer.value.image)
+    )
+    return Response(content, media_type="application/json", headers=result_headers(answer))
+
+
+def _as_picture(answer: Answer) -> Response:
+    result: SegmentResult = answer.value
+    return Response(
+        result.image,
+        media_type=MEDIA_TYPES[result.format],
+        headers=result_headers(answer)
+        | {"Content-Disposition": f'inline; filename="{result.output}.{result.format}"'},
+    )
+
+
+def _document(answer: Answer) -> bytes:
+    """The reply as JSON.
+
+    Base64 has nothing to escape, so no encoder needs to look through it.
+    """
+    result: SegmentResult = answer.value
+    reply = {
+        "width": result.width,
+        "height": result.height,
+        "foreground_box": asdict(result.box),
+        "confidence": round(result.confidence, 6),
+        "format": result.format,
+        "timings": {stage: round(seconds * 1000, 3) for stage, seconds in answer.stages.items()},
+        "model": f"{answer.model}@{answer.version}",
+        "predictor": answer.group,
+    }
+    head = json.dumps(reply, separators=(",", ":")).removesuffix("}").encode()
+    return b"".join([head, b',"image":"', *base64_parts(result.image), b'"}'])
+
+
+def result_headers(answer: Answer) -> dict[str, str]:
+    """Sizes, the foreground's place and who answered."""
+    result: SegmentResult = answer.value
+    return answer_headers(answer) | {
+        "X-Width": str(result.width),
+        "X-Height": str(result.height),
+        "X-Foreground-Top": str(result.box.top),
+        "X-Foreground-Left": str(result.box.left),
+        "X-Foreground-Width": str(result.box.width),
+        "X-Foreground-Height": str(result.box.height),
+        "Vary": "Accept",
+    }
+
+
+def _integer(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise InvalidParameter("timeout_ms must be a whole number of milliseconds")
+    return int(text)
+
+
+_ROUTING_SCHEMAS: dict[str, tuple[Mapping[str, Any], str]] = {
+    "model": ({"type": "string", "maxLength": 64}, "`name` or `name@version`."),
+    "predictor": ({"type": "string", "maxLength": 32}, "Instance group of the model."),
+    "timeout_ms": ({"type": "integer", "minimum": 1}, "Deadline; `/info` names the limit."),
+}
+
+
+def _parameters() -> list[dict[str, Any]]:
+    declared = {**OPTIONS, **_ROUTING_SCHEMAS}
+    return [
+        {"name": name, "in": "query", "required": False, "schema": schema, "description": text}
+        for name, (schema, text) in declared.items()
+    ]
+
+
+def _request_body() -> dict[str, Any]:
+    """The files alone: a parameter that stood here, too, would be offered twice."""
+    pictures = {
+        name: {
+            "type": "string",
+            "format": "binary",
+            "description": f"{text.removesuffix('.')}; or `{other}`.",
+        }
+        for name, (other, text) in FILES.items()
+    }
+    form = {
+        "type": "object",
+        "required": ["file"],
+        "properties": pictures,
+        # So that a generated client may still send the parameters as fields.
+        "additionalProperties": {"type": "string"},
+    }
+    return {
+        "required": True,
+        "description": "The picture, in a form or as the body, also with a type of `image/*`. Each "
+        "parameter may be a field of the form instead.",
+        "content": {
+            "multipart/form-data": {"schema": form},
+            **RAW_CONTENT,
+        },
+    }
+
+
+def read_accept(header: str) -> tuple[bool, str | None]:
+    """Whether JSON is wanted, and the picture format preferred, None where it is left open.
+
+    A range for everything (`*/*`, `image/*`) leaves the format open; q-values are honoured, and of
+    equals the first wins. A header that names nothing we have is ignored, as HTTP allows.
+    """
+    best_format: tuple[float, str] | None = None
+    json_quality = open_quality = 0.0
+    for part in header.lower().split(",")[:MAX_RANGES]:
+        kind, _, parameters = part.partition(";")
+        kind, quality = kind.strip(), _quality(parameters)
+        if kind in _FORMATS:
+            if quality > (best_format[0] if best_format else 0.0):
+                best_format = (quality, _FORMATS[kind])
+        elif kind == _JSON:
+            json_quality = max(json_quality, quality)
+        elif kind in ("*/*", "image/*"):
+            open_quality = max(open_quality, quality)
+    picture_quality = max(best_format[0] if best_format else 0.0, open_quality)
+    return (
+        json_quality > 0.0 and json_quality >= picture_quality,
+        best_format[1] if best_format and best_format[0] >= open_quality else None,
+    )
+
+
+def _quality(parameters: str) -> float:
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                quality = float(value)
+            except ValueError:
+                return 0.0
+            return quality if math.isfinite(quality) else 0.0
+    return 1.0

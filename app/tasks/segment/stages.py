@@ -1,0 +1,182 @@
+"""The calls that `/segment` makes into codec processes; the pictures wait between them.
+
+All follow `app.tasks.codecs.sandbox.Function`. Times are returned in seconds by stage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+
+from app.contracts.errors import OutputTooLarge
+from app.contracts.tensors import Tensors
+from app.tasks.codecs.decode import decode
+from app.tasks.codecs.encode import check_output, encode
+from app.tasks.codecs.limits import PictureLimits
+from app.tasks.codecs.picture import Pixels, read_pixels, write_pixels
+from app.tasks.segment import matte
+from app.tasks.segment.backdrop import flat, reduced, stacked
+from app.tasks.segment.composition import compose
+from app.tasks.segment.foreground import foreground_colours
+from app.tasks.segment.framing import Area
+from app.tasks.segment.guided import guided_alpha
+from app.tasks.segment.matting import matted_alpha
+from app.tasks.segment.options import SIZE_PIXELS
+
+Result = tuple[Mapping[str, Any], Tensors]
+Box = tuple[int, int, int, int]
+
+
+def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Decode `body` into the picture's memory and make the network's input from it.
+
+    meta: limits, size, network {size, mean, std}, output, refine, format, labels.
+    """
+    started = time.perf_counter()
+    limits = PictureLimits(**meta["limits"])
+    pixels = decode(arrays["body"].tobytes(), limits)
+    network = meta["network"]
+    decoded = time.perf_counter()
+    # The network sees the whole picture, and its transparency as white.
+    whole = pixels
+    if (most := SIZE_PIXELS.get(meta["size"])) is not None:
+        pixels = _shrink(pixels, most)
+    height, width, channels = pixels.shape
+    # Refused before the network runs, not after.
+    if meta["labels"] and height * width > limits.png_pixels:
+        raise OutputTooLarge(
+            f"labels of {width} x {height} = {height * width:,} pixels are over the limit of "
+            f"{limits.png_pixels:,}",
+            limit=limits.png_pixels,
+            received=height * width,
+        )
+    check_output(width, height, format=meta["format"], grey=meta["output"] == "mask", limits=limits)
+    tensor = matte.network_input(
+        matte.over_white(whole), network["size"], network["mean"], network["std"]
+    )
+    if _needs_pixels(meta, channels):
+        write_pixels(descriptors[0], pixels)
+    done = time.perf_counter()
+    seconds = {"decode": decoded - started, "preprocess": done - decoded}
+    meta = {
+        "shape": [height, width, channels],
+        "pixels": whole.shape[0] * whole.shape[1],
+        "seconds": seconds,
+    }
+    return meta, {"input": tensor}
+
+
+def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Decode the second picture, `body`, into its own memory, no larger than the first needs.
+
+    meta: limits, and shape of the first picture.
+    """
+    started = time.perf_counter()
+    picture = decode(arrays["body"].tobytes(), PictureLimits(**meta["limits"]))
+    height, width = meta["shape"][:2]
+    pixels = picture.shape[0] * picture.shape[1]
+    picture = reduced(picture, height=height, width=width)
+    write_pixels(descriptors[0], picture)
+    seconds = time.perf_counter() - started
+    return {"shape": list(picture.shape), "pixels": pixels, "seconds": seconds}, {}
+
+
+def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Turn the network's mask (1, 1, h, w) into the encoded result.
+
+    meta: shape of the picture and of the background (None without one), output, format, bg_color,
+    crop, scene, refine, threshold, colours, labels, limits. The engine has checked that the mask is
+    finite.
+    """
+    started = time.perf_counter()
+    mask = np.asarray(arrays["mask"], np.float32)[0, 0]
+    background = meta["background"] and read_pixels(descriptors[1], tuple(meta["background"]))
+    result, box = _compose(_pixels(meta, descriptors[0]), mask, meta, background)
+    composed = time.perf_counter()
+    file = encode(result, format=meta["format"])
+    arrays = {"image": file} | ({"labels": result.reshape(-1)} if meta["labels"] else {})
+    done = time.perf_counter()
+    return {
+        "width": result.shape[1],
+        "height": result.shape[0],
+        "box": box,
+        "confidence": matte.confidence(mask),
+        "seconds": {"postprocess": composed - started, "encode": done - composed},
+    }, arrays
+
+
+def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Run every path once on a small picture, so that no request pays for a first call."""
+    del meta, arrays, descriptors
+    pixels = np.tile(np.arange(64, dtype=np.uint8)[:, None, None], (1, 64, 3))
+    limits = PictureLimits()
+    for kind in ("png", "webp", "jpg"):
+        decode(encode(pixels, format=kind).tobytes(), limits)
+    matte.network_input(pixels, 32, (0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
+    mask = np.linspace(0.0, 1.0, 1024, dtype=np.float32).reshape(32, 32)
+    alpha = matted_alpha(pixels, mask)
+    matte.box_of(alpha)
+    encode(matte.cutout(foreground_colours(pixels, alpha), alpha), format="png")
+    ground = flat(matte.WHITE, 64)
+    encode(stacked(pixels, matte.plain_alpha(mask, 64, 64), ground=ground), format="jpg")
+    encode(alpha, format="png")
+    return {}, {}
+
+
+def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
+    """A plain mask of an opaque picture is made from its size alone: 3 MB a megapixel less."""
+    return meta["output"] != "mask" or meta["refine"] != "none" or channels == 4
+
+
+def _pixels(meta: Mapping[str, Any], descriptor: int) -> Pixels:
+    height, width, channels = meta["shape"]
+    if _needs_pixels(meta, channels):
+        return read_pixels(descriptor, (height, width, channels))
+    return np.broadcast_to(np.uint8(0), (height, width, channels))
+
+
+def _shrink(pixels: Pixels, most: int) -> Pixels:
+    height, width = pixels.shape[:2]
+    scale = (most / (height * width)) ** 0.5
+    if scale >= 1.0:
+        return pixels
+    size = (max(1, int(width * scale)), max(1, int(height * scale)))
+    small: Pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    return small
+
+
+def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixels:
+    height, width, channels = pixels.shape
+    if meta["refine"] == "guided":
+        alpha = guided_alpha(pixels, mask)
+    elif meta["refine"] == "matting":
+        alpha = matted_alpha(pixels, mask)
+    else:
+        alpha = matte.plain_alpha(mask, width, height)
+    if meta["threshold"] is not None:
+        alpha = np.where(alpha >= meta["threshold"] * 255.0, np.uint8(255), np.uint8(0))
+    if channels == 4:
+        alpha = cv2.multiply(alpha, np.ascontiguousarray(pixels[..., 3]), scale=1 / 255.0)
+    return alpha
+
+
+def _colours(pixels: Pixels, alpha: Pixels, meta: Mapping[str, Any]) -> Pixels:
+    if meta["output"] == "mask" or meta["colours"] == "original":
+        return pixels
+    return foreground_colours(pixels, alpha)
+
+
+def _compose(
+    pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any], background: Pixels | None
+) -> tuple[Pixels, Box]:
+    """The result's pixels and the foreground box; the pictures are let go on return."""
+    alpha = _alpha(pixels, matte.normalise(mask), meta)
+    box = matte.box_of(alpha)
+    top, left, width, height = box
+    subject = Area(top, left, height, width)
+    colours = _colours(pixels, alpha, meta)
+    return compose(colours, alpha, subject, meta, picture=pixels, background=background), box

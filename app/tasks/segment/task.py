@@ -1,0 +1,30 @@
+"""The declaration of this task."""
+
+from __future__ import annotations
+
+from app.tasks.segment.parameters import MaskAgreement
+from app.tasks.segment.pipeline import open_pipeline
+from app.tasks.segment.router import build_router
+from app.tasks.segment.settings import SegmentSettings
+from app.tasks.segment.tensors import tensors
+from app.tasks.task import Task, offline
+
+TASK = Task(
+    build=lambda info, workers: open_pipeline(info, codecs=workers.codec),
+    endpoints=build_router,
+    settings=SegmentSettings,
+    tensors=tensors,
+    headers=(
+        "X-Width",
+        "X-Height",
+        "X-Foreground-Top",
+        "X-Foreground-Left",
+        "X-Foreground-Width",
+        "X-Foreground-Height",
+        "Content-Disposition",
+    ),
+    warm_ups=("app.tasks.segment.stages:warm_up",),
+    comparison=offline("app.tasks.segment.evaluation:MaskComparison"),
+    agreement=MaskAgreement,
+    quality=offline("app.tasks.segment.evaluation:SegmentQuality"),
+)

@@ -1,0 +1,299 @@
+"""Texts to engine jobs and logits to scored labels, for one model version.
+
+Each text is padded to the smallest length bucket that holds it. A request's texts of one bucket
+make as few jobs as hold them; the dynamic batcher joins these with other requests' of that bucket.
+Fixed padding to the maximum would cost up to 20 times the work; free lengths would make oneDNN's
+memory grow without end. A job for each text would be that much more to queue and to settle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from app.contracts.caller import CALLER
+from app.contracts.errors import ConfigError, DeadlineExceeded, ModelOutputInvalid, Overloaded
+from app.contracts.ports import Clock, Finished, Prepared, ServedModelInfo
+from app.contracts.tensors import Array, Tensors
+from app.tasks.sentiment.parameters import Parameters, read_parameters
+from app.tasks.sentiment.texts import WholeTexts, cut, nothing_to_read
+
+
+class Tokenised(NamedTuple):
+    """One text: the ids that the model reads, its two markers included, the bucket that holds
+    them, and whether the text had more."""
+
+    ids: Sequence[int]
+    bucket: int
+    truncated: bool
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
+
+    @property
+    def padding(self) -> int:
+        """How many are added to fill the bucket."""
+        return self.bucket - len(self.ids)
+
+
+def open_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
+    """The tokenizer of a version directory, cutting at `max_tokens`; raises ConfigError."""
+    # One request's texts are read by one thread of ours: the library's own threads would fight
+    # with the predictors for the cores, and it warns when they exist and the process forks.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        return _tokenizer(path.read_text("utf-8"), max_tokens)
+    except Exception as error:  # the Rust binding raises bare Exception
+        raise ConfigError(f"{path.name} of {path.parent.parent.name} is not a tokenizer") from error
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
+    """Built once for all versions that have the same: it takes 15 ms, and the interpreter lock
+    with it, so that no request would be answered meanwhile."""
+    tokenizer = Tokenizer.from_str(text)
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # a "[SEP]" that someone typed is text, not a marker
+    tokenizer.enable_truncation(max_tokens)
+    return tokenizer
+
+
+def tokenise(
+    texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int]
+) -> tuple[Tokenised, ...]:
+    """Each text in the smallest of the rising `lengths` that holds its tokens.
+
+    Raises TextEmpty for a text of which the tokenizer keeps nothing.
+    """
+    markers = tokenizer.num_special_tokens_to_add(False)
+    # Unlike encode(), encode_batch_fast() gives up the interpreter lock while it works.
+    encodings = tokenizer.encode_batch_fast(list(texts))
+    tokenised = []
+    for position, encoding in enumerate(encodings, 1):
+        ids = encoding.ids
+        if len(ids) <= markers:
+            raise nothing_to_read(position, len(texts), received=len(texts[position - 1]))
+        bucket = lengths[bisect_left(lengths, len(ids))]
+        tokenised.append(Tokenised(ids, bucket, bool(encoding.overflowing)))
+    return tuple(tokenised)
+
+
+def tensors_of(texts: Sequence[Tokenised], *, pad_id: int) -> Tensors:
+    """Texts of one bucket as int64 [texts, bucket] tensors."""
+    shape = (len(texts), texts[0].bucket)
+    input_ids = np.full(shape, pad_id, np.int64)
+    attention_mask = np.zeros(shape, np.int64)
+    for row, text in enumerate(texts):
+        input_ids[row, : text.tokens] = text.ids
+        attention_mask[row, : text.tokens] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+class Score(NamedTuple):
+    """One label with its probability; `label_zh` is None where the model names none.
+
+    A named tuple, because a request of 32 texts has 192 of them and a frozen dataclass takes longer
+    to make.
+    """
+
+    label: str
+    label_zh: str | None
+    score: float
+
+
+def softmax(logits: Sequence[float]) -> list[float]:
+    """One text's logits, all finite, to probabilities, in float64.
+
+    In Python: for a handful of labels NumPy's calls take longer than the work.
+    """
+    most = max(logits)
+    powers = [math.exp(each - most) for each in logits]
+    total = sum(powers)
+    return [power / total for power in powers]
+
+
+def rank(
+    probabilities: Sequence[float], *, labels: Sequence[str], labels_zh: Sequence[str] | None
+) -> tuple[Score, ...]:
+    """One text's labels by falling probability; equal ones keep the order of the labels."""
+    translated = labels_zh if labels_zh is not None else [None] * len(labels)
+    scores = map(Score, labels, translated, probabilities)
+    return tuple(sorted(scores, key=attrgetter("score"), reverse=True))
+
+
+def label_agreement(found: Tensors, expected: Tensors) -> float:
+    """The share of texts that get the same label; logits are (texts, labels)."""
+    [ours], [theirs] = found.values(), expected.values()
+    return float(np.mean(ours.argmax(axis=-1) == theirs.argmax(axis=-1)))
+
+
+MAX_PENDING = 64
+"""Requests that may wait for the tokenizer; the longest request takes it under 0.1 s."""
+
+SHORT_CHARACTERS = 1_536
+"""Up to so many characters in all are tokenised on the event loop: a millisecond of work at most,
+where a change of threads and back costs nearly as much when the cores are busy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextScores:
+    """One text's labels, best first, and what tokenising it came to (see Tokenised)."""
+
+    scores: tuple[Score, ...]
+    tokens: int
+    truncated: bool
+    padding: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """A request's texts, and the place of each in the rows of its jobs."""
+
+    texts: Sequence[Tokenised]
+    places: Sequence[int]
+
+
+class SentimentPipeline:
+    """Pipeline port over one tokenizer; a payload is a sequence of texts check_texts accepted."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        parameters: Parameters,
+        *,
+        max_rows: int,
+        executor: Executor,
+        max_pending: int = MAX_PENDING,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._parameters = parameters
+        self._lengths = parameters.lengths()
+        self._max_rows = max_rows
+        self._executor = executor
+        self._max_pending = max_pending
+        self._pending = 0
+        self._clock = clock
+
+    async def prepare(self, payload: Sequence[str], *, deadline: float) -> Prepared:
+        """Jobs of up to `max_rows` texts each, the shortest bucket first.
+
+        Raises TextEmpty, TextTooLong for WholeTexts, DeadlineExceeded, and Overloaded when
+        `max_pending` requests are at the tokenizer already.
+        """
+        CALLER.get().spend("texts", len(payload))
+        if sum(map(len, payload)) <= SHORT_CHARACTERS:
+            return self._prepare(payload, deadline)
+        if self._pending >= self._max_pending:
+            raise Overloaded(
+                f"{self._pending} requests wait for the tokenizer, as many as may",
+                retry_after=1.0,
+                limit=self._max_pending,
+                received=self._pending,
+            )
+        self._pending += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, self._prepare, payload, deadline)
+        finally:
+            self._pending -= 1
+
+    async def finish(
+        self,
+        prepared: Prepared,
+        outputs: Sequence[Tensors],
+        *,
+        deadline: float,  # noqa: ARG002 - of the port; this cannot take long enough to miss one
+    ) -> Finished:
+        """A tuple of TextScores, one per text; raises ModelOutputInvalid.
+
+        Runs on the event loop: some hundred numbers cost less than a change of threads.
+        """
+        return self._finish(prepared.state, outputs)
+
+    def close(self) -> None:
+        """Ends nothing: the executor is the server's."""
+
+    def _prepare(self, texts: Sequence[str], deadline: float) -> Prepared:
+        if self._clock() >= deadline:
+            raise DeadlineExceeded("the deadline passed before the text was tokenised")
+        begin = time.perf_counter()
+        tokenised = tokenise(texts, self._tokenizer, lengths=self._lengths)
+        if isinstance(texts, WholeTexts):
+            for position, text in enumerate(tokenised, 1):
+                if text.truncated:
+                    raise cut(position, len(texts), limit=self._lengths[-1])
+        members = _members(tokenised, max_rows=self._max_rows)
+        places = [0] * len(tokenised)
+        for row, position in enumerate(chain.from_iterable(members)):
+            places[position] = row
+        return Prepared(
+            jobs=tuple(
+                tensors_of([tokenised[n] for n in each], pad_id=self._parameters.pad_id)
+                for each in members
+            ),
+            state=_Request(texts=tokenised, places=places),
+            stages={"preprocess": time.perf_counter() - begin},
+        )
+
+    def _finish(self, request: _Request, outputs: Sequence[Tensors]) -> Finished:
+        begin = time.perf_counter()
+        parts = [_logits(output) for output in outputs]
+        logits = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        expected = (len(request.texts), len(self._parameters.labels))
+        if logits.shape != expected:
+            raise ModelOutputInvalid(
+                f"the model returned scores of shape {list(logits.shape)}, "
+                f"expected {list(expected)}"
+            )
+        rows = logits.tolist()
+        labels, labels_zh = self._parameters.labels, self._parameters.labels_zh
+        value = tuple(
+            TextScores(
+                scores=rank(softmax(rows[place]), labels=labels, labels_zh=labels_zh),
+                tokens=text.tokens,
+                truncated=text.truncated,
+                padding=text.padding,
+            )
+            for place, text in zip(request.places, request.texts, strict=True)
+        )
+        return Finished(value=value, stages={"postprocess": time.perf_counter() - begin})
+
+
+def open_pipeline(info: ServedModelInfo, *, executor: Executor) -> SentimentPipeline:
+    """Reads the version directory's tokenizer.json; raises ConfigError when it does not fit."""
+    parameters = read_parameters(info)
+    tokenizer = open_tokenizer(info.directory / "tokenizer.json", max_tokens=parameters.max_tokens)
+    return SentimentPipeline(tokenizer, parameters, max_rows=info.max_rows, executor=executor)
+
+
+def _members(texts: Sequence[Tokenised], *, max_rows: int) -> list[list[int]]:
+    """Positions of the texts of each job: those of one bucket together, at most `max_rows`."""
+    buckets: dict[int, list[int]] = {}
+    for position, text in enumerate(texts):
+        buckets.setdefault(text.bucket, []).append(position)
+    return [
+        positions[start : start + max_rows]
+        for _, positions in sorted(buckets.items())
+        for start in range(0, len(positions), max_rows)
+    ]
+
+
+def _logits(output: Tensors) -> Array:
+    [logits] = output.values()
+    return logits

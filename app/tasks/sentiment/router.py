@@ -1,0 +1,201 @@
+"""POST /sentiment: the request and reply forms, and nothing of what happens between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Body, Response
+from fastapi.openapi.models import Example
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from app.contracts.errors import InvalidParameter
+from app.engine.dataplane import Answer
+from app.service.api.routes import TaskRoute
+from app.service.api.routing import ROUTING, Routing, RoutingDep, answer_headers
+from app.service.api.services import Services, ServicesDep
+from app.settings.server import Settings
+from app.tasks.sentiment.pipeline import TextScores
+from app.tasks.sentiment.tensors import text_limits
+from app.tasks.sentiment.texts import MAX_TOP_K, SentimentSettings, check_texts
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def _without_routing(schema: dict[str, Any]) -> None:
+    """Leave out of the schema what the document has among the query's parameters."""
+    del schema["additionalProperties"]
+    for name in ROUTING:
+        del schema["properties"][name]
+
+
+class SentimentParameters(_Strict):
+    """How to answer. `model`, `predictor` and `timeout_ms` of the query may stand here instead, not
+    in both."""
+
+    model_config = ConfigDict(json_schema_extra=_without_routing)
+
+    top_k: int | None = Field(
+        default=None, ge=1, le=MAX_TOP_K, description="At most this many labels a text, best first."
+    )
+    tokens: bool | None = Field(default=False, description="Tell how many tokens the model read.")
+    truncated: bool | None = Field(default=False, description="Tell whether the model read it all.")
+    model: str | None = Field(default=None, max_length=64)
+    predictor: str | None = Field(default=None, max_length=32)
+    timeout_ms: int | None = Field(default=None, ge=1)
+
+
+Text = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
+"""The task itself refuses an empty text, with an error of its own."""
+Texts = Annotated[list[Text], Field(fail_fast=True)]
+"""A list of 100,000 numbers must not cost 100,000 error messages."""
+
+
+class SentimentRequest(_Strict):
+    """Either `text`, or `inputs` as Hugging Face's text-classification takes them."""
+
+    text: Text | None = None
+    inputs: Text | Texts | None = None
+    parameters: SentimentParameters | None = None
+
+
+class LabelScore(BaseModel):
+    label: str
+    label_zh: str | None = None
+    score: float = Field(ge=0, le=1)
+
+
+class TextResult(BaseModel):
+    """The form of one text's scores when `tokens` or `truncated` is asked for."""
+
+    scores: list[LabelScore]
+    tokens: int | None = None
+    truncated: bool | None = None
+
+
+EXAMPLES: dict[str, Example] = {
+    "one": {
+        "summary": "One text",
+        "value": {"text": "今天收到了大学的录取通知书，太开心了！"},
+    },
+    "several": {
+        "summary": "Several texts, the two best labels of each",
+        "value": {
+            "inputs": ["好难过，想哭", "什么？这也太突然了！"],
+            "parameters": {"top_k": 2},
+        },
+    },
+    "read": {
+        "summary": "How much of a text the model read",
+        "value": {
+            "inputs": "明天还要早起上班。",
+            "parameters": {"top_k": 1, "tokens": True, "truncated": True},
+        },
+    },
+}
+"""Requests that a page offers to send; the words are ours."""
+
+HAPPY = {"label": "happy", "label_zh": "快乐", "score": 0.9902}
+SAD = {"label": "sad", "label_zh": "悲伤", "score": 0.9571}
+REPLIES = {
+    "one": {"summary": "Of one text", "value": [HAPPY]},
+    "several": {"summary": "Of several texts", "value": [[HAPPY], [SAD]]},
+    "read": {
+        "summary": "With `tokens` and `truncated`",
+        "value": {"scores": [SAD], "tokens": 9, "truncated": False},
+    },
+}
+
+Reply = list[LabelScore] | list[list[LabelScore]] | TextResult | list[TextResult]
+
+
+def build_router(settings: Settings) -> APIRouter:
+    router = APIRouter(tags=["sentiment"], route_class=TaskRoute)
+    router.add_api_route(
+        "/sentiment",
+        classify_sentiment,
+        methods=["POST"],
+        max_body_size=settings.of(SentimentSettings).sentiment_max_bytes,
+        operation_id="classifySentiment",
+        summary="Emotions of one or more texts, with scores",
+        response_class=Response,
+        responses={
+            200: {
+                "model": Reply,
+                "description": "Best label first: a list for a string, a list of them for a list.",
+                "content": {"application/json": {"examples": REPLIES}},
+            }
+        },
+    )
+    return router
+
+
+async def classify_sentiment(
+    body: Annotated[SentimentRequest, Body(openapi_examples=EXAMPLES)],
+    services: ServicesDep,
+    routing: RoutingDep,
+) -> Response:
+    """Classifies `text` or `inputs`. A string gets one list of labels, a list one per input."""
+    asked = body.parameters or SentimentParameters()
+    texts, single = _texts(body)
+    answer = await classify(services, texts, _in_one_place(routing, asked))
+    results: tuple[TextScores, ...] = answer.value
+    replies = [_render(result, asked) for result in results]
+    return Response(
+        orjson.dumps(replies[0] if single else replies),
+        media_type="application/json",
+        headers=answer_headers(answer)
+        | {"X-Truncated": "true" if any(result.truncated for result in results) else "false"},
+    )
+
+
+async def classify(services: Services, texts: Sequence[str], routing: Routing) -> Answer:
+    """The texts' scores: check them, run them, count the padding. Every format ends here."""
+    settings = services.settings
+    check_texts(texts, limits=text_limits(settings.of(SentimentSettings)))
+    answer = await services.dataplane.run("sentiment", texts, **routing.options(settings))
+    services.metrics.padded(
+        model=answer.model,
+        group=answer.group,
+        tokens=sum(result.padding for result in answer.value),
+    )
+    return answer
+
+
+def _texts(body: SentimentRequest) -> tuple[list[str], bool]:
+    """The texts, and whether the reply is one list and not a list of lists."""
+    if (body.text is None) == (body.inputs is None):
+        raise InvalidParameter(
+            "expected exactly one of text and inputs, received "
+            + ("neither" if body.text is None else "both")
+        )
+    given = body.text if body.text is not None else body.inputs
+    return ([given], True) if isinstance(given, str) else (list(given or ()), False)
+
+
+def _in_one_place(routing: Routing, asked: SentimentParameters) -> Routing:
+    """Merge the query with `parameters`. Raises InvalidParameter for a name that is in both."""
+    named = {name: value for name in ROUTING if (value := getattr(asked, name)) is not None}
+    for name in named:
+        if getattr(routing, name) is not None:
+            raise InvalidParameter(f"{name} is given both in the query and in parameters")
+    return routing.model_copy(update=named) if named else routing
+
+
+def _render(result: TextScores, asked: SentimentParameters) -> Any:
+    scores = [
+        {"label": label, "score": round(score, 7)}
+        if label_zh is None
+        else {"label": label, "label_zh": label_zh, "score": round(score, 7)}
+        for label, label_zh, score in result.scores[: asked.top_k]
+    ]
+    if not (asked.tokens or asked.truncated):
+        return scores
+    return (
+        {"scores": scores}
+        | ({"tokens": result.tokens} if asked.tokens else {})
+        | ({"truncated": result.truncated} if asked.truncated else {})
+    )

@@ -1,0 +1,21 @@
+"""The declaration of the task for the server and the offline commands."""
+
+from __future__ import annotations
+
+from app.tasks.sentiment.pipeline import label_agreement, open_pipeline
+from app.tasks.sentiment.router import build_router
+from app.tasks.sentiment.tensors import tensors
+from app.tasks.sentiment.texts import SentimentSettings
+from app.tasks.task import Task, offline
+
+TASK = Task(
+    build=lambda info, workers: open_pipeline(info, executor=workers.text),
+    endpoints=build_router,
+    settings=SentimentSettings,
+    tensors=tensors,
+    headers=("X-Truncated",),
+    card=("labels", "labels_zh"),
+    comparison=offline("app.tasks.sentiment.evaluation:LabelComparison"),
+    agreement=lambda _: label_agreement,
+    quality=offline("app.tasks.sentiment.evaluation:SentimentQuality"),
+)

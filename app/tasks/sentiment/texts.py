@@ -1,0 +1,109 @@
+"""Checks of texts: every refusal happens here, before the tokenizer sees a character.
+
+A tokenizer that truncates still reads the whole text first: 3.4 million characters take it 23 s,
+so the length is limited in characters. No message repeats any part of a text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, Field
+
+from app.contracts.errors import InvalidParameter, TextEmpty, TextTooLong, TooManyInputs
+from app.settings.server import KIB, Bytes
+
+# White space, control characters, and what Unicode calls default-ignorable (zero-width spaces and
+# joiners, BOM, bidi marks, fillers, variation selectors, tags), plus the blank braille pattern.
+_INVISIBLE = re.compile(
+    r"[\s\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    r"\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]*"
+)
+
+# Half a pair: JSON can write it, UTF-8 and the tokenizer cannot.
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLimits:
+    """How many characters (code points) a text may have, and how many texts a request."""
+
+    characters: int = 2_000
+    texts: int = 32
+
+
+class WholeTexts(tuple[str, ...]):
+    """Texts that are to be read whole: one that the model would cut is refused."""
+
+
+def check_texts(texts: Sequence[str], *, limits: TextLimits) -> None:
+    """Returns when every text can be classified.
+
+    Raises TooManyInputs, TextTooLong, TextEmpty (also for no text at all, and for a text of white
+    space or invisible characters alone) and InvalidParameter for a lone surrogate.
+    """
+    if len(texts) > limits.texts:
+        raise TooManyInputs(
+            f"{len(texts)} texts in one request; the limit is {limits.texts}",
+            limit=limits.texts,
+            received=len(texts),
+        )
+    if not texts:
+        raise TextEmpty("the request holds no text; at least 1 is expected", limit=1, received=0)
+    for position, text in enumerate(texts, 1):
+        _check(text, name=f"text {position} of {len(texts)}", limits=limits)
+
+
+def _check(text: str, *, name: str, limits: TextLimits) -> None:
+    if len(text) > limits.characters:
+        raise TextTooLong(
+            f"{name} has {len(text)} characters; the limit is {limits.characters}",
+            limit=limits.characters,
+            received=len(text),
+        )
+    if _SURROGATE.search(text):
+        raise InvalidParameter(
+            f"{name} holds half of a surrogate pair, which is no character; expected Unicode text"
+        )
+    if _INVISIBLE.fullmatch(text):
+        raise TextEmpty(
+            f"{name} has {len(text)} characters and none of them is visible", received=len(text)
+        )
+
+
+def nothing_to_read(position: int, count: int, *, received: int) -> TextEmpty:
+    """The refusal of a text whose every character (`received` of them) the tokenizer drops."""
+    return TextEmpty(
+        f"text {position} of {count} has {received} characters and the model can read none of them",
+        received=received,
+    )
+
+
+def cut(position: int, count: int, *, limit: int) -> TextTooLong:
+    """The refusal of a text that is to be read whole and has more than `limit` tokens."""
+    return TextTooLong(
+        f"text {position} of {count} has more than {limit} tokens, which is all the model reads, "
+        "and truncation is not allowed",
+        limit=limit,
+    )
+
+
+MAX_TOP_K = 1_000
+"""Largest `top_k` of every format; a model with fewer labels answers with all it has."""
+
+
+class SentimentSettings(BaseModel):
+    """Read as PADDLEPOOL_ and the field's name in capitals, with the server's own."""
+
+    sentiment_max_bytes: Bytes = Field(
+        256 * KIB, description="Largest request body of /sentiment, in bytes."
+    )
+    text_max_characters: int = Field(
+        2_000, ge=1, le=1_000_000, description="Most characters of one text, before tokenising."
+    )
+    text_max_inputs: int = Field(
+        32, ge=1, le=1_024, description="Most texts in one request to /sentiment."
+    )

@@ -1,0 +1,216 @@
+"""The backends beside Paddle Inference: the same outputs, and clear refusals."""
+
+import os
+import pickle
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.contracts.errors import BackendError, ConfigError
+from app.contracts.ports import Predictor, PredictorFactory
+from app.contracts.tensors import Tensors, largest_difference
+from app.engine.backends import onnxruntime, openvino
+from app.engine.backends.process import ProcessBackend
+from app.models.repository.config import InstanceGroup
+from app.models.repository.layout import ModelFiles, ModelRepository
+from app.observability.build_info import build_info
+from tests.engine.fakes import PATIENCE
+from tests.ran import ran
+
+pytestmark = pytest.mark.paddle
+
+MODELS = Path(__file__).parents[3] / "model_repo"
+LEGACY = Path(__file__).parents[2] / "making" / "export" / "legacy" / "model"
+FAST_BFLOAT16 = "bf16" in build_info()["cpu_flags"]
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_model_repository: Path) -> ModelFiles:
+    return ModelRepository(tiny_model_repository).read("tiny", 1)
+
+
+@pytest.fixture(scope="module")
+def mnist() -> ModelFiles:
+    """The smallest model with a dynamic graph to rebuild."""
+    repository = ModelRepository(MODELS)
+    return repository.read("mnist", repository.versions("mnist")[0])
+
+
+@contextmanager
+def opened(
+    files: ModelFiles,
+    backend: str,
+    factory: PredictorFactory | None = None,
+    **options: Any,
+) -> Iterator[Predictor]:
+    group = InstanceGroup(name="tested", backend=backend, options=options)
+    predictor = (factory or ProcessBackend())(files.spec(group))
+    try:
+        yield predictor
+    finally:
+        predictor.close()
+
+
+def golden(files: ModelFiles) -> tuple[Tensors, Tensors]:
+    test = files.selftest()
+    return test.inputs, test.outputs
+
+
+@pytest.mark.parametrize("backend", ["paddle_dygraph", "paddle_jit", "onnxruntime", "openvino"])
+def test_every_backend_gives_the_golden_output(mnist: ModelFiles, backend: str) -> None:
+    inputs, expected = golden(mnist)
+    with opened(mnist, backend) as predictor:
+        for _ in range(2):
+            assert largest_difference(predictor.run(inputs, timeout=PATIENCE), expected) < 1e-3
+        one = {name: array[:1] for name, array in inputs.items()}
+        found = predictor.run(one, timeout=PATIENCE)
+        assert (
+            largest_difference(found, {name: array[:1] for name, array in expected.items()}) < 1e-3
+        )
+
+
+def test_only_lines_of_ours_are_logged_of_a_failed_run(capfd: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime would write its errors to standard error, too, among lines of JSON."""
+    unequal = {
+        name: np.ones((1, size), np.int64)
+        for name, size in (("input_ids", 16), ("attention_mask", 8))
+    }
+    files = ModelRepository(MODELS).read("emotion", 1)
+    with opened(files, "onnxruntime") as predictor, pytest.raises(BackendError):
+        predictor.run(unequal, timeout=PATIENCE)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines
+    assert [line for line in lines if not line.startswith("{")] == []
+
+
+@pytest.mark.parametrize("backend", ["paddle_jit", "onnxruntime", "openvino"])
+def test_a_foreign_program_needs_no_network(tiny: ModelFiles, backend: str) -> None:
+    """Two outputs, and pictures of sizes that were not seen before."""
+    random = np.random.default_rng(5)
+    with opened(tiny, backend) as predictor, opened(tiny, "paddle_inference") as reference:
+        for rows, height, width in ((1, 8, 8), (3, 11, 7), (1, 8, 8)):
+            picture = random.normal(size=(rows, 3, height, width)).astype(np.float32)
+            found = predictor.run({"image": picture}, timeout=PATIENCE)
+            expected = reference.run({"image": picture}, timeout=PATIENCE)
+            assert list(found) == ["scores", "mean"]
+            assert largest_difference(found, expected) < 1e-5
+
+
+def test_a_failed_conversion_is_explained_without_a_path(tiny: ModelFiles, tmp_path: Path) -> None:
+    """The reason stands in `/info`."""
+    with (
+        pytest.raises(BackendError, match=r"ONNX: .* Model file [a-z.]+ does not exist"),
+        opened(replace(tiny, directory=tmp_path), "onnxruntime"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    "backend", ["paddle_dygraph", "paddle_jit", "onnxruntime", "openvino", "paddle_inference"]
+)
+def test_an_unknown_option_is_refused(mnist: ModelFiles, backend: str) -> None:
+    """A misspelt option must not pass for a configuration."""
+    with (
+        pytest.raises(ConfigError, match="has no option 'tensorrt'"),
+        opened(mnist, backend, tensorrt=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("backend", [onnxruntime, openvino], ids=["onnxruntime", "openvino"])
+def test_a_missing_package_names_the_extra(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = backend.__name__.rpartition(".")[2]
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(BackendError, match=f"needs the package {name} .extra onnx."):
+        backend.open_predictor({"options": {}, "threads": 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        pytest.param({"device": "tpu"}, ConfigError, "cpu.* or .*gpu", id="device"),
+        pytest.param({"device": "gpu"}, BackendError, "build of Paddle has no CUDA", id="gpu"),
+        pytest.param(
+            {"device": "gpu", "float16": True}, BackendError, "has no CUDA", id="gpu float16"
+        ),
+        pytest.param({"float16": True}, ConfigError, 'needs device = "gpu"', id="cpu float16"),
+        pytest.param(
+            {"bfloat16": True, "onednn": False}, ConfigError, "needs onednn", id="native bfloat16"
+        ),
+    ],
+)
+def test_what_this_machine_cannot_do_is_refused(
+    mnist: ModelFiles, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """Before Paddle is asked, which would run something else in silence."""
+    with pytest.raises(error, match=message), opened(mnist, "paddle_inference", **options):
+        pass
+
+
+def test_bfloat16_is_another_computation_or_refused(tiny: ModelFiles) -> None:
+    """Where the processor has it, outputs differ by more than rounding and by less than 2 %."""
+    inputs, expected = golden(tiny)
+    if not FAST_BFLOAT16:
+        with (
+            pytest.raises(BackendError, match="no fast bfloat16"),
+            opened(tiny, "paddle_inference", bfloat16=True),
+        ):
+            pass
+        return
+    with opened(tiny, "paddle_inference", bfloat16=True) as predictor:
+        drift = largest_difference(predictor.run(inputs, timeout=PATIENCE), expected)
+    assert 1e-5 < drift < 2e-2
+
+
+class Opened:
+    """Pickled: a file that exists once the pickle has been opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("backend", ["paddle_jit", "paddle_dygraph"])
+def test_no_file_beside_a_program_is_unpickled(
+    mnist: ModelFiles, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paddle would, of a program of Paddle 2, where the server's environment asks for those."""
+    monkeypatch.setenv("FLAGS_enable_pir_api", "0")
+    for suffix in (".pdmodel", ".pdiparams"):
+        shutil.copy(LEGACY.with_suffix(suffix), tmp_path / f"inference{suffix}")
+    marker = tmp_path / "opened"
+    (tmp_path / "inference.pdiparams.info").write_bytes(pickle.dumps(Opened(marker)))
+    files = replace(mnist, directory=tmp_path)
+    with pytest.raises(BackendError, match="is a pickle"), opened(files, backend):
+        pass
+    assert not marker.exists()
+    (tmp_path / "inference.pdiparams.info").unlink()
+    with pytest.raises(BackendError), opened(files, backend):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then", ["", "\nimport nncf"])
+def test_openvino_reports_nothing_and_keeps_no_identity(then: str, tmp_path: Path) -> None:
+    pytest.importorskip("nncf" if then else "openvino")
+    code = (
+        "import sys\n"
+        "from app.engine.backends.openvino import imported_openvino\n"
+        f"imported_openvino(){then}\n"
+        "print([name for name in sys.modules if name.startswith('openvino_telemetry.')])"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    environment.pop("CI", None)  # where it is set, they report nothing anyway
+    done = ran([sys.executable, "-W", "ignore", "-c", code], env=environment)
+    assert done.stdout.split() == ["[]"]
+    assert not done.stderr
+    assert not (tmp_path / "intel").exists()

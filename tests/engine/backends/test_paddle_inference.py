@@ -1,0 +1,250 @@
+"""The real predictor on a tiny graph: right, verified, replaced when struck, flat in memory."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+
+from app.contracts.errors import (
+    BackendError,
+    ConfigError,
+    ManifestError,
+    PaddlepoolError,
+)
+from app.contracts.ports import PredictorSpec
+from app.contracts.tensors import Tensors, TensorSpec
+from app.engine.backends import paddle_inference
+from app.engine.backends.paddle_inference import SHAPES
+from app.engine.backends.process import ProcessBackend, ProcessPredictor
+from app.models.repository.layout import ModelFiles, ModelRepository
+from tests.engine.driving import Driven, Loop
+from tests.engine.fakes import PATIENCE, RecordingObserver, open_registry
+from tests.model_files import write_manifest
+from tests.tiny_specs import SPECS
+
+pytestmark = pytest.mark.paddle
+
+
+def spec_of(files: ModelFiles, **changes: Any) -> PredictorSpec:
+    fields: dict[str, Any] = {
+        "directory": files.directory,
+        "program": files.manifest.program,
+        "params": files.manifest.params,
+        "inputs": files.manifest.inputs,
+        "outputs": files.manifest.outputs,
+        "backend": "paddle_inference",
+        "threads": 1,
+    }
+    return PredictorSpec(**(fields | changes))
+
+
+@pytest.fixture(scope="module")
+def files(tiny_model_repository: Path) -> ModelFiles:
+    return ModelRepository(tiny_model_repository).read("tiny", 1)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["onednn", "native"])
+def predictor(files: ModelFiles, request: pytest.FixtureRequest) -> Iterator[ProcessPredictor]:
+    predictor = ProcessBackend()(spec_of(files, options={"onednn": request.param}))
+    assert isinstance(predictor, ProcessPredictor)
+    yield predictor
+    predictor.close()
+
+
+def image(rows: int, *, height: int = 8, width: int = 8) -> Tensors:
+    random = np.random.default_rng(rows * 1000 + height * 10 + width)
+    return {"image": random.normal(size=(rows, 3, height, width)).astype(np.float32)}
+
+
+def test_the_python_package_of_the_framework_stays_out(predictor: ProcessPredictor) -> None:
+    """No module of `paddle` above the extension is mapped or counted: memory tells."""
+    predictor.run(image(1), timeout=PATIENCE)
+    assert predictor.resident_bytes() < 290 << 20
+
+
+def test_memory_stays_flat_over_variable_shapes(predictor: ProcessPredictor) -> None:
+    """600 runs of 48 shapes after as many for warming up: less than 8 MiB more."""
+    shapes = [(rows, 8 + step, 40 - step) for rows in (1, 2, 3) for step in range(16)]
+
+    def run_all(times: int) -> int:
+        for _ in range(times):
+            for rows, height, width in shapes:
+                predictor.run(image(rows, height=height, width=width), timeout=PATIENCE)
+        return predictor.resident_bytes()
+
+    settled = run_all(4)
+    assert run_all(12) - settled < 8 << 20
+
+
+def faked(monkeypatch: pytest.MonkeyPatch, **options: object) -> tuple[MagicMock, Any]:
+    """Paddle's extension as a fake, and the handler of a predictor that is opened with it."""
+    core = MagicMock()
+    core.create_predictor.side_effect = lambda config: MagicMock(
+        get_input_names=lambda: ["x"],
+        get_output_names=lambda: ["y"],
+        run=config.ran,
+    )
+    core.AnalysisConfig.side_effect = lambda *_: MagicMock()
+    monkeypatch.setattr(paddle_inference, "_load_core", lambda: core)
+    opening = {
+        "directory": "m", "program": "p", "params": "q", "threads": 1,
+        "inputs": [{"name": "x"}], "outputs": [{"name": "y"}], "options": options,
+    }  # fmt: skip
+    _, handle = paddle_inference.open_predictor(opening)
+    return core, lambda *shape: handle({}, {"x": np.zeros(shape)}, ())
+
+
+def test_after_many_shapes_the_predictor_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With capacity 0 oneDNN drops nothing by itself; shapes seen before count once."""
+    core, run = faked(monkeypatch, cache_capacity=0)
+    for length in [*range(1, SHAPES + 1), *range(1, SHAPES + 1)]:
+        run(1, length)
+    assert core.create_predictor.call_count == 1
+    run(2, 1)
+    assert core.create_predictor.call_count == 2
+
+
+def test_small_inputs_run_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer rows than `onednn_rows` go to a second predictor, whose oneDNN is off."""
+    core, run = faked(monkeypatch, onednn_rows=2)
+    for rows in (1, 2, 3):
+        run(rows, 4)
+    batches, single = (call.args[0] for call in core.create_predictor.call_args_list)
+    assert (single.ran.call_count, batches.ran.call_count) == (1, 2)
+    batches.enable_mkldnn.assert_called_once_with()
+    single.disable_mkldnn.assert_called_once_with()
+
+
+def test_shapes_that_share_weights_give_the_same_answers(files: ModelFiles) -> None:
+    """Capacity 0 against 1, beyond the number of shapes after which the predictor is new."""
+    predictors = [
+        ProcessBackend()(spec_of(files, options={"cache_capacity": kept})) for kept in (0, 1)
+    ]
+    try:
+        for height in range(8, 8 + SHAPES + 2):
+            shared, own = (p.run(image(1, height=height), timeout=PATIENCE) for p in predictors)
+            np.testing.assert_allclose(shared["scores"], own["scores"], atol=1e-6)  # type: ignore[arg-type]
+    finally:
+        for predictor in predictors:
+            predictor.close()
+
+
+def test_what_the_framework_refuses_leaves_the_process_alive(predictor: ProcessPredictor) -> None:
+    """A wrong number of channels is a BackendError without Paddle's text; the next run works."""
+    with pytest.raises(BackendError) as refused:
+        predictor.run({"image": np.zeros((1, 5, 8, 8), np.float32)}, timeout=PATIENCE)
+    assert "InvalidArgument" not in refused.value.message
+    assert predictor.run(image(1), timeout=PATIENCE)["scores"].shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        pytest.param({"options": {"mkldnn": True}}, ConfigError, "no option 'mkldnn'", id="option"),
+        pytest.param({"options": {"onednn": 1}}, ConfigError, "must be a bool", id="type"),
+        pytest.param(
+            {"options": {"onednn": False, "onednn_rows": 2}},
+            ConfigError,
+            "onednn_rows needs onednn = true",
+            id="rows without onednn",
+        ),
+        pytest.param(
+            {"inputs": (TensorSpec("picture", "float32", (-1, 3, 8, 8)),)},
+            BackendError,
+            "takes .*image.*manifest says .*picture",
+            id="input name",
+        ),
+        pytest.param({"outputs": SPECS[1][:1]}, BackendError, "gives 2 outputs", id="output count"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    files: ModelFiles, changes: dict[str, Any], error: type[PaddlepoolError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        ProcessBackend()(spec_of(files, **changes))
+
+
+@pytest.fixture
+def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
+    """A copy of the repository that the test may damage."""
+    return Path(shutil.copytree(tiny_model_repository, tmp_path / "repository"))
+
+
+@pytest.fixture
+def observer() -> RecordingObserver:
+    return RecordingObserver()
+
+
+@pytest.fixture
+def registry(
+    loop: Loop,
+    repository: Path,
+    observer: RecordingObserver,
+    predictors: Callable[[], set[int]],
+) -> Iterator[Driven]:
+    registry = open_registry(loop, repository, ProcessBackend(), observer=observer)
+    yield registry
+    registry.close()
+
+
+def ask(registry: Driven, group: str | None = None) -> np.ndarray[Any, Any]:
+    with registry.lease("tiny") as model:
+        future = model.submit(image(1), deadline=time.monotonic() + PATIENCE, group=group)
+        scores = future.result(timeout=PATIENCE).outputs["scores"]
+    assert scores.shape == (1, 2)
+    return np.asarray(scores)
+
+
+def _listed_again(version: Path) -> None:
+    write_manifest(version, SPECS)
+
+
+def _other_weights(version: Path) -> None:
+    shutil.copy(version.parents[1] / "other.pdiparams", version / "inference.pdiparams")
+
+
+def _zeros(version: Path) -> None:
+    params = version / "inference.pdiparams"
+    data = bytearray(params.read_bytes())
+    data[-64:] = bytes(64)
+    params.write_bytes(data)
+
+
+def _cut(share: float) -> Any:
+    def cut(version: Path) -> None:
+        params = version / "inference.pdiparams"
+        params.write_bytes(params.read_bytes()[: int(params.stat().st_size * share)])
+
+    return cut
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(_other_weights, id="other weights"),
+        pytest.param(_zeros, id="zeros in the weights"),
+        pytest.param(_cut(0.99), id="cut at 99 %"),
+        pytest.param(_cut(0.5), id="cut at 50 %"),
+        pytest.param(lambda v: (v / "inference.pdiparams").write_bytes(b""), id="empty weights"),
+        pytest.param(lambda v: (v / "inference.json").write_text("{}"), id="empty program"),
+        pytest.param(lambda v: (v / "inference.json").write_bytes(b"\0" * 99), id="no program"),
+    ],
+)
+def test_damage_with_the_right_hashes_is_caught_by_loading_or_the_self_test(
+    registry: Driven, repository: Path, damage: Any
+) -> None:
+    """Paddle itself loads some of these and answers with garbage; version 1 serves on."""
+    registry.load("tiny")
+    version = Path(shutil.copytree(repository / "tiny" / "1", repository / "tiny" / "2"))
+    damage(version)
+    _listed_again(version)
+    with pytest.raises((BackendError, ManifestError)):
+        registry.load("tiny")
+    states = {status.version: status.state for status in registry.index()}
+    assert states == {1: "READY", 2: "UNAVAILABLE"}
+    ask(registry)

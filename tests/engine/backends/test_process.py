@@ -1,0 +1,355 @@
+"""Predictors in child processes that really die, hang and stop."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.contracts.errors import (
+    BackendError,
+    ConfigError,
+    DeadlineExceeded,
+    RunRefused,
+    WorkerCrashed,
+)
+from app.contracts.ports import Predictor, PredictorSpec
+from app.contracts.tensors import Tensors, TensorSpec
+from app.engine.backends.process import NICE, ProcessBackend, ProcessPredictor
+from app.engine.process.suspension import Suspension
+from tests.engine.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
+from tests.engine.driving import Driven, Loop
+from tests.engine.fakes import (
+    PATIENCE,
+    RecordingObserver,
+    Sleeper,
+    open_registry,
+    row,
+    wait_until,
+    write_double,
+)
+from tests.engine.process import hostile
+from tests.model_files import PAIRS, write_manifest
+
+pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
+
+BACKENDS = {"fake": "tests.engine.backends.targets:open_double"}
+HOSTILE = {"fake": "tests.engine.process.hostile:open_turning_predictor"}
+
+
+def spec(**changes: Any) -> PredictorSpec:
+    fields: dict[str, Any] = {
+        "directory": Path(),
+        "program": "p",
+        "params": "w",
+        "inputs": PAIRS[0],
+        "outputs": PAIRS[1],
+        "backend": "fake",
+        "threads": 1,
+    }
+    return PredictorSpec(**(fields | changes))
+
+
+def _pid(predictor: Predictor) -> int:
+    assert isinstance(predictor, ProcessPredictor)
+    return predictor.pid
+
+
+@pytest.fixture
+def predictor() -> Iterator[ProcessPredictor]:
+    predictor = ProcessBackend(BACKENDS)(spec())
+    assert isinstance(predictor, ProcessPredictor)
+    yield predictor
+    predictor.close()
+
+
+def send(predictor: ProcessPredictor, inputs: Tensors) -> None:
+    predictor.put(inputs)
+    predictor.send(inputs)
+
+
+def readable(predictor: ProcessPredictor, seconds: float) -> bool:
+    """Whether the event loop would be told."""
+    return bool(select.select([predictor], [], [], seconds)[0])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 0), (1, 1 << 21), (7, 5)], ids=str)
+def test_arrays_of_every_size_cross(predictor: ProcessPredictor, shape: tuple[int, int]) -> None:
+    """Nothing, a few bytes and 8 MiB arrive unchanged."""
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) % 7
+    assert np.array_equal(predictor.run({"x": x}, timeout=PATIENCE)["y"], 2 * x)
+
+
+def test_two_batches_may_be_under_way(predictor: ProcessPredictor) -> None:
+    batches = [np.full((1, 1 << 16), value, np.float32) for value in range(5)]
+    send(predictor, {"x": batches[0]})
+    for batch, following in pairwise(batches):
+        send(predictor, {"x": following})
+        assert np.array_equal(predictor.receive(timeout=PATIENCE).outputs["y"], 2 * batch)
+    assert np.array_equal(predictor.receive(timeout=PATIENCE).outputs["y"], 2 * batches[-1])
+    assert not readable(predictor, 0.01)
+
+
+def test_a_refused_batch_leaves_the_one_behind_it(predictor: ProcessPredictor) -> None:
+    send(predictor, row(REFUSE))
+    send(predictor, row(4))
+    with pytest.raises(RunRefused):
+        predictor.receive(timeout=PATIENCE)
+    assert predictor.receive(timeout=PATIENCE).outputs["y"] == 8
+
+
+def test_a_dead_process_is_noticed_when_a_batch_is_sent(predictor: ProcessPredictor) -> None:
+    """And the event loop is told of its end."""
+    send(predictor, row(CRASH))
+    assert readable(predictor, PATIENCE)
+    os.waitid(os.P_PID, predictor.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(WorkerCrashed, match="crashed"):
+        send(predictor, row(1))
+    with pytest.raises(WorkerCrashed, match="crashed"):
+        predictor.receive(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("value", "timeout", "raised", "reason"),
+    [
+        (CRASH, PATIENCE, WorkerCrashed, "crashed"),
+        (STOP, PATIENCE, WorkerCrashed, "stopped"),
+        (HANG, 0.3, DeadlineExceeded, "timeout"),
+    ],
+)
+def test_the_end_of_a_run_is_named(
+    predictor: ProcessPredictor, value: float, timeout: float, raised: type[Exception], reason: str
+) -> None:
+    """A native crash, a stop (nothing in it will ever answer) and a hang, which is killed."""
+    began = time.monotonic()
+    with pytest.raises(raised):
+        predictor.run(row(value), timeout=timeout)
+    assert time.monotonic() - began < PATIENCE / 4
+    assert predictor.failure() == reason
+    wait_until(lambda: predictor.resident_bytes() == 0)
+
+
+def test_a_refusal_leaves_the_process_alive(capfd: pytest.CaptureFixture[str]) -> None:
+    """The framework's text, which may quote a client, is neither in the error nor in the log."""
+    with contextlib.closing(ProcessBackend(BACKENDS)(spec())) as predictor:
+        with pytest.raises(RunRefused) as refused:
+            predictor.run(row(REFUSE), timeout=PATIENCE)
+        assert "secret" not in refused.value.message
+        assert predictor.failure() is None
+        assert predictor.run(row(1), timeout=PATIENCE)["y"] == 2
+    [line] = capfd.readouterr().err.splitlines()
+    logged = json.loads(line)
+    assert (logged["event"], logged["error"]) == ("a call failed", "ValueError")
+    assert logged["where"][-1].startswith("run:")
+    assert "secret" not in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        pytest.param({"backend": "torch"}, ConfigError, "'torch' is unknown", id="backend"),
+        pytest.param({"options": {"x": 1}}, ConfigError, "has no option 'x'", id="option"),
+        pytest.param({"options": {"die": 1}}, ConfigError, "'die' must be a bool", id="type"),
+        pytest.param({"options": {"refuse": True}}, BackendError, "is refused", id="refusal"),
+        pytest.param(
+            {"options": {"die": True}}, WorkerCrashed, "ended while it loaded", id="death"
+        ),
+    ],
+)
+def test_what_cannot_be_opened_says_why(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """A process that dies may have died of something that passes: no refusal."""
+    with pytest.raises(error, match=message):
+        ProcessBackend(BACKENDS)(spec(**changes))
+
+
+@pytest.mark.parametrize("suspension", [None, Suspension()], ids=["in a hurry", "gently"])
+def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
+    """A lost predictor must be replaced soon; what runs then gives way to liveness."""
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    backends = {"fake": "tests.engine.backends.targets:open_priorities"}
+    predictor = ProcessBackend(backends)(spec(), suspension=suspension)
+    try:
+        found = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
+        policy = os.sched_getscheduler(_pid(predictor))
+        threads = [int(task.name) for task in Path(f"/proc/{_pid(predictor)}/task").iterdir()]
+        given = {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
+    finally:
+        predictor.close()
+    assert found == [[mine if suspension is None else min(19, mine + NICE), min(19, mine + NICE)]]
+    assert (len(threads), given) == (2, {min(19, mine + NICE)})
+    assert policy == os.SCHED_OTHER, "nobody without privileges could take it back"
+
+
+def test_a_settled_predictor_serves_whatever_is_held() -> None:
+    suspension = Suspension()
+    predictor = ProcessBackend(BACKENDS)(spec(), suspension=suspension)
+    try:
+        suspension.hold()
+        predictor.settle()
+        assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
+        os.kill(_pid(predictor), signal.SIGSTOP)
+        wait_until(lambda: predictor.failure() == "stopped")
+    finally:
+        predictor.close()
+
+
+def test_a_held_predictor_gets_ahead_with_moments() -> None:
+    """A server that is never idle can still open one: it gets a moment of every tenth second."""
+    suspension = Suspension(slice_seconds=0.01)
+    suspension.hold()
+    predictor = ProcessBackend(BACKENDS)(spec(), suspension=suspension)
+    try:
+        assert suspension.held
+        assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
+    finally:
+        predictor.close()
+
+
+@pytest.fixture
+def observer() -> RecordingObserver:
+    return RecordingObserver()
+
+
+@contextlib.contextmanager
+def serving_double(
+    loop: Loop,
+    root: Path,
+    observer: RecordingObserver,
+    targets: Mapping[str, str],
+    *,
+    count: int,
+    width: int = -1,
+) -> Iterator[Driven]:
+    """Model `double` on so many real processes, batches of one; x and y have so many columns."""
+    directory = write_double(root, count=count, batch=1)
+    if width != -1:
+        specs = [(TensorSpec(name, "float32", (-1, width)),) for name in "xy"]
+        write_manifest(directory / "1", specs=(specs[0], specs[1]))
+    registry = open_registry(loop, root, ProcessBackend(targets), observer=observer)
+    try:
+        registry.load_all()
+        yield registry
+    finally:
+        registry.close()
+
+
+@pytest.fixture
+def registry(
+    loop: Loop, tmp_path: Path, observer: RecordingObserver, predictors: Callable[[], set[int]]
+) -> Iterator[Driven]:
+    with serving_double(loop, tmp_path, observer, BACKENDS, count=2) as registry:
+        yield registry
+
+
+GUILTY = {
+    "garbage": hostile.TURNS["garbage"],
+    "objects": hostile.TURNS["objects"],
+    **{name: 2000.0 + number for number, name in enumerate(hostile.WRONG)},
+}
+
+
+@pytest.mark.parametrize("wrong", GUILTY)
+def test_a_predictor_that_turns_hostile_costs_its_request(
+    loop: Loop, tmp_path: Path, observer: RecordingObserver, wrong: str
+) -> None:
+    """The request gets an error of the server's, and the process is replaced."""
+    with (
+        serving_double(loop, tmp_path, observer, HOSTILE, count=1, width=3) as registry,
+        registry.lease("double") as model,
+    ):
+        future = model.submit(row(GUILTY[wrong], 0, 0), deadline=time.monotonic() + PATIENCE)
+        with pytest.raises(WorkerCrashed):
+            future.result(timeout=PATIENCE)
+        good = model.submit(row(1, 2, 3), deadline=time.monotonic() + PATIENCE)
+        assert good.result(timeout=PATIENCE).outputs["y"].tolist() == [[2, 4, 6]]
+        assert observer.restarts == ["corrupt"]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP], ids=str)
+def test_a_signal_under_load_costs_one_request(
+    registry: Driven,
+    observer: RecordingObserver,
+    predictors: Callable[[], set[int]],
+    sent: signal.Signals,
+) -> None:
+    """Four clients, two predictors, one struck: one request lost at most, and both are back."""
+    stop = threading.Event()
+
+    def client() -> tuple[int, list[BaseException]]:
+        good, lost = 0, []
+        while not stop.is_set():
+            with registry.lease("double") as model:
+                future = model.submit(row(SPIN), deadline=time.monotonic() + PATIENCE)
+                error = future.exception(timeout=PATIENCE)
+            if error is None:
+                good += 1
+            else:
+                lost.append(error)
+        return good, lost
+
+    before = predictors()
+    with ThreadPoolExecutor(4) as clients:
+        running = [clients.submit(client) for _ in range(4)]
+        try:
+            while len(observer.batches) < 20:
+                stop.wait(0.01)
+            os.kill(min(before), sent)
+            observer.wait_for(lambda: len(observer.restarts) == 1)
+            while registry.served()[0].groups()[0].live < 2:
+                stop.wait(0.01)
+        finally:
+            stop.set()
+        outcomes = [each.result(timeout=PATIENCE) for each in running]
+    lost = [error for _, errors in outcomes for error in errors]
+    assert len(lost) <= 1
+    assert all(isinstance(error, WorkerCrashed) for error in lost)
+    assert sum(good for good, _ in outcomes) > 20
+    after = predictors()
+    assert len(after) == 2
+    assert len(after & before) == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"), [(signal.SIGKILL, "killed"), (signal.SIGSTOP, "stopped")], ids=str
+)
+def test_an_idle_predictor_is_replaced_before_anyone_asks(
+    registry: Driven,
+    observer: RecordingObserver,
+    predictors: Callable[[], set[int]],
+    sent: signal.Signals,
+    reason: str,
+) -> None:
+    """Struck while it waits, it is noticed and replaced without a request being lost."""
+    struck = min(predictors())
+    os.kill(struck, sent)
+    observer.wait_for(lambda: observer.restarts == [reason])
+    while registry.served()[0].groups()[0].live < 2:
+        threading.Event().wait(0.01)
+    assert struck not in predictors()
+
+
+def test_a_hanging_request_is_answered_at_its_deadline(
+    registry: Driven, observer: RecordingObserver
+) -> None:
+    """504 at the deadline, not later; the worker is killed 2 s after it and comes back."""
+    deadline = time.monotonic() + 0.5
+    answering = Sleeper(deadline)
+    with registry.lease("double") as model:
+        future = model.submit(row(HANG), deadline=deadline)
+        assert isinstance(future.exception(timeout=PATIENCE), DeadlineExceeded)
+        assert 0.0 <= time.monotonic() - deadline < 0.2 + answering.late()
+        observer.wait_for(lambda: observer.restarts == ["timeout"])
+        assert time.monotonic() - deadline >= 2.0
+        wait_until(lambda: model.groups()[0].live == 2)

@@ -1,0 +1,126 @@
+"""Predictor processes that give way: stopped in the middle of a run, and never left behind."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.contracts.errors import WorkerCrashed
+from app.engine.backends.process import ProcessBackend, ProcessPredictor
+from app.engine.process.suspension import Suspension
+from tests.engine.backends.targets import HANG, SPIN
+from tests.engine.backends.test_process import BACKENDS, spec
+from tests.engine.fakes import PATIENCE, row, wait_until
+
+pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def suspension() -> Suspension:
+    return Suspension()
+
+
+@pytest.fixture
+def predictor(suspension: Suspension) -> Iterator[ProcessPredictor]:
+    """In the suspension, but not so idle that a busy machine never lets it run."""
+    predictor = ProcessBackend(BACKENDS)(spec(), suspension=suspension)
+    assert isinstance(predictor, ProcessPredictor)
+    yield predictor
+    predictor.close()
+
+
+def test_it_runs_only_where_nobody_else_wants_to(suspension: Suspension) -> None:
+    """Every thread of it, also those that a framework starts."""
+    predictor = ProcessBackend(BACKENDS, suspension=suspension)(spec())
+    assert isinstance(predictor, ProcessPredictor)
+    try:
+        for task in Path(f"/proc/{predictor.pid}/task").iterdir():
+            assert os.sched_getscheduler(int(task.name)) == os.SCHED_IDLE
+    finally:
+        predictor.close()
+
+
+def test_a_run_outlives_its_timeout_while_it_is_held(
+    predictor: ProcessPredictor, suspension: Suspension
+) -> None:
+    """The clock of a process that must stand still stands still, too."""
+    suspension.hold()
+    release = threading.Timer(3.0, suspension.release)  # beyond the timeout and the stopped limit
+    release.start()
+    assert predictor.run(row(SPIN), timeout=2.0)["y"].tolist() == [[2 * SPIN]]
+    release.join()
+
+
+def test_a_held_process_is_not_a_dead_one(
+    predictor: ProcessPredictor, suspension: Suspension
+) -> None:
+    """Others in state T are replaced; this one is meant to be there."""
+    suspension.hold()
+    os.waitid(os.P_PID, predictor.pid, os.WSTOPPED | os.WNOWAIT)
+    assert predictor.failure() is None
+    suspension.release()
+    assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
+
+
+def test_the_end_breaks_off_a_held_run(predictor: ProcessPredictor, suspension: Suspension) -> None:
+    """A shutdown does not wait for an idle moment."""
+    suspension.hold()
+    ending = threading.Timer(0.2, suspension.end)
+    ending.start()
+    with pytest.raises(WorkerCrashed):
+        predictor.run(row(HANG), timeout=PATIENCE)
+    ending.join()
+
+
+def test_nothing_is_opened_after_the_end(suspension: Suspension) -> None:
+    """A process that is just being started when the server ends is killed, not awaited."""
+    suspension.end()
+    with pytest.raises(WorkerCrashed):
+        ProcessBackend(BACKENDS, suspension=suspension)(spec())
+
+
+def test_a_stopped_process_ends_with_its_parent() -> None:
+    """It reads nothing while it is stopped: the kernel ends it."""
+    program = """
+        import os, signal, sys, threading
+        from app.engine.backends.process import ProcessBackend
+        from tests.engine.backends.test_process import BACKENDS, spec
+
+        opened = []
+        opening = threading.Thread(target=lambda: opened.append(ProcessBackend(BACKENDS)(spec())))
+        opening.start()
+        opening.join()
+        predictor = opened[0]
+        os.kill(predictor.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, predictor.pid, os.WSTOPPED | os.WNOWAIT)
+        print(predictor.pid, flush=True)
+        sys.stdin.readline()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        pid = int(server.stdout.readline())
+        assert _alive(pid)
+        server.communicate("\n", timeout=PATIENCE)
+    wait_until(lambda: not _alive(pid))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"

@@ -1,0 +1,17 @@
+"""Prints, as JSON, what a child process can do to its parent's terminal and standard error."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+import termios
+
+from app.engine.process.child import Child
+
+if __name__ == "__main__":
+    fcntl.ioctl(sys.stdin, termios.TIOCSCTTY, 0)
+    print("before ", end="", file=sys.stderr, flush=True)
+    child = Child("tests.engine.process.attempts:open_printing", {})
+    print(json.dumps(dict(child.call({}, timeout=60.0).meta)))
+    child.close()

@@ -1,0 +1,177 @@
+"""A child process that is not ours any more: it answers its first call as a child does, and then
+what its name says."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from app.engine.process.shared_arrays import SEALS
+
+Handler = Callable[..., tuple[Mapping[str, Any], Mapping[str, Any]]]
+
+
+def reply(layout: object, meta: object = None, seconds: object = 0.0) -> bytes:
+    answer = {"meta": {} if meta is None else meta, "arrays": layout, "seconds": seconds}
+    return json.dumps(answer).encode()
+
+
+MESSAGES: dict[str, Sequence[bytes]] = {
+    "negative offset": [reply([["x", "<f4", [4], -4096]])],
+    "offset beyond": [reply([["x", "<f4", [4], 1 << 40]])],
+    "a byte beyond": [reply([["x", "|u1", [4096], 1]])],
+    "objects": [reply([["x", "|O", [4], 0]])],
+    "text": [reply([["x", "<U4", [4], 0]])],
+    "unknown dtype": [reply([["x", "nonsense", [4], 0]])],
+    "huge shape": [reply([["x", "<f4", [1 << 40, 1 << 40], 0]])],
+    "empty and huge": [reply([["x", "<f4", [0, 1 << 62, 1 << 62], 0]])],
+    "negative shape": [reply([["x", "<f4", [-4, -4], 0]])],
+    "a hundred axes": [reply([["x", "<f4", [1] * 100, 0]])],
+    "shape of fractions": [reply([["x", "<f4", [1.5], 0]])],
+    "layout of words": [reply("nothing")],
+    "endless seconds": [reply([], seconds=float("inf"))],
+    "nothing": [b""],
+    "half a message": [reply([])[:9]],
+    "garbage": [bytes(range(256)) * 8],
+    "deep": [b"[" * 100_000],
+    "long number": [b'{"meta": ' + b"9" * 100_000 + b"}"],
+    "error without words": [b'{"error": {"kind": "InputError"}}'],
+    "flood": [reply([])] * 300,
+    "nothing unasked": [reply([]), b""],
+}
+"""What such a child sends. Arrays are asked from a block that has a page."""
+
+
+def open_hostile(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Target of a child; `opening["attack"]` is a name of MESSAGES, or one of the attacks below."""
+    wire = socket.socket(fileno=os.dup(_wire()))
+    return {}, partial(_attack, opening["attack"], wire)
+
+
+def attack(
+    meta: Mapping[str, Any], arrays: Mapping[str, Any], descriptors: Sequence[int]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The same in a codec process, as a function that it calls."""
+    with socket.socket(fileno=os.dup(_wire())) as wire:
+        return _attack(str(meta["attack"]), wire, {}, arrays, descriptors)
+
+
+TURNS = {name: 1000.0 + number for number, name in enumerate(MESSAGES)}
+"""Values in `x` that make the predictor below turn."""
+
+
+WRONG: dict[str, Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Any]]]] = {
+    "another output": lambda y: ({}, {"1": y}),
+    "wider numbers": lambda y: ({}, {"0": y.astype("<f8")}),
+    "a number": lambda y: ({}, {"0": y[0, 0]}),
+    "five rows for one": lambda y: ({}, {"0": y.repeat(5, axis=0)}),
+    "another width": lambda y: ({}, {"0": y[:, :1]}),
+    "values beside": lambda y: ({"x": 1}, {"0": y}),
+}
+"""Answers as they can be, that this model never gives; its output has as many columns as `x`."""
+
+
+def open_turning_predictor(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Target of a predictor: y = 2 x until it is given one of TURNS or a number of WRONG."""
+    wire = socket.socket(fileno=os.dup(_wire()))
+
+    def handle(
+        meta: Mapping[str, Any], arrays: Mapping[str, Any], descriptors: Sequence[int]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        for name, value in TURNS.items():
+            if (arrays["x"] == value).any():
+                return _attack(name, wire, meta, arrays, descriptors)
+        for number, wrong in enumerate(WRONG.values(), 2000):
+            if (arrays["x"] == number).any():
+                return wrong(2 * arrays["x"])
+        return {}, {"0": 2 * arrays["x"]}
+
+    return {}, handle
+
+
+def _attack(
+    name: str,
+    wire: socket.socket,
+    _meta: Mapping[str, Any],
+    _arrays: Mapping[str, Any],
+    _descriptors: Sequence[int],
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    if name == "short file":
+        _shorten(wire)
+    for block in _blocks("replies"):
+        os.ftruncate(block, max(4096, os.fstat(block).st_size))
+    if name == "hang up":
+        wire.shutdown(socket.SHUT_RDWR)
+    if name == "read nothing":
+        _read_nothing(wire)
+    for message in MESSAGES.get(name, ()):
+        wire.send(message)
+    time.sleep(60)
+    raise AssertionError("it was not ended")
+
+
+def _read_nothing(wire: socket.socket) -> None:
+    """Answer each request without taking it from the socket."""
+    answered, waiting = -1, 0
+    while True:
+        if waiting > answered:
+            wire.send(reply([]))
+            answered = waiting
+        waiting = int.from_bytes(fcntl.ioctl(wire, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def _shorten(wire: socket.socket) -> None:
+    """Take the pages away that were promised, over and over while they are copied."""
+    blocks = _blocks("replies")
+    for block in blocks:
+        os.ftruncate(block, 256 << 20)
+    wire.send(reply([["x", "|u1", [256 << 20], 0]]))
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        for block in blocks:
+            for size in (0, 256 << 20):
+                try:
+                    os.ftruncate(block, size)
+                except PermissionError:
+                    assert SEALS
+    os._exit(3)
+
+
+def _wire() -> int:
+    return next(number for number, target in _opened() if target.startswith("socket:"))
+
+
+def _blocks(name: str) -> list[int]:
+    return [number for number, target in _opened() if target.startswith(f"/memfd:{name}")]
+
+
+def _opened() -> list[tuple[int, str]]:
+    listed = sorted(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    found = []
+    for number in listed:
+        try:
+            found.append((number, str(Path(f"/proc/self/fd/{number}").readlink())))
+        except OSError:
+            continue
+    return found
+
+
+def open_slow_clock(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """A child that says each call took ages."""
+    wire = socket.socket(fileno=os.dup(_wire()))
+
+    def handle(*_: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        wire.send(reply([], seconds=1e300))
+        time.sleep(60)
+        raise AssertionError("it was not ended")
+
+    return {}, handle

@@ -1,0 +1,31 @@
+"""What this kernel can confine a process by, asked without the code that does it."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from app.engine.process.confinement import MEASURES
+
+LANDLOCK_CREATE_RULESET, ASK_VERSION = 444, 1
+
+
+def available_measures() -> tuple[str, ...]:
+    """Of MEASURES, in their order."""
+    version = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, 0, ASK_VERSION)
+    has = {
+        "no_new_privileges": True,
+        "landlock": version >= 1,
+        "seccomp": "\nSeccomp:" in Path("/proc/self/status").read_text("ascii"),
+    }
+    return tuple(measure for measure in MEASURES if has[measure])
+
+
+def check_held(measures: tuple[str, ...] | None) -> None:
+    """All that the kernel has is in force; skips the rest of the test where that is not all."""
+    available = available_measures()
+    assert measures == available
+    if available != MEASURES:
+        pytest.skip(f"this kernel has only {', '.join(available)}")

@@ -1,0 +1,109 @@
+"""A child process that cannot be started leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.contracts.errors import BackendError
+from app.engine.process.child import Child, Limits
+
+pytestmark = pytest.mark.slow  # real processes
+
+TARGET = "tests.engine.backends.targets:open_double"
+MOST = 24
+"""More descriptors than a start takes."""
+
+
+def open_descriptors() -> set[tuple[str, str]]:
+    """Number and target. Those of threads that other tests left may close at any moment."""
+    found = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add((path.name, str(path.readlink())))
+    return found
+
+
+@contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """Let this process open at most `count` more files."""
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_start_without_descriptors_left_keeps_none() -> None:
+    """Whichever step of the start it is that finds none left: the next start may have to be it."""
+    before = open_descriptors()
+    codes: list[int | None] = []
+    for count in range(MOST):
+        with descriptors_left(count):
+            try:
+                Child(TARGET, {"options": {}}).close()
+            except OSError as error:
+                codes.append(error.errno)
+        assert open_descriptors() <= before
+        if len(codes) == count:
+            break
+    assert 8 <= len(codes) < MOST
+    assert set(codes) == {errno.EMFILE}
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [(errno.EAGAIN, OSError), (errno.ENOMEM, OSError), (errno.ENOENT, BackendError)],
+    ids=str,
+)
+def test_what_the_system_lacks_for_a_moment_is_no_refusal(
+    code: int, raised: type[Exception]
+) -> None:
+    """The model may be opened again; a file that is not there will not come by waiting."""
+    with pytest.raises(raised):
+        Child(TARGET, {"options": {"errno": code}})
+
+
+def test_a_child_inherits_how_code_runs_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It opens hostile bytes: of the environment it has what is listed, and what it was given."""
+    for name in ("PADDLEPOOL_API_KEYS", "PADDLEPOOL_ADMIN_KEY", "AWS_SECRET_ACCESS_KEY", "TOKEN"):
+        monkeypatch.setenv(name, "secret")
+    switches = ("ONEDNN_MAX_CPU_ISA", "DNNL_VERBOSE", "FLAGS_x", "ORT_x", "OPENVINO_x", "LC_ALL")
+    for name in switches:
+        monkeypatch.setenv(name, "C")
+    child = Child(TARGET, {"options": {}}, limits=Limits(environment={"GIVEN": "1"}))
+    try:
+        lines = Path(f"/proc/{child.pid}/environ").read_text().split("\0")
+    finally:
+        child.close()
+    found = dict(line.split("=", 1) for line in lines if line)
+    assert "secret" not in found.values()
+    assert not any(name.startswith("PADDLEPOOL_") for name in found)
+    assert {name for name in switches if found.get(name) == "C"} == set(switches)
+    assert (found["GIVEN"], found["OMP_NUM_THREADS"]) == ("1", "1")
+    assert found["PATH"] == os.environ["PATH"]
+
+
+def test_a_refused_model_leaves_nothing() -> None:
+    """Nor does closing twice close what was opened since."""
+    before = open_descriptors()
+    with pytest.raises(BackendError, match="refused"):
+        Child(TARGET, {"options": {"refuse": True}})
+    assert open_descriptors() <= before
+    child = Child(TARGET, {"options": {}})
+    child.close()
+    with Path(os.devnull).open() as file:
+        child.close()
+        os.fstat(file.fileno())
+    assert child.resident_bytes() == 0
+    assert open_descriptors() <= before

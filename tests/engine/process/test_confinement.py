@@ -1,0 +1,143 @@
+"""What a stranger's code could do in a child process: nothing but what `SECURITY.md` lists."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app.contracts.ports import PredictorSpec
+from app.engine.backends.process import ProcessBackend, ProcessPredictor
+from app.engine.process import confinement, landlock, seccomp
+from app.tasks.codecs.pool import CodecPool
+from tests.engine.fakes import PATIENCE, row
+from tests.engine.process.kernel import check_held
+from tests.model_files import PAIRS
+
+pytestmark = pytest.mark.slow  # real processes
+
+REFUSED = {"EPERM", "EACCES"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What an attacker would look for; the working directory, which a server may start in."""
+    for name in ("models/mine/1/weights", "models/other/1/weights", "key"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"as it was")
+    (tmp_path / "ctypes.py").write_text("raise SystemError", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PADDLEPOOL_ADMIN_KEY", "secret")
+    return tmp_path
+
+
+def check_outcomes(folder: Path, pid: int, found: Mapping[str, str], *, allowed: set[str]) -> None:
+    """Only what is allowed was done, and it left nothing behind."""
+    assert len(found) >= 49
+    assert {name for name, reason in found.items() if reason == "done"} == allowed
+    assert {reason for reason in found.values() if reason != "done"} <= REFUSED, found
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert len(files) == 4
+    assert list(files.values()).count(b"as it was") == 3
+    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    state = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    assert (state["NoNewPrivs"], state["Seccomp"]) == ("1", "2")
+    assert int(state["CapEff"], 16) & ~0b110 == 0
+
+
+def test_a_codec_process_can_touch_nothing(folder: Path) -> None:
+    """It reads its own code."""
+
+    async def attempt() -> None:
+        pool = CodecPool(count=1)
+        pool.start()
+        try:
+            made = {"folder": str(folder)}
+            until = time.monotonic() + 60
+            found = (
+                await pool.submit("tests.engine.process.attempts:in_codec", made, deadline=until)
+            ).meta
+            check_held(pool.held)
+            check_outcomes(folder, pool.pids()[0], found, allowed={"read its code"})
+        finally:
+            await pool.close()
+
+    asyncio.run(attempt())
+
+
+def test_a_predictor_process_can_read_its_model_and_touch_nothing(folder: Path) -> None:
+    """Nor while it opens its model, and no thread is freer than another."""
+    spec = PredictorSpec(
+        directory=folder / "models/mine/1",
+        program="p",
+        params="w",
+        inputs=PAIRS[0],
+        outputs=PAIRS[1],
+        backend="fake",
+        threads=1,
+        options={"folder": str(folder)},
+    )
+    backend = ProcessBackend({"fake": "tests.engine.process.attempts:open_predictor"})
+    predictor = backend(spec)
+    assert isinstance(predictor, ProcessPredictor)
+    try:
+        check_held(backend.held)
+        [answer] = predictor.run(row(1), timeout=PATIENCE).values()
+        allowed = {"read its code", "read its model", "a file of memory"}
+        for found in json.loads(answer.tobytes()):
+            check_outcomes(folder, predictor.pid, found, allowed=allowed)
+    finally:
+        predictor.close()
+
+
+@pytest.mark.parametrize("where", ["terminal", "pipe", "file"])
+def test_a_child_prints_and_has_nothing_else_of_the_operators(where: str, tmp_path: Path) -> None:
+    """Also where there is no filter: neither the terminal nor what others print is to read, and
+    nothing printed can be taken back."""
+    ours, theirs = pty.openpty()
+    log = os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)
+    reads, writes = {"terminal": (ours, theirs), "pipe": os.pipe(), "file": (log, log)}[where]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.engine.process.at_terminal"],
+        stdin=theirs,
+        stderr=writes,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as server:
+        printed = server.communicate(timeout=60)[0]
+    if where == "file":
+        os.lseek(log, 0, os.SEEK_SET)
+    assert os.read(reads, 100) == b"before written"
+    for descriptor in {ours, theirs, log, reads, writes}:
+        os.close(descriptor)
+    found = json.loads(printed)
+    assert list(found.values()) == ["ENXIO", "EBADF", "EAGAIN", "EINVAL", "ESPIPE"]
+
+
+def test_libraries_beside_the_package_are_readable_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install --user` puts them there; beside a checkout may lie keys."""
+    monkeypatch.setattr(confinement, "_PACKAGE", tmp_path / "app")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert tmp_path not in confinement._code()
+    (tmp_path / "paddlepool-1.0.dist-info").mkdir()
+    assert tmp_path in confinement._code()
+
+
+def test_what_the_kernel_refuses_is_not_said_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others hold, and nothing fails."""
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert not seccomp.install(codec=True, devices=False)
+    monkeypatch.setattr(landlock, "_CREATE", 10_000)  # no such system call
+    assert landlock.restrict(reading=(), writing=()) == 0

@@ -1,0 +1,105 @@
+"""Processes that are held really stand still, go on, and end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.engine.process.suspension import Suspension
+from tests.engine.fakes import PATIENCE
+
+PROGRAM = "import sys; print('up', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def wait_state(process: subprocess.Popen[bytes], *, stopped: bool) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        stat = Path(f"/proc/{process.pid}/stat").read_text()
+        if (stat.rpartition(")")[2].split()[0] == "T") == stopped:
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"never {'stopped' if stopped else 'running'}")
+
+
+def test_what_is_held_stands_still_until_released(process: subprocess.Popen[bytes]) -> None:
+    """By signals of the system, so that native code stops in the middle of a run."""
+    suspension = Suspension()
+    suspension.add(process)
+    suspension.hold()
+    wait_state(process, stopped=True)
+    assert (suspension.held, suspension.holds) == (True, 1)
+    suspension.release()
+    wait_state(process, stopped=False)
+    assert not suspension.held
+
+
+@pytest.mark.parametrize(
+    ("steps", "stopped"),
+    [
+        pytest.param(["hold", "add"], True, id="joins a held one"),
+        pytest.param(["add", "discard", "hold"], False, id="has left"),
+        pytest.param(["add", "hold", "discard"], False, id="leaves a held one"),
+    ],
+)
+def test_only_what_belongs_to_it_stands_still(
+    process: subprocess.Popen[bytes], steps: list[str], stopped: bool
+) -> None:
+    """A process may start when a request arrives, and goes on once it has left."""
+    suspension = Suspension()
+    for step in steps:
+        getattr(suspension, step)(*([] if step == "hold" else [process]))
+        if step == "hold" and steps[:2] == ["add", "hold"]:  # held: it stops before it leaves
+            wait_state(process, stopped=True)
+    wait_state(process, stopped=stopped)
+
+
+@pytest.mark.slow
+def test_a_let_up_lasts_for_the_moment(process: subprocess.Popen[bytes]) -> None:
+    """The process runs for so long, whatever is held, and stands still after it."""
+    suspension = Suspension(slice_seconds=1.0)  # long enough for anybody to see it
+    suspension.add(process)
+    suspension.hold()
+    running_briefly = threading.Thread(target=suspension.run_briefly, args=(process,))
+    wait_state(process, stopped=True)
+    running_briefly.start()
+    wait_state(process, stopped=False)
+    running_briefly.join()
+    wait_state(process, stopped=True)
+
+
+def test_the_end_kills_also_what_stands_still(process: subprocess.Popen[bytes]) -> None:
+    """And what is added after it."""
+    suspension = Suspension()
+    suspension.add(process)
+    suspension.hold()
+    suspension.end()
+    assert process.wait(PATIENCE) == -signal.SIGKILL
+
+
+def test_a_process_that_has_ended_is_no_error(process: subprocess.Popen[bytes]) -> None:
+    """It may end at any moment, before it is discarded."""
+    suspension = Suspension()
+    suspension.add(process)
+    process.kill()
+    process.wait(PATIENCE)
+    suspension.hold()
+    suspension.release()
+    suspension.end()

@@ -1,0 +1,501 @@
+"""A request of several jobs: queued together, answered together, and failed together."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.contracts.caller import CALLER, Caller
+from app.contracts.errors import (
+    BackendError,
+    DeadlineExceeded,
+    GroupNotRunning,
+    InvalidParameter,
+    InvalidTensor,
+    Overloaded,
+)
+from app.contracts.ports import Finished, Prepared, ServedModelInfo
+from app.contracts.tensors import Tensors
+from app.engine.dataplane import Answer, DataPlane, TensorRequest
+from app.engine.registry.model import ServedModel
+from app.observability.metrics import Metrics
+from tests.engine.driving import Loop
+from tests.engine.fakes import (
+    DOUBLE,
+    PATIENCE,
+    FakeFactory,
+    Gate,
+    doubled,
+    open_registry,
+    row,
+    wait_until,
+)
+from tests.model_files import write_config, write_version
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class OneJobEach:
+    """A pipeline that makes a job of each number of the payload and gives the doubled numbers."""
+
+    def __init__(self) -> None:
+        self.released = 0
+        self.slow: list[asyncio.Event] | None = None
+        """What requests wait for; None: nothing takes time."""
+        self.finishing: asyncio.Event | None = None
+        """Set by a request in finish(), which then raises `failure` or takes for ever."""
+        self.failure: Exception | None = None
+        self.finished = 0
+
+    async def prepare(self, payload: Sequence[float], *, deadline: float) -> Prepared:
+        if self.slow is not None:
+            self.slow.append(asyncio.Event())
+            await self.slow[-1].wait()
+        jobs = tuple(row(number) for number in payload)
+        return Prepared(jobs=jobs, state=payload, stages={}, release=self._release)
+
+    async def finish(
+        self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
+    ) -> Finished:
+        self.finished += 1
+        if self.finishing is not None:
+            self.finishing.set()
+            if self.failure is not None:
+                raise self.failure
+            await asyncio.Event().wait()
+        return Finished(value=[float(each["y"].item()) for each in outputs], stages={})
+
+    def close(self) -> None:
+        pass
+
+    def _release(self) -> None:
+        self.released += 1
+
+
+@pytest.fixture
+def pipeline() -> OneJobEach:
+    return OneJobEach()
+
+
+@pytest.fixture
+def factory() -> FakeFactory:
+    return FakeFactory()
+
+
+@pytest.fixture
+def registry(
+    loop: Loop, tmp_path: Path, factory: FakeFactory, pipeline: OneJobEach
+) -> Iterator[Any]:
+    async def build(info: ServedModelInfo) -> OneJobEach:
+        return pipeline
+
+    options = DOUBLE.format(batch=4, delay=0, queue=6, count=1)
+    write_config(tmp_path / "double", 'pipeline = "several"\n' + options)
+    write_version(tmp_path / "double" / "1")
+    registry = open_registry(loop, tmp_path, factory, build_pipeline=build)
+    registry.load_all()
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def dataplane(registry: Any) -> DataPlane:
+    return DataPlane(registry.it, observer=Metrics(build={}), default_models={"several": "double"})
+
+
+@pytest.fixture
+def run(loop: Loop) -> Run:
+    """Runs a coroutine on the event loop of the registry."""
+    return lambda coroutine: loop(lambda: coroutine)
+
+
+async def ask(dataplane: DataPlane, *numbers: float) -> Answer:
+    return await dataplane.run("several", numbers, timeout=PATIENCE)
+
+
+def test_the_answers_stand_in_the_order_of_the_jobs(
+    run: Run, dataplane: DataPlane, factory: FakeFactory
+) -> None:
+    """Six jobs fill one batch of four and one of two: an idle predictor is not handed the first
+    alone."""
+    sizes = []
+
+    def count(inputs: Tensors) -> Tensors:
+        sizes.append(len(inputs["x"]))
+        return doubled(inputs)
+
+    factory.behaviour = count
+    answer = run(ask(dataplane, 1, 2, 3, 4, 5, 6))
+    assert answer.value == [2, 4, 6, 8, 10, 12]
+    assert sizes == [4, 2]
+
+
+def test_a_payload_is_read_when_a_place_is_held(
+    run: Run, dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory
+) -> None:
+    """Where there is none it is never asked for; what it raises reaches the caller, and its place
+    goes to the next."""
+    calls = []
+
+    async def read() -> list[float]:
+        calls.append(1)
+        return [3.0]
+
+    async def refuse() -> list[float]:
+        raise InvalidParameter("the body is not JSON")
+
+    async def scenario() -> None:
+        for _ in range(20):
+            with pytest.raises(InvalidParameter, match="not JSON"):
+                await dataplane.run("several", refuse, timeout=PATIENCE)
+        answer = await dataplane.run("several", read, timeout=PATIENCE)
+        assert (answer.value, len(calls)) == ([6.0], 1)
+        pipeline.slow = []
+        held = [asyncio.create_task(ask(dataplane, 1)) for _ in range(20)]
+        await asyncio.sleep(0)  # each holds a place now, or was refused one
+        assert 0 < len(pipeline.slow) < len(held)
+        with pytest.raises(Overloaded):
+            await dataplane.run("several", read, timeout=PATIENCE)
+        assert len(calls) == 1
+        for event in pipeline.slow:
+            event.set()
+        await asyncio.gather(*held, return_exceptions=True)
+
+    run(scenario())
+
+
+def test_who_may_start_no_group_uses_those_that_run(run: Run, dataplane: DataPlane) -> None:
+    """By both front doors; the default group and one that somebody else has started are running."""
+
+    async def choose(group: str, *, may_start: bool) -> None:
+        CALLER.set(Caller(name="somebody", may_start=may_start))
+        await dataplane.run("several", [1.0], group=group, timeout=PATIENCE)
+
+    async def choose_raw(group: str) -> None:
+        CALLER.set(Caller(name="somebody", may_start=False))
+
+        async def read(served: ServedModel) -> TensorRequest:
+            return asked_for(row(3), group=group)
+
+        await dataplane.infer("double", read)
+
+    run(choose("main", may_start=False))
+    for refused in (choose("spare", may_start=False), choose_raw("spare")):
+        with pytest.raises(GroupNotRunning, match="'spare' is not running"):
+            run(refused)
+    with pytest.raises(InvalidParameter):
+        run(choose("unknown", may_start=False))
+    run(choose("spare", may_start=True))
+    run(choose("spare", may_start=False))
+    run(choose_raw("spare"))
+
+
+def test_one_job_that_fails_fails_the_request_at_once(
+    run: Run, dataplane: DataPlane, factory: FakeFactory, registry: Any, pipeline: OneJobEach
+) -> None:
+    """While another batch of the same request still runs; what is queued is taken back."""
+    gate = Gate()
+
+    def behave(inputs: Tensors) -> Tensors:
+        if 13 in inputs["x"]:
+            raise BackendError("unlucky")
+        return gate(inputs)
+
+    factory.behaviour = behave
+    # The batch of four fails whole, and again for its guilty job: that one comes first, so that
+    # the gate then holds a job of a request that has its answer already.
+    with pytest.raises(BackendError, match="unlucky"):
+        run(ask(dataplane, 13, 1, 2, 3, 4, 5))
+    gate.wait_entered()
+    [group] = [each for each in registry.served()[0].groups() if each.name == "main"]
+    assert group.queue_depth == 0
+    assert pipeline.released == 1
+    gate.open()
+
+
+def test_a_request_that_is_given_up_leaves_the_queue(
+    run: Run, dataplane: DataPlane, factory: FakeFactory, registry: Any, pipeline: OneJobEach
+) -> None:
+    """Cancelling the task takes what has not started out of the queue."""
+    factory.behaviour = gate = Gate()
+
+    async def give_up() -> None:
+        task = asyncio.create_task(ask(dataplane, 1, 2, 3, 4, 5, 6))
+        await asyncio.to_thread(gate.wait_entered)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(give_up())
+    [group] = [each for each in registry.served()[0].groups() if each.name == "main"]
+    assert group.queue_depth == 0
+    assert pipeline.released == 1
+    gate.open()
+
+
+def test_a_request_without_room_is_refused_before_its_work(
+    run: Run, dataplane: DataPlane, pipeline: OneJobEach, registry: Any
+) -> None:
+    """Six places in the queue: the seventh picture is not even opened, and the six are answered."""
+    pipeline.slow = []
+
+    async def seven() -> list[Answer]:
+        waiting = [asyncio.create_task(ask(dataplane, number)) for number in range(6)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
+            await ask(dataplane, 7)
+        assert pipeline.slow is not None
+        assert len(pipeline.slow) == 6
+        for proceed in pipeline.slow:
+            proceed.set()
+        return await asyncio.gather(*waiting)
+
+    assert [answer.value for answer in run(seven())] == [[2 * n] for n in range(6)]
+    assert registry.served()[0].statistics().failure.count == 1
+
+
+def test_who_leaves_while_its_work_is_done_gives_its_place_back(
+    run: Run, dataplane: DataPlane, pipeline: OneJobEach
+) -> None:
+    """And so does one whose picture turns out to be none."""
+    pipeline.slow = []
+
+    async def leave() -> Answer:
+        for _ in range(3):
+            waiting = [asyncio.create_task(ask(dataplane, number)) for number in range(6)]
+            await asyncio.sleep(0)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        pipeline.slow = None
+        return await ask(dataplane, 1, 2, 3, 4, 5, 6)
+
+    assert run(leave()).value == [2, 4, 6, 8, 10, 12]
+
+
+def asked_for(
+    inputs: Tensors, *, group: str | None = None, timeout: float = PATIENCE
+) -> TensorRequest:
+    return TensorRequest(inputs=inputs, group=group, priority=0, timeout=timeout)
+
+
+class Reading:
+    """Reads raw tensors of a body that is not there; `slow` as in OneJobEach."""
+
+    def __init__(self) -> None:
+        self.slow: list[asyncio.Event] | None = None
+        self.watched: list[weakref.ref[Any]] = []
+
+    async def __call__(self, served: ServedModel) -> TensorRequest:
+        if self.slow is not None:
+            self.slow.append(asyncio.Event())
+            await self.slow[-1].wait()
+        inputs = row(3)
+        self.watched.append(weakref.ref(inputs["x"]))
+        return asked_for(inputs)
+
+
+def test_a_large_body_without_room_is_refused_before_it_is_read(
+    run: Run, dataplane: DataPlane, pipeline: OneJobEach, registry: Any
+) -> None:
+    """Both front doors share the six places: three pictures, three bodies, and no seventh."""
+    read = Reading()
+    waiting: list[Any] = []
+    pipeline.slow = read.slow = waiting
+
+    async def seven() -> list[Any]:
+        asked: list[Coroutine[Any, Any, Any]] = [ask(dataplane, number) for number in range(3)]
+        asked += [dataplane.infer("double", read, place_timeout=PATIENCE) for _ in range(3)]
+        tasks = [asyncio.create_task(each) for each in asked]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
+            await dataplane.infer("double", read, place_timeout=PATIENCE)
+        assert len(waiting) == 6
+        for proceed in waiting:
+            proceed.set()
+        return await asyncio.gather(*tasks)
+
+    answers = run(seven())
+    assert [answer.value for answer in answers[:3]] == [[0], [2], [4]]
+    assert [answer.value["y"].item() for _, answer in answers[3:]] == [6, 6, 6]
+
+
+def test_a_small_body_is_read_before_it_has_a_place(
+    run: Run, dataplane: DataPlane, registry: Any
+) -> None:
+    """Reading it costs less than asking for a place twice; its group may be another one."""
+
+    async def infer() -> tuple[TensorRequest, Answer]:
+        with ExitStack() as places:
+
+            async def read(served: ServedModel) -> TensorRequest:
+                places.close()
+                return asked_for(row(3), group="spare")
+
+            served = places.enter_context(registry.it.lease("double"))
+            for _ in range(6):
+                places.enter_context(served.reserve(deadline=float("inf")))
+            return await dataplane.infer("double", read)
+
+    _, answer = run(infer())
+    assert answer.group == "spare"
+
+
+def test_a_body_that_cannot_be_read_gives_everything_back(
+    run: Run, dataplane: DataPlane, registry: Any
+) -> None:
+    """The place in the queue and the hold on the model version."""
+
+    async def unfit(served: ServedModel) -> TensorRequest:
+        raise InvalidTensor("no tensors")
+
+    for _ in range(7):
+        with pytest.raises(InvalidTensor):
+            run(dataplane.infer("double", unfit, place_timeout=PATIENCE))
+    assert run(ask(dataplane, 1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
+    assert run(registry.served()[0].drain(0))
+
+
+def test_a_deadline_counts_from_the_call_and_not_from_when_the_body_is_read(
+    run: Run, registry: Any
+) -> None:
+    """Reading is a part of what the client waits for."""
+    now = [100.0]
+    observer = Metrics(build={})
+    dataplane = DataPlane(registry.it, observer=observer, default_models={}, clock=lambda: now[0])
+
+    async def read(served: ServedModel) -> TensorRequest:
+        now[0] += 7
+        return asked_for(row(3), timeout=6)
+
+    with pytest.raises(DeadlineExceeded):
+        run(dataplane.infer("double", read))
+
+
+@pytest.mark.parametrize("ending", ["left", "deadline", "failed"])
+def test_a_request_that_ends_in_finish_is_released_once(
+    run: Run, dataplane: DataPlane, pipeline: OneJobEach, registry: Any, ending: str
+) -> None:
+    """Whether its client leaves, its time is over or finish() raises."""
+
+    async def end() -> BaseException:
+        pipeline.finishing = asyncio.Event()
+        pipeline.failure = BackendError("unlucky") if ending == "failed" else None
+        timeout = 0.05 if ending == "deadline" else PATIENCE
+        task = asyncio.create_task(dataplane.run("several", [1.0], timeout=timeout))
+        await pipeline.finishing.wait()
+        if ending == "left":
+            task.cancel()
+        [found] = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(found, BaseException)
+        return found
+
+    expected = {
+        "left": asyncio.CancelledError,
+        "deadline": DeadlineExceeded,
+        "failed": BackendError,
+    }
+    assert isinstance(run(end()), expected[ending])
+    assert pipeline.released == 1
+    assert run(registry.served()[0].drain(0))
+
+
+class Payload(list[float]):
+    """A list that can be watched."""
+
+
+@pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
+def test_nothing_of_a_request_waits_for_the_garbage_collector(
+    run: Run, dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory, ending: str
+) -> None:
+    """Pictures and tensors go with their request: the collector comes by when small things have
+    piled up, and large ones would by then fill the memory."""
+
+    def refuse(inputs: Tensors) -> Tensors:
+        raise BackendError("unlucky")
+
+    if ending == "failed":
+        factory.behaviour = refuse
+    if ending == "left":
+        pipeline.slow = []
+    watched: list[weakref.ref[Payload]] = []
+
+    async def one() -> None:
+        payload = Payload([1.0, 2.0] if ending != "refused" else [1.0] * 7)
+        watched.append(weakref.ref(payload))
+        asked = asyncio.create_task(dataplane.run("several", payload, timeout=PATIENCE))
+        del payload
+        if ending == "left":
+            await asyncio.sleep(0)
+            asked.cancel()
+        [found] = await asyncio.gather(asked, return_exceptions=True)
+        assert isinstance(found, Answer) == (ending == "answered")
+
+    async def several() -> None:
+        for _ in range(3):
+            await one()
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(several())
+        if pipeline.slow:
+            pipeline.slow.clear()
+        wait_until(lambda: [payload() for payload in watched] == [None] * 3)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
+def test_nothing_of_raw_tensors_waits_for_the_garbage_collector(
+    run: Run, dataplane: DataPlane, factory: FakeFactory, registry: Any, ending: str
+) -> None:
+    """The other front door: a body may have 64 MB of them."""
+
+    def refuse(inputs: Tensors) -> Tensors:
+        raise BackendError("unlucky")
+
+    gate = Gate()
+    if ending == "failed":
+        factory.behaviour = refuse
+    if ending == "left":
+        factory.behaviour = gate
+    read = Reading()
+
+    async def one() -> None:
+        version = 9 if ending == "refused" else None
+        asked = asyncio.create_task(
+            dataplane.infer("double", read, version=version, place_timeout=PATIENCE)
+        )
+        if ending == "left":
+            await asyncio.sleep(0)
+            asked.cancel()
+        [found] = await asyncio.gather(asked, return_exceptions=True)
+        assert isinstance(found, BaseException) == (ending != "answered")
+
+    async def several() -> None:
+        for _ in range(3):
+            await one()
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(several())
+        gate.open()
+        assert len(read.watched) == (0 if ending == "refused" else 3)
+
+        def gone() -> bool:
+            gate.seen.clear()
+            return all(inputs() is None for inputs in read.watched)
+
+        wait_until(gone)
+    finally:
+        gc.enable()
+    assert run(registry.served()[0].drain(0))

@@ -1,0 +1,157 @@
+"""`paddlepool compare`, on fakes for the arithmetic and on real predictors of a tiny graph."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.contracts.errors import BackendError
+from app.contracts.tensors import Tensors
+from app.evidence.comparison.measure import measure_concurrent, measure_single
+from app.evidence.comparison.recommend import recommend
+from app.evidence.comparison.result import group_results
+from app.evidence.comparison.run import Plan, compare
+from app.models.repository.layout import ModelFiles, ModelRepository
+from tests.engine.fakes import FakeFactory, ManualClock, doubled, row, write_double
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ModelFiles:
+    write_double(tmp_path)
+    return ModelRepository(tmp_path).read("double", 1)
+
+
+class Slow:
+    """A behaviour that takes `seconds` of the clock and adds `drift` to what is right."""
+
+    def __init__(self, clock: ManualClock, seconds: float, drift: float = 0.0) -> None:
+        self._clock, self._seconds, self._drift = clock, seconds, drift
+        self.rows: list[float] = []
+
+    def __call__(self, inputs: Tensors) -> Tensors:
+        self._clock.advance(self._seconds)
+        self.rows.append(float(inputs["x"][0, 0]))  # type: ignore[arg-type]
+        return {"y": doubled(inputs)["y"] + np.float32(self._drift)}  # type: ignore[operator]
+
+
+def predictor(behaviour: Any) -> Any:
+    opened = FakeFactory(behaviour=behaviour)(None)  # type: ignore[arg-type]
+    opened.run(row(0), timeout=1)  # its self-test
+    return opened
+
+
+def test_groups_run_in_turns_on_the_same_inputs(files: ModelFiles) -> None:
+    clock = ManualClock()
+    behaviours = {"main": Slow(clock, 0.1), "spare": Slow(clock, 0.4, drift=0.25)}
+    predictors = {name: predictor(behaviour) for name, behaviour in behaviours.items()}
+    samples = [("a", row(1)), ("b", row(2))]
+    runs = measure_single(predictors, samples, requests=10, clock=clock)
+    assert behaviours["main"].rows == behaviours["spare"].rows == [1, 2] + 5 * [1, 2]
+    slow, fast = group_results(
+        files.config, runs, loads={}, resident={"main": 1, "spare": 2}, task=None, tolerance=1e-4
+    )
+    assert (slow.group, fast.group) == ("spare", "main")
+    assert slow.ratio_to_default == pytest.approx(4)
+    assert fast.ratio_to_slowest == pytest.approx(0.25)
+    assert (slow.max_abs_drift, fast.max_abs_drift) == (0.25, 0.0)
+    assert (slow.base, slow.effective) == ("main", True)
+    assert (fast.base, fast.effective) == (None, None)
+    assert slow.p95_seconds == pytest.approx(0.4)
+
+
+def test_busy_runs_use_every_predictor() -> None:
+    """Each predictor has a client of its own; no request is run twice or left out."""
+    clock = ManualClock()
+    behaviours = [Slow(clock, 0.0) for _ in range(3)]
+    loads = measure_concurrent(
+        {"main": [predictor(behaviour) for behaviour in behaviours]},
+        [("a", row(1)), ("b", row(2))],
+        requests=18,
+    )
+    assert loads["main"].instances == 3
+    assert len(loads["main"].seconds) == 18
+    assert sum(len(behaviour.rows) for behaviour in behaviours) == 18
+
+
+def test_a_group_that_is_refused_is_told_and_the_others_run(files: ModelFiles) -> None:
+    """A missing GPU must not take the comparison with it; a refused default must."""
+
+    def refusing(name: str) -> Any:
+        factory = FakeFactory()
+        names = iter(("main", "spare", "main", "main"))
+
+        def open_predictor(spec: Any) -> Any:
+            if next(names) == name:
+                raise BackendError("no such device")
+            return factory(spec)
+
+        return open_predictor
+
+    plan = Plan(files=files, requests=2, concurrent=False)
+    found = compare(plan, open_predictor=refusing("spare"), comparison_of=lambda info: None)
+    assert [each.group for each in found.groups] == ["main"]
+    assert found.refused == {"spare": "no such device"}
+    assert found.as_json()["refused"] == [{"group": "spare", "reason": "no such device"}]
+    with pytest.raises(BackendError, match="default group main cannot run: no such device"):
+        compare(plan, open_predictor=refusing("main"), comparison_of=lambda info: None)
+
+
+@pytest.mark.parametrize("named", [("spare",), ("spare", "main")])
+def test_only_the_named_groups_run(files: ModelFiles, named: tuple[str, ...]) -> None:
+    """Without the default group the first one is what others are compared with."""
+    plan = Plan(files=files, groups=named, requests=2, concurrent=False)
+    found = compare(plan, open_predictor=FakeFactory(), comparison_of=lambda info: None)
+    assert {each.group for each in found.groups} == set(named)
+    assert found.default_group == ("main" if "main" in named else "spare")
+    alone = recommend(found, files.config).reason == "no other group ran"
+    assert alone == (len(named) == 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["double", "--requests", "0"], "at least 1", id="no requests"),
+        pytest.param(["double", "--plot", "a.pdf"], ".png and .svg", id="plot format"),
+        pytest.param([], "name a MODEL, or --claims", id="nothing"),
+        pytest.param(["double", "--docs", "d"], "--docs belongs to --claims", id="docs"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_runs(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.paddle
+def test_real_predictors_end_to_end(
+    tiny_model_repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, plot = tmp_path / "found.json", tmp_path / "found.svg"
+    arguments = ["compare", "tiny", "--repository", str(tiny_model_repository)]
+    arguments += ["--requests", "12", "--json", str(target), "--plot", str(plot)]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "Thread budgets are equal" in printed
+    [advice] = [line for line in printed.splitlines() if line.startswith("Recommended: ")]
+    found = json.loads(target.read_text("utf-8"))
+    groups = {each["group"]: each for each in found["groups"]}
+    recommended = found["recommended"]
+    assert advice == f"Recommended: {recommended['group']}: {recommended['reason']}."
+    assert groups.keys() == {"onednn", "native"}
+    for each in groups.values():
+        assert each["p50_seconds"] <= each["p95_seconds"]
+        assert each["ratio_to_default"] == pytest.approx(
+            each["p50_seconds"] / groups["onednn"]["p50_seconds"]
+        )
+        assert each["max_abs_drift"] < 1e-4
+        assert each["effective"] in (True, False, None)
+        assert each["reason"]
+        assert each["resident_bytes"] > 50e6
+        assert each["concurrent_per_second"] > 0
+    drawn = ElementTree.parse(plot)
+    assert "native (1t)" in "".join(drawn.getroot().itertext())

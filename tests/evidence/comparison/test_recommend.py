@@ -1,0 +1,276 @@
+"""Which group is recommended, why, and what making it the default one writes."""
+
+import io
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.contracts.errors import ConfigError
+from app.contracts.status import Candidate
+from app.evidence.comparison.recommend import recommend
+from app.evidence.comparison.result import Comparison, GroupResult, group_results
+from app.evidence.comparison.tuning import write_default_group
+from app.evidence.verdict.proof import best_of, clearly_faster
+from app.evidence.verdict.sampling import Runs
+from app.models.repository.config import Budget, InstanceGroup, ModelConfig
+from app.models.repository.layout import ModelRepository
+from app.models.repository.selftest import SelfTest
+from tests.engine.fakes import write_double
+
+DEFAULT = GroupResult(
+    group="main",
+    backend="fake",
+    threads=1,
+    requests=8,
+    p50_seconds=0.1,
+    p95_seconds=0.2,
+    ratio_to_default=1.0,
+    ratio_to_slowest=1.0,
+    max_abs_drift=0.0,
+    mean_difference=0.0,
+    agreement=1.0,
+    budget=Budget(mean_difference=0.015, agreement=0.95),
+    base=None,
+    effective=None,
+    reason="",
+    resident_bytes=1,
+    instances=2,
+    concurrent_p50_seconds=0.1,
+    concurrent_p95_seconds=0.2,
+    concurrent_per_second=20.0,
+)
+
+
+OFFERED = ModelConfig(
+    default_group="main",
+    instance_group=tuple(
+        InstanceGroup(name=name, backend="fake", **more)  # type: ignore[arg-type]
+        for name, more in {
+            "main": {},
+            "spare": {},
+            "quick": {},
+            "low": {"budget": {"agreement": 0.9}},
+            "shown": {"candidate": False},
+        }.items()
+    ),
+)
+
+
+def comparison(*others: dict[str, Any]) -> Comparison:
+    groups = [replace(DEFAULT, **{"group": "spare"} | each) for each in others]
+    return Comparison(
+        model="double",
+        version=1,
+        weights_sha256="",
+        machine="",
+        cores=2.0,
+        samples=("a",),
+        default_group="main",
+        agreement_name="IoU",
+        groups=(DEFAULT, *groups),
+        refused={},
+        not_busy={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "group", "reason"),
+    [
+        pytest.param(
+            {"concurrent_per_second": 30.0, "ratio_to_default": 0.7, "mean_difference": 0.01},
+            "spare",
+            "1.50 × the requests a second on all cores of main, p50 × 0.70, "
+            "mean difference 1.0e-02, IoU 1.0000",
+            id="faster, with the same answers",
+        ),
+        pytest.param(
+            {"concurrent_per_second": 60.0, "mean_difference": 0.02},
+            "main",
+            "no other group with the same answers is 10% faster; spare would be faster, but its "
+            "outputs differ by 0.02 on average, limit 0.015",
+            id="other outputs",
+        ),
+        pytest.param(
+            {"concurrent_per_second": None, "p50_seconds": 0.05, "ratio_to_default": 0.5},
+            "spare",
+            "2.00 × the speed of one request of main, p50 × 0.50, mean difference 0.0e+00, "
+            "IoU 1.0000",
+            id="measured alone",
+        ),
+    ],
+)
+def test_the_recommendation(other: dict[str, Any], group: str, reason: str) -> None:
+    found = recommend(comparison(other), OFFERED)
+    assert (found.group, found.reason) == (group, reason)
+
+
+@pytest.mark.parametrize(
+    ("figures", "chosen"),
+    [
+        ({"spare": (30.0, 0.1, 9), "quick": (29.0, 0.1, 2)}, "quick"),  # equals: less memory
+        ({"spare": (30.0, 0.1, 2), "quick": (29.0, 0.05, 9)}, "quick"),  # equals: sooner alone
+        ({"spare": (29.0, 0.1, 9), "low": (30.0, 0.1, 1)}, "spare"),  # equals: full precision
+        ({"spare": (25.0, 0.1, 1), "low": (30.0, 0.1, 9)}, "low"),
+        ({"spare": (21.9, 0.1, 1), "quick": (21.0, 0.1, 1)}, "main"),  # nothing gains a tenth
+    ],
+)
+def test_auto_and_tune_choose_the_same_group(
+    figures: dict[str, tuple[float, float, int]], chosen: str
+) -> None:
+    candidates = [
+        Candidate(
+            group=name,
+            fit=clearly_faster(rate / 20),
+            reason="",
+            gain=rate / 20,
+            seconds=seconds,
+            resident_bytes=memory,
+        )
+        for name, (rate, seconds, memory) in figures.items()
+    ]
+    best = best_of(candidates, OFFERED.lower_precision())
+    assert (best.group if best else "main") == chosen
+    others = [
+        {
+            "group": name,
+            "concurrent_per_second": rate,
+            "concurrent_p50_seconds": seconds,
+            "resident_bytes": memory,
+        }
+        for name, (rate, seconds, memory) in figures.items()
+    ]
+    assert recommend(comparison(*others), OFFERED).group == chosen
+
+
+def test_a_group_that_is_no_candidate_is_not_recommended() -> None:
+    found = recommend(comparison({"group": "shown", "concurrent_per_second": 60.0}), OFFERED)
+    assert found.group == "main"
+    assert found.reason.endswith("shown would be faster, but config.toml says candidate = false")
+
+
+def test_nothing_is_recommended_where_nothing_is_fast_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each group's p95 is said, and the exit code tells; the default group is no answer either."""
+    slow = {"concurrent_per_second": 60.0, "concurrent_p95_seconds": 0.5}
+    found = recommend(comparison(slow), OFFERED, p95_seconds=0.1)
+    assert not found.fit
+    assert found.reason == (
+        "main: its p95 is 200 ms, asked for are 100; spare: its p95 is 500 ms, asked for are 100"
+    )
+    write_double(tmp_path)
+    monkeypatch.setattr("app.evidence.comparison.run.compare", lambda *_, **__: comparison(slow))
+    arguments = ["tune", "double", "--repository", str(tmp_path), "--groups", "all", "--yes"]
+    assert main([*arguments, "--p95", "100"]) == 1
+    assert "Nothing is fast enough: main: its p95 is 200 ms" in capsys.readouterr().out
+
+
+def test_each_group_is_judged_by_its_own_budget() -> None:
+    """One without a limit on a measure is not held to it, but for what is no number."""
+    faster: dict[str, Any] = {"concurrent_per_second": 60.0, "mean_difference": 0.5}
+    loose = Budget(mean_difference=1.0, agreement=0.5)
+    assert recommend(comparison(faster), OFFERED).group == "main"
+    assert (
+        recommend(comparison(faster | {"budget": loose, "agreement": 0.6}), OFFERED).group
+        == "spare"
+    )
+    by_agreement = faster | {"budget": Budget(agreement=0.9)}
+    assert recommend(comparison(by_agreement), OFFERED).group == "spare"
+    assert (
+        recommend(comparison(by_agreement | {"mean_difference": np.inf}), OFFERED).group == "main"
+    )
+
+
+def test_the_mean_difference_is_that_of_the_budgets(tmp_path: Path) -> None:
+    """The self-test measures the same; a group without a budget is held to the tolerance."""
+    write_double(tmp_path)
+    files = ModelRepository(tmp_path).read("double", 1)
+    golden = {"y": np.array([[0.0, 8.0]], np.float32), "z": np.zeros((1, 1), np.float32)}
+    other = {"y": np.array([[0.0, 8.8]], np.float32), "z": np.zeros((1, 1), np.float32)}
+    runs = {
+        "main": Runs(seconds=[0.1], outputs=[golden]),
+        "spare": Runs(seconds=[0.1], outputs=[other]),
+    }
+    resident = {"main": 1, "spare": 1}
+    rows = group_results(files.config, runs, loads={}, resident=resident, task=None, tolerance=0.25)
+    by_name = {row.group: row.mean_difference for row in rows}
+    assert by_name == {"main": 0.0, "spare": pytest.approx(0.4)}
+    test = SelfTest(inputs={}, outputs=golden, tolerance=1.0)
+    assert by_name["spare"] == test.quality(other).mean_difference
+    assert [row.budget for row in rows] == [Budget(mean_difference=0.25)] * 2
+
+
+CONFIG = """\
+default_group = "main"  # the one that answers
+
+[[instance_group]]
+name = "main"
+backend = "fake"
+count = 4
+
+[[instance_group]]
+name = "spare"
+backend = "fake"  # another one
+threads = 2
+start = "on_demand"
+"""
+
+
+def test_the_chosen_group_becomes_the_default_one(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG, "utf-8")
+    write_default_group(path, "spare")
+    text = path.read_text("utf-8")
+    assert "# the one that answers" in text
+    assert "# another one" in text
+    assert tomllib.loads(text) == {
+        "default_group": "spare",
+        "instance_group": [
+            {"name": "main", "backend": "fake", "count": 4, "start": "on_demand"},
+            {"name": "spare", "backend": "fake", "threads": 2, "count": 2},
+        ],
+    }
+    with pytest.raises(ConfigError, match="lists no group 'gone'"):
+        write_default_group(path, "gone")
+
+
+def test_it_is_written_only_when_agreed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked at a terminal, with --yes without asking, and never where nobody could answer."""
+    write_double(tmp_path)
+    path = tmp_path / "double" / "config.toml"
+    before = path.read_text("utf-8")
+    faster = comparison({"concurrent_per_second": 60.0})
+    monkeypatch.setattr("app.evidence.comparison.run.compare", lambda *_, **__: faster)
+    arguments = ["tune", "double", "--repository", str(tmp_path), "--groups", "all"]
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main(arguments) == 0
+    assert "Nobody is at the terminal: say --yes" in capsys.readouterr().out
+    assert main([*arguments, "--dry-run"]) == 0
+    assert path.read_text("utf-8") == before
+    assert main([*arguments, "--yes"]) == 0
+    printed = capsys.readouterr().out
+    assert "Recommended: spare: 3.00 × the requests a second on all cores of main" in printed
+    assert tomllib.loads(path.read_text("utf-8"))["default_group"] == "spare"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param([], "--p95 MS is needed, or --groups", id="neither"),
+        pytest.param(["--p95", "0"], "--p95 must be above 0", id="limit"),
+        pytest.param(["--p95", "nan"], "--p95 must be above 0", id="no number"),
+        pytest.param(["--p95", "9", "--yes"], "--yes belongs to --groups", id="yes"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "double", *arguments]) == 1
+    assert message in capsys.readouterr().err

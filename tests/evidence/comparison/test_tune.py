@@ -1,0 +1,195 @@
+"""`paddlepool tune`: what is tried, what is chosen and why, what is written."""
+
+import asyncio
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from app.contracts.errors import ConfigError
+from app.evidence.comparison.load import ROUTE, CandidateUnderLoad, open_candidate, request_buckets
+from app.evidence.comparison.search import Search
+from app.evidence.comparison.tuning import (
+    Candidate,
+    Outcome,
+    bucket_candidates,
+    choose,
+    thread_candidates,
+    write_group,
+)
+from app.models.repository.layout import ModelRepository
+from app.observability.metrics import SECONDS, Metrics
+from tests.engine.fakes import FakeFactory, row, write_double
+
+
+def outcome(candidate: Candidate, per_second: float, p95: float, memory: int = 1) -> Outcome:
+    return Outcome(
+        candidate=candidate,
+        clients=2,
+        per_second=per_second,
+        p95_seconds=p95,
+        resident_bytes=memory,
+    )
+
+
+PAIR = Candidate(batch=1, threads=1, count=2)
+WIDE = Candidate(batch=1, threads=2, count=1)
+ALONE = Candidate(batch=1, threads=1, count=1)
+
+
+def test_every_split_of_the_cores_is_tried() -> None:
+    assert thread_candidates(2, buckets=()) == [ALONE, PAIR, WIDE]
+    four = [(c.threads, c.count) for c in thread_candidates(4, buckets=())]
+    assert four == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
+    assert (3, 1) in [(c.threads, c.count) for c in thread_candidates(3, buckets=())]
+
+
+def test_bucket_sets_keep_the_longest_text() -> None:
+    """One bucket, every other one, and one between each two; nothing for pictures."""
+    best = Candidate(batch=1, threads=1, count=2, buckets=(16, 32, 64, 128))
+    tried = [candidate.buckets for candidate in bucket_candidates(best)]
+    assert tried == [(16, 24, 32, 48, 64, 96, 128), (32, 128), (128,)]
+    assert bucket_candidates(PAIR) == []
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "chosen"),
+    [
+        pytest.param(
+            [outcome(ALONE, 2, 0.9), outcome(PAIR, 4, 0.5), outcome(WIDE, 3, 0.5)],
+            PAIR,
+            id="the most per second",
+        ),
+        pytest.param(
+            [outcome(PAIR, 4.0, 0.5), outcome(WIDE, 4.2, 0.5)], PAIR, id="of equals, few threads"
+        ),
+        pytest.param(
+            [outcome(PAIR, 4.0, 0.5), outcome(Candidate(4, 1, 2), 4.2, 0.9)],
+            PAIR,
+            id="of equals, no batching",
+        ),
+        pytest.param(
+            [outcome(PAIR, 4.0, 0.5), outcome(Candidate(4, 1, 2), 8.0, 0.9)],
+            Candidate(4, 1, 2),
+            id="batching that pays",
+        ),
+        pytest.param(
+            [outcome(PAIR, 4.0, 1.5), outcome(WIDE, 2.0, 0.5)], WIDE, id="within the latency only"
+        ),
+        pytest.param([outcome(PAIR, 4.0, 1.5)], None, id="nothing is fast enough"),
+    ],
+)
+def test_the_choice(outcomes: list[Outcome], chosen: Candidate | None) -> None:
+    """Most requests within a p95 of 1 s; less than a tenth apart, the simpler one."""
+    best = choose(outcomes, p95_seconds=1.0)
+    assert (best.candidate if best else None) == chosen
+
+
+def test_requests_are_read_bucket_by_bucket() -> None:
+    metrics = Metrics(build={})
+    for route in (ROUTE, "/other"):
+        metrics.expect_route(route)
+    for seconds, route in ((0.001, ROUTE), (0.0011, ROUTE), (99.0, ROUTE), (0.001, "/other")):
+        metrics.request_done(route=route, method="POST", status=200, seconds=seconds)
+    bounds, buckets = request_buckets(metrics)
+    assert tuple(bounds) == SECONDS
+    assert (buckets[0], buckets[1], buckets[-1], sum(buckets)) == (1, 1, 1, 3)
+
+
+def test_load_goes_through_the_engine_and_its_metrics(tmp_path: Path) -> None:
+    write_double(tmp_path)
+    files = ModelRepository(tmp_path).read("double", 1)
+    factory = FakeFactory()
+
+    async def load() -> tuple[CandidateUnderLoad, Outcome]:
+        samples = [("a", row(1))]
+        loaded = await open_candidate(files, PAIR, samples, cores=2, open_predictor=factory)
+        try:
+            await loaded.run(0.3)
+            return loaded, loaded.outcome()
+        finally:
+            await loaded.close()
+
+    loaded, found = asyncio.run(load())
+    assert len(factory.opened) == 2
+    assert found.clients == 2
+    warm_ups = 2 * len(factory.opened)
+    ran = sum(len(predictor.timeouts) for predictor in factory.opened) - warm_ups
+    assert found.per_second * loaded.seconds == pytest.approx(ran)
+    assert 0 < found.p95_seconds < 1
+
+
+@pytest.mark.slow
+def test_a_search_runs_in_stages_and_closes_what_it_opened(tmp_path: Path) -> None:
+    """Splits first, then batches of the best; every turn ticks."""
+    write_double(tmp_path)
+    factory, ticks = FakeFactory(), []
+    search = Search(
+        files=ModelRepository(tmp_path).read("double", 1),
+        p95_seconds=10.0,
+        cores=2,
+        seconds=0.3,
+        open_predictor=factory,
+        comparison_of=lambda info: None,
+        tick=lambda: ticks.append(1),
+    )
+    chosen, outcomes = asyncio.run(search.run())
+    assert chosen in outcomes
+    assert [each.candidate for each in outcomes[:3]] == [ALONE, PAIR, WIDE]
+    assert {each.candidate.batch for each in outcomes[3:]} == {2, 4, 8}
+    assert len(ticks) == 3 * len(outcomes)
+    assert all(predictor.closed.is_set() for predictor in factory.opened)
+
+
+CONFIG = """\
+# how this model is served
+default_group = "main"  # the one that answers
+
+[dynamic_batching]
+max_batch_size = 1      # measured
+max_queue_size = 7
+
+[[instance_group]]
+name = "main"
+backend = "fake"
+count = 1
+
+[[instance_group]]
+name = "other"
+backend = "fake"
+threads = 3
+
+[[warmup]]
+shapes = { x = [1, 16] }
+
+[parameters]
+buckets = [16]
+pad_id = 0
+"""
+
+
+def test_only_what_was_tuned_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG, "utf-8")
+    write_group(path, Candidate(4, 2, 3, (16, 64)), lengths={"x": (1,)})
+    text = path.read_text("utf-8")
+    assert "# how this model is served" in text
+    assert "# the one that answers" in text
+    found = tomllib.loads(text)
+    assert found["dynamic_batching"] == {"max_batch_size": 4, "max_queue_size": 7}
+    assert found["instance_group"][0] == {
+        "name": "main",
+        "backend": "fake",
+        "count": 3,
+        "threads": 2,
+    }
+    assert found["instance_group"][1] == {"name": "other", "backend": "fake", "threads": 3}
+    assert found["warmup"] == [{"shapes": {"x": [1, 16]}}, {"shapes": {"x": [1, 64]}}]
+    assert found["parameters"] == {"buckets": [16, 64], "pad_id": 0}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_a_file_there_is_nothing_to_write_to(tmp_path: Path) -> None:
+    """The defaults of a missing config.toml cannot be edited."""
+    with pytest.raises(ConfigError, match=r"has no config\.toml"):
+        write_group(tmp_path / "config.toml", PAIR, lengths={})

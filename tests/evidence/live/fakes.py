@@ -1,0 +1,115 @@
+"""An observer of the live comparison that remembers, and behaviours of predictors."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app.contracts.errors import BackendError, WorkerCrashed
+from app.contracts.ports import PredictorSpec, Ran, Suspended
+from app.contracts.tensors import Tensors
+from app.engine.process.suspension import Suspension
+from app.engine.registry.model import ServedModel
+from app.evidence.live.idle_gate import IdleGate
+from app.evidence.live.shadow_predictor import ShadowPredictors
+from tests.engine.driving import Loop
+from tests.engine.fakes import PATIENCE, Behaviour, FakeFactory, FakePredictor, doubled
+
+
+class RecordingLive:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.batches: list[dict[str, Any]] = []
+        self.drifts: list[dict[str, Any]] = []
+        self.outcomes: list[str] = []
+
+    def batch_done(self, **batch: Any) -> None:
+        self.batches.append(batch)
+
+    def drifted(self, **drift: Any) -> None:
+        self.drifts.append(drift)
+
+    def shadowed(self, *, model: str, outcome: str) -> None:
+        with self._changed:
+            self.outcomes.append(outcome)
+            self._changed.notify_all()
+
+    def wait_outcomes(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.outcomes) >= count, PATIENCE)
+
+
+@dataclass(frozen=True)
+class Live:
+    loop: Loop
+    registry: Any
+    """A driven ModelRegistry."""
+    served: ServedModel
+    predictors: ShadowPredictors
+    beside: FakeFactory
+    """Opens the predictors beside the service."""
+    gate: IdleGate
+    suspension: Suspension
+    observer: RecordingLive
+
+
+def nudged(inputs: Tensors) -> Tensors:
+    """2 x + 0.25: passes no self-test, so it is only for the runs after it."""
+    return {"y": 2 * inputs["x"] + 0.25}  # type: ignore[operator]
+
+
+def dying(times: int) -> Behaviour:
+    """2 x, but for the first runs: each of these costs its process."""
+    left = [None] * times
+
+    def behaviour(inputs: Tensors) -> Tensors:
+        if left:
+            left.pop()
+            raise WorkerCrashed("killed")
+        return doubled(inputs)
+
+    return behaviour
+
+
+class PacedPredictor(FakePredictor):
+    """Takes as many seconds a run as its group's options say, divided and multiplied by `swing` in
+    turns, and adds `off` to its outputs; with `fails` no run of a comparison comes back."""
+
+    def __init__(self, factory: FakeFactory, options: Mapping[str, Any]) -> None:
+        super().__init__(factory)
+        self._options = options
+        self.resident = int(options.get("resident", 1 << 20))
+        self._swing = float(options.get("swing", 1))
+
+    def work(self, inputs: Tensors) -> Tensors:
+        outputs = super().work(inputs)
+        off = np.float32(self._options.get("off", 0))
+        return {name: np.add(array, off) for name, array in outputs.items()}
+
+    def receive(self, *, timeout: float) -> Ran:
+        ran = super().receive(timeout=timeout)
+        if reason := self._options.get("fails"):
+            raise BackendError(str(reason))
+        self._swing = 1 / self._swing
+        return Ran(ran.outputs, float(self._options["seconds"]) * self._swing)
+
+
+class PacedFactory(FakeFactory):
+    """Opens predictors that are as fast as `seconds` of their options; `refuse` there refuses a
+    group, and so does `gone` those of so many seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone: dict[float, str] = {}
+
+    def __call__(
+        self, spec: PredictorSpec, *, suspension: Suspended | None = None
+    ) -> FakePredictor:
+        if reason := spec.options.get("refuse") or self.gone.get(spec.options["seconds"]):
+            raise BackendError(str(reason))
+        predictor = PacedPredictor(self, spec.options)
+        predictor.suspension = suspension
+        self.opened.append(predictor)
+        return predictor

@@ -1,0 +1,107 @@
+"""The thread that compares: shadowing first, proof after a while, and a prompt end."""
+
+import errno
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from app.contracts.status import UNKNOWN_EFFECT
+from app.engine.registry.model import ServedModel
+from app.evidence.live.background import Background
+from app.evidence.live.chooser import Chooser
+from app.evidence.live.idle_gate import SETTLE_SECONDS
+from app.evidence.live.prover import Prover
+from app.evidence.live.shadow import Shadow
+from tests.engine.fakes import Gate, ManualClock, doubled, row, wait_until
+from tests.evidence.live.fakes import Live
+
+Build = Callable[..., Background]
+
+
+@pytest.fixture
+def build(live: Live) -> Iterator[Build]:
+    built: list[Background] = []
+
+    def build(**options: Any) -> Background:
+        shadow = Shadow(
+            live.registry,
+            live.predictors,
+            fraction=1.0,
+            groups=("spare",),
+            max_predictors=1,
+            observer=live.observer,
+            agreement_of=lambda info: None,
+        )
+        prover = Prover(live.registry, live.predictors, which="all")
+        chooser = Chooser(
+            live.registry, live.predictors, precision="off", keep=lambda files, choice: None
+        )
+        parts: dict[str, Any] = {"shadow": shadow, "prover": prover, "chooser": chooser}
+        built.append(Background(live.gate, **parts | options))
+        built[-1].start()
+        return built[-1]
+
+    yield build
+    for background in built:
+        background.close()
+
+
+def answer(background: Background, served: ServedModel) -> None:
+    background.began()
+    background.ended()
+    background.answered(served, "main", [row(1)], [doubled(row(1))])
+
+
+def test_nothing_is_run_while_a_request_is_answered(live: Live, build: Build) -> None:
+    gate = Gate()
+    live.beside.selftest = gate
+    background = build(start_seconds=1e9)
+    background.began()
+    answer(background, live.served)  # another one is still being answered
+    assert not live.beside.specs
+    background.ended()
+    gate.wait_entered()
+    gate.open()
+    live.observer.wait_outcomes(1)
+    assert live.observer.outcomes == ["replayed"]
+
+
+def test_groups_are_proven_only_some_time_after_the_start(live: Live, build: Build) -> None:
+    """A server that has just started has better things to do."""
+    clock = ManualClock()
+    background = build(clock=clock, start_seconds=10.0)
+    answer(background, live.served)
+    live.observer.wait_outcomes(1)
+    assert all(group.effect == UNKNOWN_EFFECT for group in live.served.groups())
+    gate = Gate()
+    live.beside.selftest = gate
+    clock.advance(11)
+    answer(background, live.served)
+    gate.wait_entered()  # the proof opens a predictor: the replay's was open already
+    gate.open()
+
+
+def test_nothing_is_tried_for_a_while_after_an_unforeseen_failure(live: Live, build: Build) -> None:
+    """A system that has no process to give may be short of them for long."""
+    live.beside.refuse = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    background = build(start_seconds=1e9)
+    answer(background, live.served)
+    live.observer.wait_outcomes(1)
+    for _ in range(5):
+        answer(background, live.served)
+        time.sleep(2 * SETTLE_SECONDS)
+    assert live.observer.outcomes[0] == "failed"
+    assert set(live.observer.outcomes[1:]) == {
+        "dropped"
+    }  # the next one waits for the end of the pause
+    assert len(live.beside.specs) == 1
+
+
+def test_the_end_does_not_wait_for_an_idle_moment(build: Build) -> None:
+    """A server may end while its last requests are still being answered."""
+    background = build()
+    background.began()
+    background.close()
+    wait_until(lambda: not background.alive())

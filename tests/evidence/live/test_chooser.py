@@ -1,0 +1,430 @@
+"""The default group is measured, chosen and put in place; whatever happens meanwhile."""
+
+import contextlib
+import errno
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.contracts.ports import PredictorSpec
+from app.contracts.status import Choice
+from app.engine.registry.model import ServedModel
+from app.evidence.live.background import FromThread
+from app.evidence.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
+from app.models.repository.layout import ModelFiles
+from tests.engine.fakes import (
+    PATIENCE,
+    Crash,
+    FakePredictor,
+    ManualClock,
+    doubled,
+    open_registry,
+    row,
+    wait_until,
+)
+from tests.evidence.live.fakes import Live, PacedFactory, dying
+from tests.model_files import write_config, write_version
+
+NOW = 1_795_000_000.0
+
+AUTO = """
+default_group = "auto"
+[[instance_group]]
+name = "first"
+backend = "fake"
+count = 2
+options = { seconds = 1.0 }
+"""
+
+FAST = """
+[[instance_group]]
+name = "fast"
+backend = "fake"
+start = "on_demand"
+options = { seconds = 0.5, resident = 30_000_000 }
+"""
+
+
+def group(name: str, more: str = "", **options: object) -> str:
+    """A table of config.toml; `more` are further keys."""
+    pairs = ", ".join(f"{key} = {value!r}".replace("'", '"') for key, value in options.items())
+    return (
+        f'[[instance_group]]\nname = "{name}"\nbackend = "fake"\nstart = "on_demand"\n{more}\n'
+        f"options = {{ {pairs} }}\n"
+    )
+
+
+def settle(chooser: Chooser) -> None:
+    while chooser.choose_one():
+        pass
+
+
+class Bench:
+    """A registry over model `double`, and a chooser whose predictors are as fast as they say."""
+
+    def __init__(self, root: Path, live: Live) -> None:
+        self.root, self.gate, self.loop = root, live.gate, live.loop
+        self.factory, self.tried = PacedFactory(), PacedFactory()  # that serve, that are measured
+        self.kept: list[Choice] = []
+        self.clock = ManualClock()
+        self.free_bytes = 1 << 40
+        self.beside = replace(live.predictors, open_predictor=self.tried)
+        self.registry = self.open_registry()
+
+    def open_registry(self, **options: Any) -> Any:
+        return open_registry(self.loop, self.root, self.factory, **options)
+
+    def load(self, groups: str, *, first: str = AUTO) -> None:
+        write_config(self.root / "double", first + groups)
+        write_version(self.root / "double" / "1")
+        self.registry.load_all()
+
+    def chooser(
+        self,
+        precision: Choosing = "auto",
+        keep: Callable[[ModelFiles, Choice], None] | None = None,
+    ) -> Chooser:
+        def remember(files: ModelFiles, choice: Choice) -> None:
+            self.kept.append(choice)
+
+        from_thread = FromThread(self.registry.it)
+        self.loop(from_thread.bind)
+        return Chooser(
+            from_thread,
+            self.beside,
+            precision=precision,
+            keep=keep or remember,
+            clock=self.clock,
+            wall_clock=lambda: NOW,
+            free_bytes=lambda: self.free_bytes,
+        )
+
+    def choose(self, precision: Choosing = "auto") -> Choice:
+        chooser = self.chooser(precision)
+        settle(chooser)
+        return self.served().choice
+
+    def served(self) -> ServedModel:
+        [model] = self.registry.served()
+        return model
+
+    def candidate(self, name: str) -> str:
+        [reason] = [each.reason for each in self.served().choice.candidates if each.group == name]
+        return reason
+
+    def ask(self, group: str | None = None) -> str:
+        """The group that answers."""
+        with self.registry.lease("double") as model:
+            future = model.submit(row(1), deadline=time.monotonic() + PATIENCE, group=group)
+            return future.result(PATIENCE).group
+
+
+@pytest.fixture
+def bench(tmp_path: Path, live: Live) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "auto", live)
+    yield bench
+    bench.registry.close()
+
+
+def test_the_fastest_candidate_takes_the_place_of_the_first(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one before is stopped, and still there for who names it."""
+    bench.load(group("slow", seconds=2.0) + FAST + group("better", seconds=0.8))
+    assert bench.served().choice.by == "start"
+    assert bench.ask() == "first"
+    with caplog.at_level(logging.INFO):
+        choice = bench.choose()
+    assert (choice.group, choice.by, choice.at) == ("fast", "measured", NOW)
+    assert "2.00 times the throughput of first (2.00 to 2.00" in choice.reason
+    assert "30 MB a process" in choice.reason
+    assert bench.kept == [choice]
+    assert bench.ask() == "fast"
+    status = {each.name: each for each in bench.served().groups()}
+    assert status["fast"].count == 2
+    assert not status["first"].started
+    assert bench.ask("first") == "first"
+    assert bench.candidate("slow") == "takes 2.00 times as long as first"
+    [line] = [each.message for each in caplog.records if "answers by default" in each.message]
+    assert "double@1: fast answers by default" in line
+    assert "better: 1.25 times the throughput" in line
+
+
+def test_what_was_opened_to_measure_is_closed(bench: Bench) -> None:
+    bench.load(FAST + group("slow", seconds=2.0))
+    bench.choose()
+    assert len(bench.tried.opened) == 8
+    assert all(each.closed.is_set() for each in bench.tried.opened)
+    assert sum(not each.closed.is_set() for each in bench.factory.opened) == 2
+
+
+def test_a_gain_below_a_tenth_is_no_reason_to_change(bench: Bench) -> None:
+    """The first group is then the choice, and is kept, too: the next start need not measure."""
+    bench.load(group("hardly", seconds=0.95))
+    choice = bench.choose()
+    assert (choice.group, choice.by) == ("first", "measured")
+    assert choice.reason == "nothing is clearly faster than first"
+    assert bench.kept == [choice]
+
+
+def test_a_candidate_whose_runs_are_noisy_is_not_chosen(bench: Bench) -> None:
+    """Its whole interval must be above the gain; it is measured again later."""
+    alone = AUTO.replace("count = 2", "count = 1")  # of two, one would make up for the other
+    bench.load(group("noisy", seconds=0.9, swing=1.4), first=alone)
+    choice = bench.choose()
+    assert bench.candidate("noisy").startswith("too noisy to tell: ")
+    assert (choice.group, choice.by) == ("first", "start")
+
+
+def test_of_equals_full_precision_and_little_memory_win(bench: Bench) -> None:
+    bench.load(
+        group("low", "budget = { mean_difference = 1.0 }", seconds=0.49, resident=10_000_000)
+        + group("heavy", seconds=0.5, resident=90_000_000)
+        + group("light", seconds=0.51, resident=20_000_000)
+    )
+    assert bench.choose().group == "light"
+
+
+def test_within_its_budget_a_lower_precision_is_chosen(bench: Bench) -> None:
+    bench.load(group("low", "budget = { mean_difference = 0.5 }", seconds=0.5, off=0.25))
+    choice = bench.choose()
+    assert choice.group == "low"
+    [candidate] = choice.candidates
+    assert candidate.largest_difference == 0.25
+    assert candidate.mean_difference == pytest.approx(0.25)
+    assert candidate.agreement is None  # the model has no task
+
+
+def test_exact_admits_full_precision_only(bench: Bench) -> None:
+    """No group with a budget, and none that differs from the first by more than 0.0001."""
+    bench.load(
+        group("low", "budget = { mean_difference = 0.5 }", seconds=0.2)
+        + group("wide", "tolerance = 0.5", seconds=0.2, off=0.001)
+        + group("same", seconds=0.5, off=0.00001)
+    )
+    assert bench.choose("exact").group == "same"
+    assert bench.candidate("low") == "a lower precision, and exact is asked for"
+    assert bench.candidate("wide") == "differs by 0.001 from first, and exact admits 0.0001"
+
+
+def test_groups_that_cannot_run_here_say_why(bench: Bench) -> None:
+    bench.load(
+        group("bf16", seconds=0.1, refuse="this processor has no fast bfloat16")
+        + group("wide", "threads = 3", seconds=0.1)
+        + group("hidden", "candidate = false", seconds=0.1)
+    )
+    assert bench.choose().group == "first"
+    assert bench.candidate("bf16") == "cannot start: this processor has no fast bfloat16"
+    assert bench.candidate("wide") == "it takes 3 threads, first has fewer"
+    assert [each.group for each in bench.served().choice.candidates] == ["bf16", "wide"]
+
+
+@pytest.mark.parametrize(
+    ("processes", "chosen", "count"),
+    [(2, "pair", 2), (8, "first", 8)],
+    ids=["all at once", "too many to run at once"],
+)
+def test_processes_of_two_threads_are_measured_on_the_same_cores(
+    bench: Bench, processes: int, chosen: str, count: int
+) -> None:
+    """As many as before take over, where so many have been measured beside each other."""
+    first = AUTO.replace("count = 2", f"count = {processes}")
+    bench.load(group("pair", "threads = 2", seconds=0.8), first=first)
+    assert bench.choose().group == chosen
+    assert bench.served().config.group(chosen).count == count
+    assert bench.registry.budget().threads == processes
+    assert len(bench.tried.opened) == 2 * min(processes, 4)
+
+
+def test_a_system_without_a_process_to_give_is_asked_again(bench: Bench) -> None:
+    bench.load(FAST + group("other", seconds=0.7))
+    factory, lacking = bench.tried, [True]
+
+    def open_predictor(spec: PredictorSpec, **options: Any) -> FakePredictor:
+        if spec.options["seconds"] == 0.5 and lacking:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        return factory(spec, **options)
+
+    bench.beside = replace(bench.beside, open_predictor=open_predictor)
+    chooser = bench.chooser()
+    settle(chooser)
+    assert bench.candidate("fast") == "cannot start: Resource temporarily unavailable"
+    assert bench.ask() == "other"
+    lacking.clear()
+    bench.clock.advance(RETRY_SECONDS + 1)
+    settle(chooser)
+    assert bench.ask() == "fast"
+
+
+def test_a_run_that_fails_is_not_called_a_refusal(bench: Bench) -> None:
+    """The group has started: what it could not do is said, and not that it cannot start."""
+    bench.load(group("broken", seconds=0.1, fails="no result within 60.0 s"))
+    assert bench.choose().group == "first"
+    assert bench.candidate("broken") == "its runs failed: no result within 60.0 s"
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [("selftest", "cannot start: killed"), ("behaviour", "its runs failed: killed")],
+    ids=["while it opens", "in a run"],
+)
+@pytest.mark.parametrize(("deaths", "chosen"), [(1, "fast"), (2, "first")], ids=["once", "twice"])
+def test_a_process_that_dies_once_decides_nothing(
+    bench: Bench, where: str, reason: str, deaths: int, chosen: str
+) -> None:
+    """The system may have ended it for want of memory; one that dies again is its group's doing."""
+    bench.load(FAST)
+    setattr(bench.tried, where, dying(deaths))
+    chooser = bench.chooser()
+    settle(chooser)
+    assert (bench.served().choice.by, bench.candidate("fast")) == ("start", reason)
+    assert bench.kept == []
+    bench.clock.advance(RETRY_SECONDS + 1)
+    settle(chooser)
+    choice = bench.served().choice
+    assert (choice.by, choice.group) == ("measured", chosen)
+    assert bench.kept == [choice]
+
+
+def interrupting(bench: Bench) -> Callable[[Any], Any]:
+    """A behaviour of predictors beside the service: a request comes in the middle of each run."""
+
+    def behaviour(inputs: Any) -> Any:
+        bench.gate.began()
+        bench.gate.ended()
+        return {"y": 2 * inputs["x"]}
+
+    return behaviour
+
+
+def test_what_was_not_decided_is_measured_again_beside_what_serves(bench: Bench) -> None:
+    """A candidate that requests interrupted may be better than the one that they left alone."""
+    bench.load(group("middling", seconds=0.7) + FAST)
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    bench.tried.behaviour = interrupting(bench)
+    assert chooser.choose_one()
+    settle(chooser)
+    assert bench.ask() == "middling"
+    assert bench.candidate("fast").startswith("requests left time for 0")
+    bench.tried.behaviour = doubled
+    bench.clock.advance(RETRY_SECONDS + 1)
+    settle(chooser)
+    choice = bench.served().choice
+    assert (bench.ask(), choice.group, choice.by) == ("fast", "fast", "measured")
+    assert "2.00 times the throughput of first" in choice.reason
+    assert [each.group for each in bench.kept] == ["middling", "fast"]
+
+
+@pytest.mark.nightly
+def test_what_stays_undecided_is_left_at_last(bench: Bench) -> None:
+    bench.load(group("middling", seconds=0.7) + FAST)
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    bench.tried.behaviour = interrupting(bench)
+    for _ in range(MORE_ROUNDS + 1):
+        settle(chooser)
+        bench.clock.advance(RETRY_SECONDS + 1)
+    opened = len(bench.tried.opened)
+    assert not chooser.choose_one()
+    assert (len(bench.tried.opened), bench.ask()) == (opened, "middling")
+
+
+def test_no_more_is_opened_than_fits_beside(bench: Bench) -> None:
+    """The first group's processes hold 1 MiB each; none is opened at the system's cost."""
+    bench.load(FAST)
+    bench.free_bytes = int(3.9 * (1 << 20))  # of two processes and a quarter on top: 2.5 MiB
+    bench.chooser().choose_one()
+    assert len(bench.tried.opened) == 2
+    bench.free_bytes = 2 << 20
+    choice = bench.choose()
+    assert len(bench.tried.opened) == 2
+    assert (choice.group, choice.by) == ("first", "start")
+    assert bench.candidate("fast") == "not enough memory is free to measure it"
+    assert bench.kept == []
+
+
+def test_a_winner_that_does_not_fit_beside_the_first_does_not_take_over(bench: Bench) -> None:
+    bench.load(FAST)
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    bench.free_bytes = 50_000_000
+    settle(chooser)
+    why = "cannot take over: 60 MB are needed to open it, 50 MB are free"
+    assert (bench.ask(), bench.candidate("fast")) == ("first", why)
+
+
+def test_a_reload_in_the_middle_begins_anew(bench: Bench) -> None:
+    """What was measured of the version before is not put in the place of the new one."""
+    bench.load(FAST + group("other", seconds=0.7))
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    before = bench.served()
+    bench.registry.load("double")
+    assert not bench.registry.adopt(before, replace(before.choice, group="fast"))
+    assert bench.ask() == "first"
+    settle(chooser)
+    assert bench.ask() == "fast"
+
+
+def test_a_model_that_is_unloaded_in_the_middle_stays_unloaded(bench: Bench) -> None:
+    bench.load(FAST)
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    bench.registry.unload("double")
+    assert not chooser.choose_one()
+    assert bench.registry.served() == ()
+    opened = [*bench.factory.opened, *bench.tried.opened]
+    assert all(each.closed.is_set() for each in opened)
+
+
+def test_a_winner_that_cannot_take_over_is_a_candidate_no_longer(bench: Bench) -> None:
+    bench.load(FAST + group("other", seconds=0.7))
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    assert chooser.choose_one()
+
+    bench.factory.gone[0.5] = "no memory left"
+    settle(chooser)
+    assert bench.candidate("fast") == "cannot take over: no memory left"
+    assert bench.ask() == "other"
+
+
+@pytest.mark.slow
+def test_a_default_group_that_keeps_crashing_gives_way(bench: Bench) -> None:
+    bench.load(FAST + group("other", seconds=0.7))
+    chooser = bench.chooser()
+    settle(chooser)
+    assert bench.ask() == "fast"
+
+    def crash(inputs: Any) -> Any:
+        raise Crash("an instruction that this processor lacks")
+
+    bench.factory.behaviour = crash
+    wait_until(lambda: _crash_one(bench))
+    bench.factory.behaviour = doubled
+    assert chooser.choose_one()
+    assert bench.ask() == "first"
+    assert "fast was the default group and kept crashing" in bench.served().choice.reason
+    settle(chooser)
+    assert bench.ask() == "other"
+    assert bench.candidate("fast") == "fast was the default group and kept crashing"
+
+
+def _crash_one(bench: Bench) -> bool:
+    """Lose one more process; whether that is a loop by now."""
+    with contextlib.suppress(Exception):
+        bench.ask()
+    return any("keep crashing" in each.reason for each in bench.served().groups())
+
+
+def test_off_chooses_nothing(bench: Bench) -> None:
+    """PADDLEPOOL_PROVE_GROUPS=off: nothing is run besides the requests."""
+    bench.load(FAST)
+    assert not bench.chooser("off").choose_one()
+    assert len(bench.factory.opened) == 2

@@ -1,0 +1,157 @@
+"""Choices in a file, for the machine, the versions and the configuration they were made for."""
+
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.contracts.status import Candidate, Choice
+from app.evidence.live.kept_choices import (
+    MAX_CHOICES,
+    KeptChoices,
+    default_place,
+    open_kept_choices,
+)
+from app.models.repository.layout import ModelFiles, ModelRepository
+from app.observability.build_info import machine as describe
+from tests.engine.fakes import DOUBLE, write_double
+from tests.model_files import write_config, write_version
+
+HERE = {"processor": "one", "cores": "2"}
+CHOICE = Choice(
+    group="spare",
+    by="measured",
+    reason="1.7 times the throughput of main",
+    candidates=(Candidate(group="spare", fit=True, reason="fast", gain=1.7),),
+    at=1_795_000_000.0,
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ModelFiles:
+    write_double(tmp_path / "models")
+    return ModelRepository(tmp_path / "models").read("double", 1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "choices.json"
+
+
+def kept(
+    path: Path | None, machine: Mapping[str, str] = HERE, precision: str = "auto"
+) -> KeptChoices:
+    return KeptChoices(path, precision=precision, machine=machine)
+
+
+@pytest.mark.parametrize(
+    ("machine", "precision", "named"),
+    [
+        ({"processor": "another", "cores": "2"}, "auto", "another processor"),
+        ({"processor": "one", "cores": "8"}, "exact", "another precision, cores"),
+    ],
+    ids=["another machine", "another precision"],
+)
+def test_a_foreign_choice_is_ignored_with_one_line(
+    files: ModelFiles,
+    path: Path,
+    machine: dict[str, str],
+    precision: str,
+    named: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept(path).keep(files, CHOICE)
+    other = kept(path, machine, precision)
+    with caplog.at_level(logging.INFO):
+        assert other.get(files) is None
+    [line] = caplog.messages
+    assert f"double@1: its default group is chosen anew: it was chosen with {named}" in line
+    other.keep(files, replace(CHOICE, group="main"))
+    assert kept(path, machine, precision).get(files) == replace(CHOICE, group="main", by="kept")
+    assert kept(path).get(files) == replace(CHOICE, by="kept")
+
+
+def test_another_config_or_other_files_are_another_case(files: ModelFiles, path: Path) -> None:
+    """What was measured is bound to the bytes of the version and to the groups as they were."""
+    kept(path).keep(files, CHOICE)
+    root = files.directory.parent.parent
+    text = DOUBLE.format(batch=4, delay=0, queue=16, count=2)
+    write_config(root / "double", text)
+    assert kept(path).get(ModelRepository(root).read("double", 1)) is None
+    write_config(root / "double", DOUBLE.format(batch=4, delay=0, queue=16, count=1))
+    assert kept(path).get(ModelRepository(root).read("double", 1)) is not None
+    shutil.rmtree(root / "double" / "1")
+    write_version(root / "double" / "1", program=b"other bytes")
+    assert kept(path).get(ModelRepository(root).read("double", 1)) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"{", b"\xff\x00", b'{"format": 2, "choices": []}', b"[]", b'{"format":1,"choices":[{}]}'],
+    ids=["cut off", "not text", "of a later server", "something else", "an empty choice"],
+)
+def test_a_damaged_file_is_ignored_and_written_anew(
+    files: ModelFiles, path: Path, text: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.mkdir()
+    path.write_bytes(text)
+    choices = kept(path)
+    assert choices.get(files) is None
+    choices.keep(files, CHOICE)
+    [line] = caplog.messages
+    assert line.startswith(f"PADDLEPOOL_STATE_FILE: {path} is ignored: ")
+    assert kept(path).get(files) is not None
+
+
+def test_a_file_that_cannot_be_written_is_one_warning(
+    files: ModelFiles, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.parent.joinpath("state").write_text("a file where a directory should be")
+    choices = kept(path)
+    choices.keep(files, CHOICE)
+    choices.keep(replace(files, name="twice"), CHOICE)
+    [line] = caplog.messages
+    assert "cannot be" in line
+    assert choices.get(files) == replace(CHOICE, by="kept")
+    assert choices.get(replace(files, name="twice")) is not None
+
+
+def test_servers_share_a_file(files: ModelFiles, path: Path) -> None:
+    """What one keeps, the other does not drop; the oldest go when there are too many."""
+    one, other = kept(path), kept(path)
+    one.keep(files, CHOICE)
+    other.keep(replace(files, name="second"), CHOICE)
+    assert kept(path).get(files) is not None
+    assert kept(path).get(replace(files, name="second")) is not None
+    for version in range(2, MAX_CHOICES + 2):
+        one.keep(replace(files, version=version), CHOICE)
+    assert kept(path).get(files) is None
+    assert kept(path).get(replace(files, version=MAX_CHOICES + 1)) is not None
+
+
+def test_the_place_of_the_file(files: ModelFiles, tmp_path: Path) -> None:
+    assert default_place({"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "paddlepool/choices.json"
+    assert default_place({"XDG_STATE_HOME": "state"}) == (
+        Path.home() / ".local/state/paddlepool/choices.json"
+    )
+    off = open_kept_choices(Path("off"), precision="auto", machine=HERE)
+    off.keep(files, CHOICE)
+    assert off.get(files) is not None
+    named = open_kept_choices(tmp_path / "mine.json", precision="auto", machine=HERE)
+    named.keep(files, CHOICE)
+    assert (tmp_path / "mine.json").is_file()
+
+
+def test_a_machine_is_its_processor_and_what_masks_it(tmp_path: Path) -> None:
+    """The frameworks' own variables can forbid instructions; other variables do not matter."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("model name\t: A processor\nflags\t\t: avx2 avx512_vnni\n")
+    found = describe(environment={}, cpuinfo=cpuinfo)
+    assert (found["processor"], found["instructions"]) == ("A processor", "avx2 avx512_vnni")
+    masked = describe(environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}, cpuinfo=cpuinfo)
+    assert masked["environment"] == "ONEDNN_MAX_CPU_ISA=AVX2"
+    assert describe(environment={"PYTHONPATH": "x"}, cpuinfo=cpuinfo) == found
+    assert describe(environment={}, cpuinfo=tmp_path / "no")["processor"] == "none"

@@ -1,0 +1,123 @@
+"""Groups are proven against their base, or say why not."""
+
+import time
+
+import pytest
+
+from app.contracts.errors import BackendError
+from app.contracts.status import UNKNOWN_EFFECT, Effect
+from app.contracts.tensors import Tensors
+from app.engine.registry.model import ServedModel
+from app.evidence.live.prover import NOTHING_TO_COMPARE, RETRY_SECONDS, Prover, Which
+from tests.engine.fakes import PATIENCE, ManualClock, doubled, row
+from tests.evidence.live.fakes import Live, dying, nudged
+
+
+def effect(served: ServedModel, group: str = "spare") -> Effect:
+    return next(each.effect for each in served.groups() if each.name == group)
+
+
+def prove_all(live: Live, which: Which = "all") -> int:
+    prover = Prover(live.registry, live.predictors, which=which)
+    count = 0
+    while prover.prove_one():
+        count += 1
+    return count
+
+
+def test_other_outputs_prove_a_group(live: Live) -> None:
+    """Bit by bit, against a base that repeats itself."""
+    runs = 0
+
+    def by_turns(inputs: Tensors) -> Tensors:
+        # own warm-up, own, base warm-up, base; then base, own, own, base, …
+        nonlocal runs
+        runs += 1
+        own = runs <= 2 or (runs > 4 and runs % 4 in (2, 3))
+        return nudged(inputs) if own else doubled(inputs)
+
+    live.beside.behaviour = by_turns
+    assert prove_all(live) == 2
+    found = effect(live.served)
+    assert found.effective is True
+    assert "other outputs than main" in found.reason
+    assert all(predictor.closed.is_set() for predictor in live.beside.opened)
+
+
+def test_a_group_that_changes_nothing_is_ineffective(live: Live) -> None:
+    live.beside.seconds = 1.0
+    prove_all(live)
+    found = effect(live.served)
+    assert found.effective is False, found.reason
+    assert "changes nothing" in found.reason
+
+
+def test_the_default_group_without_a_base_has_nothing_to_differ_from(live: Live) -> None:
+    assert prove_all(live, which="started") == 1
+    assert effect(live.served, "main") == NOTHING_TO_COMPARE
+    assert effect(live.served) == UNKNOWN_EFFECT
+    assert not live.beside.specs
+
+
+def test_a_refused_group_says_why(live: Live) -> None:
+    """Such as bfloat16 on a processor without it."""
+    live.beside.refuse = BackendError("this processor has no fast bfloat16")
+    prove_all(live)
+    assert effect(live.served) == Effect(None, "cannot start: this processor has no fast bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("deaths", "reason"),
+    [(1, "changes nothing"), (2, "cannot start: killed")],
+    ids=["once", "twice"],
+)
+def test_a_process_that_dies_once_is_opened_again_later(
+    live: Live, deaths: int, reason: str
+) -> None:
+    """The system may have ended it for want of memory; one that dies again is refused for good."""
+    live.beside.selftest, live.beside.seconds = dying(deaths), 1.0
+    clock = ManualClock()
+    prover = Prover(live.registry, live.predictors, which="all", clock=clock)
+    while prover.prove_one():
+        pass
+    assert effect(live.served) == Effect(None, "cannot start: killed")
+    clock.advance(RETRY_SECONDS + 1)
+    assert prover.prove_one()
+    assert reason in effect(live.served).reason
+    clock.advance(RETRY_SECONDS + 1)
+    assert not prover.prove_one()
+
+
+def test_a_group_is_proven_once_it_is_started(live: Live) -> None:
+    """Nothing is opened for a group that nobody uses, unless all are to be proven."""
+    prover = Prover(live.registry, live.predictors, which="started")
+    assert prover.prove_one()  # main
+    assert not prover.prove_one()
+    with live.registry.lease("double") as served:
+        job = served.submit(row(1), deadline=time.monotonic() + PATIENCE, group="spare")
+        job.result(PATIENCE)
+    assert prover.prove_one()
+    assert effect(live.served) != UNKNOWN_EFFECT
+    assert not prover.prove_one()
+
+
+def test_runs_that_fail_are_tried_again_later(live: Live) -> None:
+    """Not at once and not never."""
+
+    def refuse(inputs: Tensors) -> Tensors:
+        raise BackendError("out of memory")
+
+    live.beside.behaviour = refuse
+    clock = ManualClock()
+    prover = Prover(live.registry, live.predictors, which="all", clock=clock)
+    while prover.prove_one():
+        pass
+    assert effect(live.served) == Effect(None, "its runs failed: out of memory")
+    live.beside.behaviour = doubled
+    clock.advance(RETRY_SECONDS + 1)
+    assert prover.prove_one()
+    assert "runs failed" not in effect(live.served).reason
+
+
+def test_off_proves_nothing(live: Live) -> None:
+    assert prove_all(live, which="off") == 0

@@ -1,0 +1,183 @@
+"""A share of the answered requests runs again on other groups; the rest costs nothing."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.contracts.errors import BackendError, WorkerCrashed
+from app.contracts.tensors import Tensors
+from app.engine.registry.model import ServedModel
+from app.evidence.live.shadow import Shadow, warn_of_unknown_groups
+from app.models.repository.config import InstanceGroup, ModelConfig
+from tests.engine.fakes import FakeFactory, doubled, open_registry, row, write_double
+from tests.evidence.live.fakes import Live, dying, nudged
+
+Build = Callable[..., Shadow]
+
+
+@pytest.fixture
+def build(live: Live) -> Iterator[Build]:
+    built: list[Shadow] = []
+
+    def build(of: Any = live.registry, **changes: Any) -> Shadow:
+        options: dict[str, Any] = {
+            "fraction": 1.0,
+            "groups": ("spare",),
+            "max_predictors": 4,
+            "observer": live.observer,
+            "agreement_of": lambda info: None,
+            "draw": lambda: 0.0,
+        }
+        built.append(Shadow(of, live.predictors, **options | changes))
+        return built[-1]
+
+    yield build
+    for shadow in built:
+        shadow.close()
+
+
+def offer(shadow: Shadow, served: ServedModel, *, group: str = "main") -> bool:
+    return shadow.offer(served, group, [row(1, 2)], [doubled(row(1, 2))])
+
+
+def replay(shadow: Shadow, served: ServedModel) -> None:
+    offer(shadow, served)
+    shadow.replay_one()
+
+
+def test_a_replay_records_time_and_drift(live: Live, build: Build) -> None:
+    live.beside.behaviour = nudged
+    shadow = build(agreement_of=lambda info: lambda found, expected: 0.75)
+    assert offer(shadow, live.served)
+    assert shadow.replay_one()
+    [batch] = live.observer.batches
+    assert batch.pop("seconds") >= 0
+    assert batch == {"model": "double", "version": 1, "group": "spare", "rows": 1}
+    assert live.observer.drifts == [
+        {"model": "double", "group": "spare", "drift": 0.25, "agreement": 0.75}
+    ]
+    assert live.observer.outcomes == ["replayed"]
+    assert not shadow.replay_one()
+
+
+@pytest.mark.parametrize(("draw", "taken"), [(0.09, True), (0.1, False), (0.9, False)])
+def test_the_share_is_drawn(live: Live, build: Build, draw: float, taken: bool) -> None:
+    shadow = build(fraction=0.1, draw=lambda: draw)
+    assert offer(shadow, live.served) is taken
+
+
+def test_only_the_default_groups_answers_are_references(live: Live, build: Build) -> None:
+    """Drift is from the default group: a request that pins another one is not replayed."""
+    assert not offer(build(), live.served, group="spare")
+
+
+def test_one_sample_waits_and_the_rest_is_dropped(live: Live, build: Build) -> None:
+    """Nothing is queued, so a busy server holds one request's tensors and no more."""
+    shadow = build()
+    assert offer(shadow, live.served)
+    assert not offer(shadow, live.served)
+    assert live.observer.outcomes == ["dropped"]
+    assert shadow.waiting()
+
+
+def test_a_refused_group_is_not_tried_again(live: Live, build: Build) -> None:
+    live.beside.refuse = BackendError("no GPU")
+    shadow = build()
+    for _ in range(2):
+        replay(shadow, live.served)
+    assert live.observer.outcomes == ["failed", "dropped"]
+    assert len(live.beside.specs) == 1
+
+
+@pytest.mark.parametrize(
+    ("deaths", "outcomes"),
+    [(1, ["failed", "replayed", "replayed"]), (2, ["failed", "failed", "dropped"])],
+    ids=["once", "twice"],
+)
+def test_a_process_that_dies_once_while_it_is_opened_is_no_refusal(
+    live: Live, build: Build, deaths: int, outcomes: list[str]
+) -> None:
+    """The system may have ended it for want of memory; one that dies again is its group's doing."""
+    live.beside.selftest = dying(deaths)
+    shadow = build()
+    for _ in outcomes:
+        replay(shadow, live.served)
+    assert live.observer.outcomes == outcomes
+
+
+def test_a_crash_ends_one_replay(live: Live, build: Build) -> None:
+    def crash(inputs):  # type: ignore[no-untyped-def]
+        raise WorkerCrashed("gone")
+
+    live.beside.behaviour = crash
+    shadow = build()
+    replay(shadow, live.served)
+    assert live.beside.opened[0].closed.is_set()
+    live.beside.behaviour = doubled
+    replay(shadow, live.served)
+    assert live.observer.outcomes == ["failed", "replayed"]
+
+
+def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, build: Build) -> None:
+    model = write_double(tmp_path / "three")
+    config = model / "config.toml"
+    third = '[[instance_group]]\nname = "third"\nbackend = "fake"\nstart = "on_demand"\n'
+    config.write_text(config.read_text("utf-8") + third, "utf-8")
+    registry = open_registry(live.loop, tmp_path / "three", FakeFactory())
+    alive = []
+
+    def counting(inputs: Tensors) -> Tensors:
+        alive.append(sum(not each.closed.is_set() for each in live.beside.opened))
+        return doubled(inputs)
+
+    live.beside.selftest = counting
+    shadow = build(of=registry, groups=("spare", "third"), max_predictors=1)
+    try:
+        registry.load_all()
+        [served] = registry.served()
+        for _ in range(2):
+            replay(shadow, served)
+    finally:
+        shadow.close()
+        registry.close()
+    assert alive == [1, 1, 1, 1]
+
+
+def test_a_predictor_that_grows_is_replaced(live: Live, build: Build) -> None:
+    """Memory is bounded also for what nobody waits for."""
+    shadow = build()
+    replay(shadow, live.served)
+    live.beside.opened[0].resident = 3 << 30
+    replay(shadow, live.served)
+    assert live.beside.opened[0].closed.is_set()
+
+
+def test_what_is_no_longer_served_is_forgotten(live: Live, build: Build) -> None:
+    shadow = build()
+    replay(shadow, live.served)
+    offer(shadow, live.served)
+    live.registry.unload("double")
+    shadow.replay_one()
+    assert live.observer.outcomes == ["replayed", "dropped"]
+    assert live.beside.opened[0].closed.is_set()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("natve", True), ("main", True), ("spare", False)],
+    ids=["no group", "a default group", "there"],
+)
+def test_a_group_that_no_model_has_is_told(
+    caplog: pytest.LogCaptureFixture, name: str, told: bool
+) -> None:
+    """It may come later by polling; a typing error would be noticed by nobody otherwise."""
+    groups = tuple(InstanceGroup(name=each, backend="fake") for each in ("main", "spare"))
+    warn_of_unknown_groups([name], [ModelConfig(default_group="main", instance_group=groups)])
+    lines = [
+        line
+        for line in caplog.messages
+        if f"SHADOW_GROUPS: no model has an instance group {name!r}" in line
+    ]
+    assert len(lines) == told

@@ -1,0 +1,59 @@
+"""Predictors beside the service: tested, warmed by shape, and timed only when undisturbed."""
+
+import pytest
+
+from app.contracts.errors import BackendError, WorkerCrashed
+from app.evidence.live.idle_gate import Closed
+from tests.engine.fakes import doubled, row
+from tests.evidence.live.fakes import Live, nudged
+
+
+def test_a_spare_is_proven_before_it_is_used(live: Live) -> None:
+    live.beside.selftest = nudged
+    with pytest.raises(BackendError, match="self-test"):
+        live.predictors.open(live.served, "spare")
+    assert live.beside.opened[0].closed.is_set()
+
+
+def test_a_shape_is_timed_from_its_second_run_on(live: Live) -> None:
+    """The first run of a shape prepares kernels and is several times slower."""
+    seen: list[tuple[int, ...]] = []
+
+    def counting(inputs):  # type: ignore[no-untyped-def]
+        seen.append(inputs["x"].shape)
+        return doubled(inputs)
+
+    live.beside.behaviour = counting
+    shadow = live.predictors.open(live.served, "spare")
+    for job in (row(1), row(2), row(1, 2)):
+        timed = shadow.run(job)
+        assert timed.seconds is not None
+        assert timed.outputs["y"].tolist() == doubled(job)["y"].tolist()
+    assert seen == [(1, 1), (1, 1), (1, 1), (1, 2), (1, 2)]
+
+
+def test_a_run_that_a_request_interrupts_has_outputs_and_no_time(live: Live) -> None:
+    shadow = live.predictors.open(live.served, "spare")
+    shadow.run(row(1))
+
+    def interrupted(inputs):  # type: ignore[no-untyped-def]
+        live.gate.began()
+        live.gate.ended()
+        return doubled(inputs)
+
+    live.beside.behaviour = interrupted
+    timed = shadow.run(row(1))
+    assert timed.seconds is None
+    assert timed.outputs["y"].tolist() == [[2]]
+
+
+def test_a_failure_while_closing_is_the_close(live: Live) -> None:
+    shadow = live.predictors.open(live.served, "spare")
+
+    def killed(inputs):  # type: ignore[no-untyped-def]
+        live.gate.close()
+        raise WorkerCrashed("the predictor process ended during the run (killed)")
+
+    live.beside.behaviour = killed
+    with pytest.raises(Closed):
+        shadow.run(row(1))

@@ -1,0 +1,240 @@
+"""Any Paddle model without code: exported elsewhere, sealed by a command, served over HTTP."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.contracts.tensors import TensorSpec
+from app.engine.backends.process import ProcessBackend
+from app.models.repository.config import InstanceGroup
+from app.models.repository.layout import ModelRepository
+from app.models.repository.manifest import read_manifest
+from tests.e2e.process import running
+from tests.ran import ran
+
+ROOT = Path(__file__).parents[3]
+MODELS = (
+    "centred", "doubled", "dtypes", "found", "legacy", "mixed", "mobilenet_v3_small", "resnet18",
+    "static_legacy",
+)  # fmt: skip
+DATATYPES = {
+    "bool": "BOOL", "uint8": "UINT8", "int8": "INT8", "int32": "INT32", "int64": "INT64",
+    "float16": "FP16", "float32": "FP32", "float64": "FP64",
+}  # fmt: skip
+
+pytestmark = pytest.mark.paddle
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of unsealed models, with Paddle's own results beside it; read-only."""
+    root = tmp_path_factory.mktemp("foreign")
+    ran([sys.executable, "-W", "ignore", "-m", "tests.making.export.foreign_models", str(root)])
+    return root
+
+
+@pytest.fixture(scope="module")
+def sealed(foreign: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sealed") / "repository"
+    shutil.copytree(foreign, root)
+    with ThreadPoolExecutor(2) as threads:
+        codes = threads.map(lambda name: main(["models", "seal", str(root / name / "1")]), MODELS)
+        assert list(codes) == [0] * len(MODELS)
+    return root
+
+
+@pytest.fixture(scope="module")
+def client(sealed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """Of a server that serves all of them."""
+    with running(sealed, tmp_path_factory.mktemp("log")) as server, server.client() as client:
+        server.wait_loaded()
+        yield client
+
+
+def test_inputs_and_outputs_are_read_from_the_program(sealed: Path) -> None:
+    """Names, dtypes and shapes of both program forms; -1 where the size is free."""
+    manifest = read_manifest(sealed / "mixed" / "1")
+    assert manifest.inputs == (
+        TensorSpec("tokens", "int64", (-1, -1)),
+        TensorSpec("mask", "bool", (-1, -1)),
+        TensorSpec("scale", "int32", (-1, 1)),
+    )
+    assert manifest.outputs == (
+        TensorSpec("output_0", "float32", (-1, 3)),
+        TensorSpec("output_1", "int64", (-1,)),
+        TensorSpec("output_2", "bool", (-1, 3)),
+        TensorSpec("output_3", "float64", ()),
+    )
+    legacy = read_manifest(sealed / "legacy" / "1")
+    assert (legacy.program, legacy.params) == ("model.pdmodel", "model.pdiparams")
+    assert [spec.name for spec in legacy.inputs] == ["image", "tokens"]
+    static = read_manifest(sealed / "static_legacy" / "1")
+    assert static.inputs == (
+        TensorSpec("image", "float32", (-1, 3, 8, 8)),
+        TensorSpec("extra", "float32", (-1, 4)),
+    )
+    assert [spec.shape for spec in static.outputs] == [(-1, 6), (-1, 2)]
+    assert read_manifest(sealed / "doubled" / "1").params is None
+    fixed = read_manifest(sealed / "mobilenet_v3_small" / "1")
+    assert fixed.inputs == (TensorSpec("image", "float32", (1, 3, 64, 64)),)
+    assert fixed.weights["origin"] == "foreign"
+
+
+def test_only_independent_rows_are_batched(sealed: Path) -> None:
+    """A config.toml is written where rows may share a run, and only there."""
+    assert "max_batch_size = 8" in (sealed / "resnet18" / "config.toml").read_text("utf-8")
+    assert "max_batch_size = 8" in (sealed / "legacy" / "config.toml").read_text("utf-8")
+    assert "max_batch_size = 8" in (sealed / "static_legacy" / "config.toml").read_text("utf-8")
+    assert "max_batch_size = 8" in (sealed / "doubled" / "config.toml").read_text("utf-8")
+    # A row for each thing found, so that there is no telling whose it is.
+    assert "max_batch_size = 0" in (sealed / "found" / "config.toml").read_text("utf-8")
+    assert "max_batch_size = 0" in (sealed / "centred" / "config.toml").read_text("utf-8")
+    assert not (sealed / "mobilenet_v3_small" / "config.toml").exists()  # a fixed batch of 1
+    assert not (sealed / "mixed" / "config.toml").exists()  # its mean is over the whole batch
+
+
+def test_outputs_over_http_equal_paddle_s_own(sealed: Path, client: httpx.Client) -> None:
+    """Within 1e-5 of the largest value, for every dtype; /v2 describes what must be sent."""
+    assert client.get("/v2/health/ready").status_code == 200, client.get("/info").text
+    for name in MODELS:
+        with np.load(sealed / f"{name}.npz") as archive:
+            kept = {key: archive[key] for key in archive.files}
+        feeds = {key[6:]: array for key, array in kept.items() if key.startswith("input.")}
+        described = client.get(f"/v2/models/{name}").json()["inputs"]
+        assert [each["name"] for each in described] == list(feeds)
+        outputs = infer(client, name, feeds)
+        assert len(outputs) == len(kept) - len(feeds)
+        for index, found in enumerate(outputs):
+            expected = kept[f"output.{index}"]
+            assert found.shape == expected.shape
+            allowed = 1e-5 * max(1.0, float(np.abs(expected.astype(np.float64)).max()))
+            np.testing.assert_allclose(found, expected, rtol=0, atol=allowed)
+
+
+def test_every_dtype_is_served_and_documented(sealed: Path) -> None:
+    manifest = read_manifest(sealed / "dtypes" / "1")
+    assert list(DATATYPES) == [spec.dtype for spec in manifest.inputs]
+    assert list(DATATYPES) == [spec.dtype for spec in manifest.outputs]
+    protocol = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+    assert f"Datatypes: {', '.join(DATATYPES.values())}, and BYTES for" in protocol
+
+
+@pytest.mark.parametrize("backend", ["paddle_jit", "openvino"])
+def test_other_frameworks_run_a_program_without_parameters(sealed: Path, backend: str) -> None:
+    files = ModelRepository(sealed).read("doubled", 1)
+    rows = np.array([[1, 2, 3]], np.float32)
+    predictor = ProcessBackend()(files.spec(InstanceGroup(name="other", backend=backend)))
+    try:
+        found = predictor.run({"rows": rows}, timeout=60)
+    finally:
+        predictor.close()
+    np.testing.assert_allclose(found["output_0"], rows * 2 + 1, rtol=1e-6)  # type: ignore[arg-type]
+
+
+def test_an_output_may_be_empty(
+    sealed: Path, client: httpx.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sealed, verified and served: nothing found is an answer, and is the golden one here."""
+    with np.load(sealed / "found" / "1" / "selftest.npz") as golden:
+        assert golden["output.output_0"].shape == (0, 2)
+    assert main(["models", "verify", "--run", "found", "--repository", str(sealed)]) == 0
+    assert "ok, self-test passed" in capsys.readouterr().out
+    where, rows = infer(client, "found", {"rows": np.ones((3, 2), np.float32)})
+    assert (where.shape, rows.shape) == ((0, 2), (3, 2))
+
+
+def infer(client: httpx.Client, model: str, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The outputs of one JSON request."""
+    inputs = [
+        {
+            "name": name,
+            "datatype": DATATYPES[array.dtype.name],
+            "shape": array.shape,
+            "data": array.tolist(),
+        }
+        for name, array in feeds.items()
+    ]
+    response = client.post(f"/v2/models/{model}/infer", json={"inputs": inputs})
+    assert response.status_code == 200, response.text
+    return [
+        np.array(output["data"]).reshape(output["shape"]) for output in response.json()["outputs"]
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int16"])
+def test_a_dtype_that_paddle_inference_lacks_is_refused(
+    dtype: str, foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By what the program declares: bfloat16 would come out as float32, and as garbage."""
+    said = refusal(copy_of(foreign / ".unfit", tmp_path, dtype), capsys)
+    tensor = {"bfloat16": "output output_0", "int16": "input rows"}[dtype]
+    assert f"{tensor} is {dtype}, which Paddle Inference cannot pass through; served are" in said
+    assert {path.name for path in (tmp_path / dtype).rglob("*.*")} == {
+        "model.json", "model.pdiparams"
+    }  # fmt: skip
+
+
+def test_a_program_without_inputs_is_refused(
+    foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(copy_of(foreign / ".unfit", tmp_path, "constant"), capsys)
+    assert "the program has 0 inputs and 1 outputs, needed is at least one of each" in said
+
+
+@pytest.mark.parametrize(
+    ("model", "program"), [("legacy", "model.pdmodel"), ("centred", "inference.json")]
+)
+def test_parameters_that_are_missing_are_told_from_none(
+    model: str, program: str, foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Paddle would run a .json without them, on whatever lies in memory."""
+    version = copy_of(foreign, tmp_path, model)
+    params = (version / program).with_suffix(".pdiparams")
+    params.unlink()
+    (version / "tokenizer.json").write_text("{}", "utf-8")  # is no program
+    assert f"{program} has parameters, and {params.name} is missing" in refusal(version, capsys)
+
+
+def copy_of(foreign: Path, tmp_path: Path, model: str = "legacy") -> Path:
+    shutil.copytree(foreign / model, tmp_path / model)
+    return tmp_path / model / "1"
+
+
+def refusal(version: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["models", "seal", str(version)]) == 1
+    assert not (version.parent / f".{version.name}-manifest.json").exists()
+    return capsys.readouterr().err
+
+
+def test_what_cannot_be_sealed_is_named(
+    foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = copy_of(foreign, tmp_path)
+    assert "MODEL/VERSION" in refusal(version.parent, capsys)
+    params = (version / "model.pdiparams").read_bytes()
+    (version.parent / "2").mkdir()
+    assert "found 0: none" in refusal(version.parent / "2", capsys)
+    (version / "model.pdiparams").write_bytes(params[:100])
+    assert "Paddle cannot load model" in refusal(version, capsys)
+    assert not (version / "manifest.json").exists()
+    (version / "model.pdiparams").write_bytes(params)
+    for suffix in (".pdmodel", ".pdiparams"):
+        shutil.copy(version / f"model{suffix}", version / f"other{suffix}")
+    assert "found 2: model.pdmodel, other.pdmodel" in refusal(version, capsys)
+    for suffix in (".pdmodel", ".pdiparams"):
+        (version / f"other{suffix}").unlink()
+    (version / "model.pdiparams.info").write_bytes(b"")
+    assert "model.pdiparams.info is a pickle" in refusal(version, capsys)
+    (version / "model.pdiparams.info").unlink()
+    assert main(["models", "seal", str(version), "--licence", "MIT"]) == 0
+    assert json.loads((version / "manifest.json").read_text("utf-8"))["weights"]["licence"] == "MIT"
+    capsys.readouterr()
+    assert "sealed already" in refusal(version, capsys)

@@ -1,0 +1,143 @@
+"""Programs derived from what is there: official weights without data, a transformer at any time."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.contracts.errors import ExportError
+from app.contracts.ports import PredictorSpec
+from app.contracts.tensors import Tensors
+from app.engine.backends.process import ProcessBackend
+from app.making.programs.check import checked
+from app.making.programs.derive import Derived, add_program
+from app.models.repository.layout import ModelFiles, ModelRepository
+from app.models.repository.manifest import Derivation, DerivedProgram
+from app.tasks import PIPELINES
+from app.tasks.task import agreement_of, load_tasks
+from tests.engine.fakes import FakeFactory, row, write_double
+
+MODELS = Path(__file__).parents[3] / "model_repo"
+OFFICIAL = MODELS / "u2netp" / "2"
+
+ENTRY = DerivedProgram(
+    name="int8", format="onnx", program="int8.onnx", derivation=Derivation(tool="test", versions={})
+)
+
+
+def derived(content: bytes = b"a program") -> Derived:
+    return Derived(content=content, entry=ENTRY, backend="onnxruntime")
+
+
+def without_programs(model: Path, version: str, target: Path) -> ModelRepository:
+    """A repository with a copy of one version, its derived programs taken away."""
+    copy = target / model.name / version
+    shutil.copytree(model / version, copy)
+    shutil.copy(model / "config.toml", copy.parent)
+    manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
+    for each in manifest.pop("programs", []):
+        (copy / each["program"]).unlink()
+        del manifest["files"][each["program"]]
+    manifest["format"] = 1
+    (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    return ModelRepository(target)
+
+
+@pytest.fixture
+def double(tmp_path: Path) -> ModelFiles:
+    write_double(tmp_path)
+    return ModelRepository(tmp_path).read("double", 1)
+
+
+@pytest.mark.paddle
+@pytest.mark.slow
+def test_a_transformer_gets_its_int8_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository = without_programs(MODELS / "emotion", "1", tmp_path)
+    assert main(["derive", "emotion", "--repository", str(tmp_path)]) == 0
+    assert "emotion/1: program int8 added; mean difference 0.0" in capsys.readouterr().out
+    files = repository.read("emotion", 1)
+    assert files.manifest.format == 2
+    [program] = files.manifest.programs
+    assert program.derivation.settings["reduce_range"] is True
+    assert program.quality[0].count > 100
+    assert program.quality[0].figures["agreement"] >= 0.98
+    _run_on(files, "onnxruntime_int8", "openvino_int8")
+    assert main(["derive", "emotion", "--repository", str(tmp_path)]) == 0
+    assert "emotion/1 has the program int8" in capsys.readouterr().out
+
+
+@pytest.mark.nightly
+@pytest.mark.paddle
+@pytest.mark.slow
+def test_the_official_weights_need_no_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their ranges come with the package."""
+    if not OFFICIAL.is_dir():
+        pytest.skip("the official weights are not here: paddlepool pull u2netp")
+    repository = without_programs(MODELS / "u2netp", "2", tmp_path)
+    assert main(["derive", "u2netp", "--repository", str(tmp_path)]) == 0
+    assert "u2netp/2: program int8 added; mean difference 0.00" in capsys.readouterr().out
+    files = repository.read("u2netp", 2)
+    [program] = files.manifest.programs
+    assert "stage2d.rebnconv1d.conv_s1" in program.derivation.float_layers
+    assert files.manifest.files["int8.onnx"].bytes < 1_500_000
+    _run_on(files, "openvino_int8")
+
+
+def _run_on(files: ModelFiles, *groups: str) -> None:
+    """The golden input on each group, within the group's own budget."""
+    golden = files.selftest()
+    agreement = agreement_of(files.info(), tasks=load_tasks(PIPELINES))
+    test = replace(golden, agreement=agreement)
+    for name in groups:
+        group = files.config.group(name)
+        predictor = ProcessBackend()(files.spec(group))
+        try:
+            test.judging(group).check(predictor, timeout=60)
+        finally:
+            predictor.close()
+
+
+def test_a_published_version_gets_a_program(double: ModelFiles, tmp_path: Path) -> None:
+    """Verified like every other file of it; another one of the name replaces the first."""
+    add_program(double.directory, derived())
+    add_program(double.directory, derived(b"another"))
+    files = ModelRepository(tmp_path).read("double", 1)
+    assert [each.name for each in files.manifest.programs] == ["int8"]
+    assert (files.directory / "int8.onnx").read_bytes() == b"another"
+    assert {path.name for path in files.directory.parent.iterdir()} == {"1", "config.toml"}
+
+
+def test_a_program_that_computes_something_else_is_refused(double: ModelFiles) -> None:
+    def wrong(inputs: Tensors) -> Tensors:
+        return {"y": np.asarray(inputs["x"]) * 3}
+
+    def open_predictor(spec: PredictorSpec, **_suspension: object) -> object:
+        behave = {} if spec.program_name is None else {"behaviour": wrong, "selftest": wrong}
+        return FakeFactory(**behave)(spec)  # type: ignore[arg-type]
+
+    with pytest.raises(ExportError, match=r"mean difference 0\.\d+ on 1 samples"):
+        checked(
+            derived(),
+            double,
+            [row(1, 2, 3)],
+            agreement=None,
+            open_predictor=open_predictor,  # type: ignore[arg-type]
+        )
+    assert double.manifest.programs == ()
+
+
+def test_labels_decide_where_the_mean_difference_is_small(double: ModelFiles) -> None:
+    """What many outputs near a tie lose, a mean difference does not show."""
+    refused = {"agreement": lambda *_outputs: 0.93, "open_predictor": FakeFactory()}
+    with pytest.raises(ExportError, match=r"difference 0\.0000, agreement 0\.9300 .*0\.97"):
+        checked(derived(), double, [row(1, 2, 3)], least_agreement=0.97, **refused)  # type: ignore[arg-type]
+    found = checked(derived(), double, [row(1, 2, 3)], least_agreement=0.9, **refused)  # type: ignore[arg-type]
+    assert found.entry.quality[-1].figures["agreement"] == 0.93

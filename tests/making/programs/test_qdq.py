@@ -1,0 +1,72 @@
+"""int8 from measured ranges: named layers, quantised weights, and what a wrong graph gets."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from app.contracts.errors import ExportError
+from app.making.programs.qdq import Activation, Ranges, quantised, read_ranges
+from tests.making.programs.networks import named, two_layers
+
+RANGES = Ranges(
+    activations=(
+        Activation(value="x", scale=2 / 255, zero_point=0, signed=True, readers=("first",)),
+        Activation(value="Relu_0", scale=6 / 255, zero_point=0, signed=False, readers=("second",)),
+    ),
+    float_layers=(),
+)
+
+
+def run(model: onnx.ModelProto, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    [entry] = session.get_inputs()
+    return np.asarray(session.run(None, {entry.name: x})[0])
+
+
+@pytest.fixture
+def x() -> np.ndarray[Any, Any]:
+    return np.random.default_rng(1).uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32)
+
+
+def test_a_graph_is_told_by_its_layers(x: np.ndarray[Any, Any]) -> None:
+    """What a converter leaves is gone, the bias is inside, and the function is the same."""
+    plain, clean = two_layers(), named(two_layers())
+    assert [node.name for node in clean.graph.node] == ["first", "Relu_0", "second"]
+    assert [node.op_type for node in plain.graph.node].count("Identity") == 1
+    assert len(clean.graph.node[0].input) == 3
+    np.testing.assert_array_equal(run(plain, x), run(clean, x))
+
+
+def test_int8_stays_close_to_float(x: np.ndarray[Any, Any]) -> None:
+    """And is not float: a weight has 8 bits, a scale for each output channel."""
+    small = quantised(named(two_layers()), RANGES)
+    constants = {each.name: onnx.numpy_helper.to_array(each) for each in small.graph.initializer}
+    assert constants["second.weight.int8"].dtype == np.int8
+    assert constants["second.weight.scale"].shape == (2,)
+    assert constants["first.weight.int8"].max() <= 64
+    expected, found = run(named(two_layers()), x), run(small, x)
+    gap = np.abs(expected - found).max()
+    assert 0 < gap < 0.1 * np.abs(expected).max()
+
+
+def test_ranges_are_read_back_from_a_quantised_graph() -> None:
+    """So that what another quantiser measured can be shipped."""
+    small = quantised(named(two_layers()), replace(RANGES, float_layers=("second",)))
+    found = read_ranges(named(two_layers()), small)
+    assert found.float_layers == ("second",)
+    assert [each.value for each in found.activations] == ["x", "Relu_0"]
+    assert [each.readers for each in found.activations] == [("first",), ("second",)]
+    assert found.activations[1].scale == pytest.approx(6 / 255, rel=1e-5)
+
+
+def test_ranges_of_another_graph_are_refused() -> None:
+    """Instead of a program that computes something else."""
+    other = replace(RANGES, float_layers=("third", "fourth"))
+    with pytest.raises(ExportError, match="2 names of theirs, such as fourth"):
+        quantised(named(two_layers()), other)

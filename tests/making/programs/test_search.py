@@ -1,0 +1,92 @@
+"""The search finds the layer under which int8 collapses, without being told."""
+
+import numpy as np
+import onnx
+import pytest
+
+from app.making.programs.check import Differences
+from app.making.programs.qdq import Activation, Ranges
+from app.making.programs.search import FloatLayers
+from tests.making.programs.networks import named, planted
+
+LAYERS = [f"{stage}.{name}" for stage in ("in", "middle", "out") for name in ("a", "b")]
+
+
+def samples() -> list[dict[str, np.ndarray]]:
+    random = np.random.default_rng(4)
+    return [{"x": random.random((1, 4, 8, 8)).astype(np.float32)} for _ in range(3)]
+
+
+def ranges_of(network: onnx.ModelProto) -> Ranges:
+    """In seven bits: products of eight-bit numbers saturate on a processor without VNNI."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    readers = {n.input[0]: n.name for n in network.graph.node if n.name in LAYERS}
+    watched = onnx.ModelProto.FromString(network.SerializeToString())
+    watched.graph.output.extend(
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+        for name in readers
+        if name != "x"
+    )
+    session = onnxruntime.InferenceSession(watched.SerializeToString())
+    names = [each.name for each in session.get_outputs()]
+    runs = [dict(zip(names, session.run(None, each), strict=True)) | each for each in samples()]
+    return Ranges(
+        activations=tuple(
+            Activation(
+                value=value,
+                scale=float(max(run[value].max() for run in runs)) / 127,
+                zero_point=0,
+                signed=False,
+                readers=(layer,),
+            )
+            for value, layer in readers.items()
+        ),
+        float_layers=(),
+    )
+
+
+def test_the_planted_layer_is_found() -> None:
+    """By its stage first, then alone: everything else becomes int8."""
+    pytest.importorskip("openvino")
+    network = named(planted("middle.b"))
+    seen: list[str] = []
+    search = FloatLayers(
+        network,
+        ranges_of(network),
+        loss=Differences(network, samples()),
+        show=lambda what, _loss: seen.append(what),
+    ).find(0.01)
+    assert search.ranges.float_layers == ("middle.b",)
+    assert search.loss <= 0.01
+    assert seen[0] == "everything"
+    assert seen[-1] == "float: middle.b"
+    assert "only middle" in seen
+    assert "only in.a" not in seen  # its stage loses nothing
+    assert search.tried == len(seen)
+
+
+def test_nothing_stays_float_where_nothing_collapses() -> None:
+    pytest.importorskip("openvino")
+    network = named(planted(None))
+    search = FloatLayers(
+        network,
+        ranges_of(network),
+        loss=Differences(network, samples()),
+        show=lambda _what, _loss: None,
+    ).find(0.01)
+    assert (search.ranges.float_layers, search.tried) == ((), 1)
+
+
+def test_what_no_float_layer_mends_is_said_by_its_loss() -> None:
+    network = named(planted("middle.b"))
+    ranges = Ranges(
+        activations=(
+            Activation(value="x", scale=1.0, zero_point=0, signed=False, readers=("in.a",)),
+        ),
+        float_layers=(),
+    )
+    search = FloatLayers(
+        network, ranges, loss=lambda _model: 0.5, show=lambda _what, _loss: None
+    ).find(0.01)
+    assert search.loss == 0.5
+    assert sorted(search.ranges.float_layers) == sorted(LAYERS)

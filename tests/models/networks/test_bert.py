@@ -1,0 +1,127 @@
+"""BERT against Hugging Face transformers, alone against in a batch, oneDNN against native."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from app.contracts.tensors import TensorSpec
+from app.making.export.exporter import save_program
+from app.making.export.weights.bert import read_bert_directory
+from app.models.networks import build
+from app.models.networks.saved import load_parameters
+from tests.models.networks.conftest import FIXTURES
+
+pytestmark = pytest.mark.paddle
+LIMIT = 1e-4
+TINY = FIXTURES / "tiny_bert"
+TRAINED = Path(__file__).parents[3] / "model_repo" / "emotion" / "1"
+Ids = NDArray[np.int64]
+
+
+def served(directory: Path) -> paddle.nn.Layer:
+    bert = read_bert_directory(directory)
+    network = build("bert", bert.options)
+    network.set_state_dict({name: paddle.to_tensor(value) for name, value in bert.state.items()})
+    network.eval()
+    return network
+
+
+def logits(network: paddle.nn.Layer, ids: Ids, mask: Ids) -> NDArray[np.float32]:
+    with paddle.no_grad():
+        result: NDArray[np.float32] = network(paddle.to_tensor(ids), paddle.to_tensor(mask)).numpy()
+    return result
+
+
+def texts(lengths: list[int], *, vocabulary: int, width: int) -> tuple[Ids, Ids]:
+    """Random token ids padded to `width`, and their attention mask."""
+    mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int64)
+    return np.random.default_rng(8).integers(5, vocabulary, mask.shape) * mask, mask
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny BERT as a saved program."""
+    directory = tmp_path_factory.mktemp("bert")
+    save_bert(served(TINY), directory)
+    return directory
+
+
+def save_bert(network: paddle.nn.Layer, directory: Path) -> None:
+    names = ("input_ids", "attention_mask")
+    specs = [TensorSpec(name, "int64", (-1, -1)) for name in names]
+    save_program(network, inputs=specs, directory=directory, store="float32")
+
+
+def test_golden_logits_of_transformers() -> None:
+    with np.load(TINY / "expected.npz", allow_pickle=False) as golden:
+        ids, mask, expected = (golden[k] for k in ("input_ids", "attention_mask", "logits"))
+    assert np.abs(expected - logits(served(TINY), ids, mask)).max() <= LIMIT
+    assert np.ptp(expected) > 0.5, "equal logits would prove little"
+
+
+def test_padding_is_ignored() -> None:
+    network = served(TINY)
+    ids, mask = texts([7, 12], vocabulary=76, width=16)
+    noisy = np.where(mask == 1, ids, 9)
+    assert np.abs(logits(network, ids, mask) - logits(network, noisy, mask)).max() == 0.0
+
+
+def test_the_exported_form_is_the_same_function_of_the_same_parameters(tmp_path: Path) -> None:
+    """Stored as float16, because it reads some layers' weights itself."""
+    bert = read_bert_directory(TINY)
+    dynamic, static = (build("bert", bert.options, static=form) for form in (False, True))
+    assert type(dynamic) is not type(static)
+    random = np.random.default_rng(7)  # those of the file have biases near 0
+    state = {
+        name: random.normal(scale=0.3, size=value.shape).astype(np.float16).astype(np.float32)
+        for name, value in bert.state.items()
+    }
+    for network in (dynamic, static):
+        network.set_state_dict({name: paddle.to_tensor(value) for name, value in state.items()})
+        network.eval()
+    ids, mask = texts([3, 9, 16], vocabulary=76, width=16)
+    assert np.abs(logits(dynamic, ids, mask) - logits(static, ids, mask)).max() <= 1e-5
+    specs = [TensorSpec(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask")]
+    save_program(static, inputs=specs, directory=tmp_path, store="float16")
+    saved = load_parameters(tmp_path)
+    assert saved.keys() == state.keys()
+    assert all(np.array_equal(saved[name].numpy(), value) for name, value in state.items())
+
+
+def test_the_served_version_is_the_exported_form(tmp_path: Path) -> None:
+    """Exported again, its parameters give the committed program."""
+    manifest = json.loads((TRAINED / "manifest.json").read_text("utf-8"))
+    network = build("bert", manifest["network"]["options"], static=True)
+    network.set_state_dict(load_parameters(TRAINED))
+    specs = [TensorSpec(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask")]
+    save_program(network, inputs=specs, directory=tmp_path, store="float16")
+    for name in ("inference.json", "inference.pdiparams"):
+        assert (tmp_path / name).read_bytes() == (TRAINED / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({"model_type": "roberta"}, "model_type is 'roberta'"),
+        ({"num_attention_heads": 5}, "not divisible by 5 heads"),
+        ({"id2label": {"0": "a", "2": "b"}}, "'1' is missing"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_configurations_that_are_not_plain_bert(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    from app.contracts.errors import ExportError
+
+    config = json.loads((TINY / "config.json").read_text("utf-8")) | change
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    save_file({}, tmp_path / "model.safetensors")
+    with pytest.raises(ExportError, match=message):
+        read_bert_directory(tmp_path)

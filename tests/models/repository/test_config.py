@@ -1,0 +1,116 @@
+"""config.toml: what is refused, and `default_group = "auto"`."""
+
+from pathlib import Path
+
+import pytest
+
+import app.models.repository.config as counts_module
+from app.contracts.errors import ConfigError
+from app.models.repository.config import ModelConfig, load_config, processes_for
+
+GROUPS = """
+[[instance_group]]
+name = "spare"
+backend = "fake"
+start = "on_demand"
+[[instance_group]]
+name = "main"
+backend = "fake"
+count = 3
+threads = 2
+[[instance_group]]
+name = "wide"
+backend = "fake"
+threads = 7
+start = "on_demand"
+base = "spare"
+"""
+
+
+def loaded(directory: Path, text: str) -> ModelConfig:
+    path = directory / "config.toml"
+    path.write_text(text, "utf-8")
+    return load_config(path)
+
+
+def test_a_chosen_group_takes_the_threads_of_the_one_before(tmp_path: Path) -> None:
+    """Three processes of two threads become six of one; the other one starts on demand."""
+    config = loaded(tmp_path, 'default_group = "auto"\n' + GROUPS)
+    served = config.served_by("spare")
+    assert (served.default_group, served.first_group) == ("spare", "main")
+    spare, main = served.group("spare"), served.group("main")
+    assert (spare.start, spare.count, spare.base) == ("always", 6, "main")
+    assert main.start == "on_demand"
+    assert config.group("spare").count == 1  # what was loaded stays as it was
+    assert config.served_by("main") is config
+
+
+@pytest.mark.parametrize(
+    ("threads", "in_place", "of_threads"), [(1, 6, 6), (2, 3, 3), (3, 3, 2), (6, 3, 1), (7, 0, 0)]
+)
+def test_processes_of_more_threads_are_as_many_as_before(
+    tmp_path: Path, threads: int, in_place: int, of_threads: int
+) -> None:
+    """One request then has several cores; the server's own choice is no fault of the operator's."""
+    text = 'default_group = "auto"\n' + GROUPS.replace("threads = 7", f"threads = {threads}")
+    config = loaded(tmp_path, text).model_copy(update={"default_group": "main"})
+    assert config.count_in_place("wide") == in_place
+    assert config.count_of_threads("wide") == of_threads
+    assert config.served_by("wide").threads() == config.threads() == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (
+            '[[instance_group]]\nname = "a"\nbackend = "fake"\nstart = "on_demand"\n',
+            '"auto" needs a group with start = "always"',
+        ),
+        (
+            '[[instance_group]]\nname = "a"\nbackend = "fake"\ntolerance = 1\n'
+            "budget = { agreement = 1.0 }\n",
+            "budget takes the place of tolerance",
+        ),
+        (
+            '[[instance_group]]\nname = "a"\nbackend = "fake"\nbudget = {}\n',
+            "needs mean_difference, agreement or both",
+        ),
+        (
+            '[[instance_group]]\nname = "a"\nbackend = "fake"\nbudget = { agreement = 2 }\n',
+            "less than or equal to 1",
+        ),
+    ],
+    ids=["nothing to begin with", "two judges", "an empty budget", "no such agreement"],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        loaded(tmp_path, 'default_group = "auto"\n' + text)
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "gibibytes", "count"),
+    [
+        pytest.param(1, 2.0, 24, 2, id="one for each core"),
+        pytest.param(1, 1.5, 24, 2, id="a part of a core is one"),
+        pytest.param(2, 8.0, 24, 4, id="threads share the cores"),
+        pytest.param(4, 2.0, 24, 1, id="at least one"),
+        pytest.param(1, 32.0, 6, 6, id="one for each GiB"),
+        pytest.param(1, 256.0, 512, 64, id="as many as can be written"),
+    ],
+)
+def test_processes_fill_the_cores(threads: int, cores: float, gibibytes: int, count: int) -> None:
+    memory = gibibytes << 30
+    assert processes_for(threads, cores=cores, memory_bytes=memory) == count
+
+
+def test_count_may_be_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number by the time that anybody reads it; without threads that make sense it is refused."""
+    monkeypatch.setattr(counts_module, "available_cores", lambda: 6.0)
+    monkeypatch.setattr(counts_module, "memory_limit", lambda: 64 << 30)
+    path = tmp_path / "config.toml"
+    group = '[[instance_group]]\nname = "onednn"\nbackend = "b"\ncount = "cores"\n'
+    path.write_text(group + "threads = 2\n", "utf-8")
+    assert load_config(path).group("onednn").count == 3
+    path.write_text(group + "threads = 0\n", "utf-8")
+    with pytest.raises(ConfigError, match="threads"):
+        load_config(path)

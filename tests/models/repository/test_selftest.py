@@ -1,0 +1,245 @@
+"""The golden test of a version: what may be in it, and what it finds."""
+
+import os
+import tracemalloc
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.contracts.errors import BackendError, ConfigError, ManifestError
+from app.contracts.ports import ServedModelInfo
+from app.contracts.resources import processor
+from app.contracts.tensors import Array, TensorSpec
+from app.models.repository.config import Budget, InstanceGroup
+from app.models.repository.selftest import SelfTest, read_selftest
+from app.tasks.segment.parameters import MaskAgreement
+
+INPUTS = (TensorSpec("x", "float32", (-1, 2)),)
+BOXES = TensorSpec("boxes", "int64", (-1, 4))
+X = np.ones((1, 2), np.float32)
+NONE = np.zeros((0, 4), np.int64)
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A predictor that always gives the same; only run() is ever called here."""
+
+    outputs: Mapping[str, Array]
+
+    def run(self, _inputs: Mapping[str, Array], *, timeout: float) -> Mapping[str, Array]:
+        assert timeout > 0
+        return self.outputs
+
+
+def written(
+    directory: Path, *, x: Array | None = X, boxes: Array = NONE, tolerance: object = 0.1
+) -> Path:
+    arrays: dict[str, Any] = {"output.boxes": boxes} | ({} if x is None else {"input.x": x})
+    np.savez(directory / "selftest.npz", tolerance=np.array(tolerance), **arrays)
+    return directory
+
+
+def test_an_output_may_be_empty_along_a_free_axis(tmp_path: Path) -> None:
+    test = read_selftest(written(tmp_path), INPUTS, (BOXES,))
+    test.check(Answering({"boxes": NONE}), timeout=1)  # type: ignore[arg-type]
+    for wrong, described in (
+        (np.zeros((1, 4), np.int64), r"int64 \[1, 4\]"),
+        (np.zeros((0, 4), np.float32), r"float32 \[0, 4\]"),
+    ):
+        with pytest.raises(BackendError, match=rf"int64 \[0, 4\], received {described}"):
+            test.check(Answering({"boxes": wrong}), timeout=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "outputs", "named"),
+    [
+        ({}, TensorSpec("boxes", "int64", (1, 4)), r"output.boxes should be int64 \[1, 4\]"),
+        ({"x": X[:0]}, BOXES, r"input.x should be float32 \[-1, 2\], received float32 \[0, 2\]"),
+        ({"boxes": NONE.astype(np.int32)}, BOXES, r"received int32 \[0, 4\]"),
+        ({"tolerance": "abc"}, BOXES, "tolerance must be one positive number"),
+        ({"tolerance": -1.0}, BOXES, "tolerance must be one positive number"),
+    ],
+    ids=["a fixed axis", "an empty input", "another dtype", "a word", "a negative tolerance"],
+)
+def test_what_proves_nothing_is_refused(
+    arrays: Mapping[str, Any], outputs: TensorSpec, named: str, tmp_path: Path
+) -> None:
+    """An empty output where the size is fixed, and an empty input anywhere."""
+    with pytest.raises(ManifestError, match=named):
+        read_selftest(written(tmp_path, **arrays), INPUTS, (outputs,))
+
+
+def archived(directory: Path, name: str, content: bytes, kind: int) -> Path:
+    """A self-test in which one member has this content."""
+    with zipfile.ZipFile(written(directory, x=None) / "selftest.npz", "a", kind) as archive:
+        archive.writestr(name, content)
+    return directory
+
+
+def npy(shape: str, values: bytes) -> bytes:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + values
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "named"),
+    [
+        (
+            npy("(512, 2, 4096)", bytes(16 << 20)),
+            zipfile.ZIP_DEFLATED,
+            r"float32 \[512, 2, 4096\]",
+        ),
+        (npy("(2097152, 2)", bytes(16 << 20)), zipfile.ZIP_DEFLATED, r"16777\d* bytes, .* 2099200"),
+        (bytes(16 << 20), zipfile.ZIP_DEFLATED, "cannot be read as arrays"),
+        (os.urandom(4 << 20), zipfile.ZIP_STORED, r"has 419\d* bytes, the limit is 3147776"),
+        (npy("(4398046511104,)", b""), zipfile.ZIP_STORED, "cannot be read as arrays"),
+        (npy("(4, 2)", bytes(8)), zipfile.ZIP_STORED, "cannot be read as arrays"),
+        (bytes(1 << 20), zipfile.ZIP_BZIP2, "cannot be read as arrays"),
+        (npy("(True, 2)", bytes(8)), zipfile.ZIP_STORED, "cannot be read as arrays"),
+    ],
+    ids=[
+        "a bomb of another shape",
+        "a bomb of a fitting shape",
+        "a bomb without a header",
+        "a large archive",
+        "a claim of 16 TiB",
+        "too short",
+        "another compression",
+        "no such shape",
+    ],
+)
+def test_an_archive_is_measured_before_it_is_unpacked(
+    content: bytes, kind: int, named: str, tmp_path: Path
+) -> None:
+    tracemalloc.start()
+    with pytest.raises(ManifestError, match=named):
+        read_selftest(archived(tmp_path, "input.x.npy", content, kind), INPUTS, (BOXES,))
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    with pytest.raises(ManifestError, match=named):
+        read_selftest(tmp_path, INPUTS, (BOXES,))
+    assert tracemalloc.get_traced_memory()[1] - before < 4 << 20
+    tracemalloc.stop()
+
+
+def test_a_member_that_unpacks_to_more_than_it_says_is_not_unpacked(tmp_path: Path) -> None:
+    """The size stands in the archive's directory, which whoever wrote it could change."""
+    directory = archived(tmp_path, "input.x.npy", bytes(16 << 20), zipfile.ZIP_DEFLATED)
+    archive = directory / "selftest.npz"
+    said = (16 << 20).to_bytes(4, "little")
+    archive.write_bytes(archive.read_bytes().replace(said, (100).to_bytes(4, "little")))
+    tracemalloc.start()
+    with pytest.raises(ManifestError, match="cannot be read as arrays"):
+        read_selftest(directory, INPUTS, (BOXES,))
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+
+
+def test_what_no_tensor_is_called_is_not_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(written(tmp_path) / "selftest.npz", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("other.npy", bytes(16 << 20))
+    assert set(read_selftest(tmp_path, INPUTS, (BOXES,)).inputs) == {"x"}
+
+
+def test_an_output_of_another_dtype_or_no_number_is_found() -> None:
+    """However near its values are: /v2 promises the dtype as well."""
+    test = SelfTest(inputs={"x": X}, outputs={"y": X}, tolerance=1.0)
+    test.check(Answering({"y": X}), timeout=1)  # type: ignore[arg-type]
+    with pytest.raises(BackendError, match=r"float32 \[1, 2\], received float64 \[1, 2\]"):
+        test.check(Answering({"y": X.astype(np.float64)}), timeout=1)  # type: ignore[arg-type]
+    with pytest.raises(BackendError, match="differs by nan"):
+        test.check(Answering({"y": X * np.float32(np.nan)}), timeout=1)  # type: ignore[arg-type]
+
+
+PICTURE = TensorSpec("input", "float32", (-1, 3, 320, 320))
+MASK = TensorSpec("mask", "float32", (1, 1, 16, 16))
+DISC = (np.hypot(*np.mgrid[-8:8, -8:8]) < 6).astype(np.float32)[None, None]
+
+
+def judged(budget: Mapping[str, float], *, task: bool = True) -> SelfTest:
+    """The test of a group in lower precision, whose golden output is a disc."""
+    info = ServedModelInfo(
+        name="m",
+        version=1,
+        directory=Path(),
+        inputs=(PICTURE,),
+        outputs=(MASK,),
+        pipeline="segment",
+    )
+    group = InstanceGroup(name="low", backend="fake", budget=Budget(**budget))
+    test = SelfTest(
+        inputs={"x": X},
+        outputs={"mask": DISC},
+        tolerance=1e-3,
+        agreement=MaskAgreement(info) if task else None,
+    )
+    return test.judging(group)
+
+
+def rounded_to_bfloat16(mask: Array) -> Array:
+    """As a processor that keeps 8 bits of each number would store it."""
+    bits = np.ascontiguousarray(mask, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def test_a_lower_precision_is_judged_by_its_quality() -> None:
+    """One pixel at an edge may be far off: on average and as a mask nothing is lost."""
+    near = rounded_to_bfloat16(DISC * np.float32(0.997))
+    near[0, 0, 2, 8] -= np.float32(0.109)
+    test = judged({"mean_difference": 0.015, "agreement": 0.95})
+    test.check(Answering({"mask": near}), timeout=1)  # type: ignore[arg-type]
+    quality = test.quality({"mask": near})
+    assert quality.largest_difference > 0.1
+    assert 0 < quality.mean_difference < 0.015
+    assert quality.agreement == 1.0
+    by_tolerance = test.judging(InstanceGroup(name="low", backend="fake", tolerance=0.05))
+    with pytest.raises(BackendError, match=r"differs by 0\.1\d* .* limit 0\.05"):
+        by_tolerance.check(Answering({"mask": near}), timeout=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mask", "budget", "named"),
+    [
+        (np.clip(DISC - 0.02, 0, 1), {"mean_difference": 0.005}, r"0\.00\d+ on average.*0\.005"),
+        (np.roll(DISC, 3, axis=3), {"agreement": 0.95}, r"agree .* by 0\.\d+, the budget is 0\.95"),
+        (DISC * np.nan, {"mean_difference": 0.5}, r"inf on average"),
+        (DISC * np.nan, {"agreement": 0.1}, r"NaN|agree"),
+    ],
+    ids=["too far on average", "another mask", "not a number", "not a number as a mask"],
+)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_what_exceeds_its_budget_is_refused(
+    mask: Array, budget: Mapping[str, float], named: str
+) -> None:
+    with pytest.raises(BackendError, match=named):
+        judged(budget).check(Answering({"mask": mask.astype(np.float32)}), timeout=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("program", ["int8", None])
+def test_the_likely_cause_of_a_refusal_is_told(
+    program: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A float32 group that is wrong is wrong for another reason."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags : avx2\n")
+    told = processor(cpuinfo)
+    monkeypatch.setattr("app.models.repository.selftest.processor", lambda: told)
+    budget = Budget(mean_difference=0.005, agreement=0.95)
+    group = InstanceGroup(name="low", backend="fake", program=program, budget=budget)
+    test = judged({"agreement": 0.95}).judging(group)
+    with pytest.raises(BackendError) as refusal:
+        test.check(Answering({"mask": 1 - DISC}), timeout=1)  # type: ignore[arg-type]
+    assert ("adds eight-bit products in 16 bits" in str(refusal.value)) == (program is not None)
+
+
+def test_an_agreement_that_nothing_measures_is_a_wrong_configuration() -> None:
+    """A model without a task is judged by its mean difference alone."""
+    answers: Any = Answering({"mask": DISC})
+    judged({"mean_difference": 0.01}, task=False).check(answers, timeout=1)
+    with pytest.raises(ConfigError, match=r"budget\.agreement needs a model whose task"):
+        judged({"agreement": 0.9}, task=False).check(answers, timeout=1)

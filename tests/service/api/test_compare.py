@@ -1,0 +1,165 @@
+"""/compare/data: the figures of each instance group, cheap, bounded and behind the API keys."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.contracts.reasons import ShadowOutcome
+from app.contracts.status import Candidate, Effect, GroupStatus, ModelStatus
+from app.models.repository.config import InstanceGroup, ModelConfig
+from app.observability.metrics import Metrics
+from tests.service.api.fakes import (
+    CHOICE,
+    GROUP,
+    Client,
+    FakeModel,
+    FakeRegistry,
+    assert_problem,
+    make_app,
+    make_services,
+)
+
+REFUSED = replace(
+    GROUP,
+    name="two",
+    started=False,
+    ready=False,
+    live=0,
+    resident_bytes=0,
+    reason="not started yet",
+    effect=Effect(None, "cannot start: this processor has no bfloat16"),
+)
+
+
+class CountingModel(FakeModel):
+    """Counts how often the engine is asked."""
+
+    asked = 0
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        CountingModel.asked += 1
+        return (replace(GROUP, effect=Effect(True, "other outputs than two")), REFUSED)
+
+
+CONFIG = ModelConfig(
+    default_group="one",
+    instance_group=(
+        InstanceGroup(name="one", backend="fake", base="two"),
+        InstanceGroup(name="two", backend="fake", start="on_demand", options={"bfloat16": True}),
+    ),
+)
+
+
+@pytest.fixture
+def metrics_and_client() -> tuple[Metrics, Client]:
+    services = make_services(registry=FakeRegistry(models=[CountingModel(config=CONFIG)]))
+    services.metrics.expect_model("m1", ["one", "two"])
+    return services.metrics, Client(make_app(services=services))
+
+
+def groups(client: Client, **query: object) -> dict[str, dict[str, Any]]:
+    response = client.get("/compare/data", params={k: str(v) for k, v in query.items()})
+    assert response.status_code == 200, response.text
+    [model] = response.json()["models"]
+    return {group["name"]: group for group in model["groups"]}
+
+
+def run(metrics: Metrics, group: str, *seconds: float, rows: int = 1) -> None:
+    for each in seconds:
+        metrics.batch_done(model="m1", version=1, group=group, rows=rows, seconds=each)
+
+
+def test_times_of_what_has_run(metrics_and_client: tuple[Metrics, Client]) -> None:
+    """To the bucket; a ratio is only in `choice`: moments of different load are not compared."""
+    metrics, client = metrics_and_client
+    assert groups(client)["two"]["times"]["p50"] is None
+    run(metrics, "one", *[0.04] * 20)
+    run(metrics, "two", *[0.02] * 20)
+    told = groups(client, window="1m")
+    assert told["one"]["times"]["p50"] == pytest.approx(0.04, rel=0.15)
+    assert "ratio" not in told["two"]
+    assert told["two"]["rate"] > 0
+
+
+def test_a_refused_group_says_why(metrics_and_client: tuple[Metrics, Client]) -> None:
+    """With its configuration; an effective one has its proof in words."""
+    _, client = metrics_and_client
+    told = groups(client)
+    assert told["one"]["effective"] is True
+    assert told["one"]["proof"] == "other outputs than two"
+    assert told["one"]["base"] == "two"
+    assert told["two"]["reason"] == "cannot start: this processor has no bfloat16"
+    assert told["two"]["refused"] == told["two"]["reason"]
+    assert told["one"]["refused"] is None
+    assert (told["two"]["start"], told["two"]["options"]) == ("on_demand", {"bfloat16": True})
+
+
+@pytest.mark.parametrize(
+    ("effect", "trial", "reason"),
+    [
+        (Effect(None, "too noisy to tell"), "too noisy to tell", "not started yet"),
+        (Effect(False, "changes nothing"), "takes 4 times as long", "not started yet"),
+        (Effect(None, "not measured yet"), "cannot start: no CUDA", "cannot start: no CUDA"),
+        (Effect(None, "its base one cannot start: x"), "too noisy to tell", "not started yet"),
+    ],
+)
+def test_a_measured_group_is_not_a_refused_one(effect: Effect, trial: str, reason: str) -> None:
+    """What was found out about a group that does not run is no reason why it does not."""
+
+    class Measured(FakeModel):
+        def groups(self) -> tuple[GroupStatus, ...]:
+            return (GROUP, replace(REFUSED, effect=effect))
+
+    choice = replace(CHOICE, candidates=(Candidate(group="two", fit=False, reason=trial),))
+    registry = FakeRegistry(models=[Measured(config=CONFIG, choice=choice)])
+    client = Client(make_app(registry=registry))
+    two = groups(client)["two"]
+    assert (two["reason"], two["proof"]) == (reason, effect.reason)
+    assert two["refused"] == (reason if trial == reason else None)
+    [model] = client.get("/info").json()["models"]
+    assert model["predictors"][1]["reason"] == reason
+
+
+def test_the_choice_and_shadowing_are_told(metrics_and_client: tuple[Metrics, Client]) -> None:
+    """What was chosen, of which candidates, and what became of the sampled requests."""
+    metrics, client = metrics_and_client
+    metrics.drifted(model="m1", group="two", drift=0.0, agreement=1.0)
+    metrics.drifted(model="m1", group="two", drift=0.01, agreement=0.9)
+    metrics.shadowed(model="m1", outcome=ShadowOutcome.REPLAYED)
+    [model] = client.get("/compare/data").json()["models"]
+    assert model["choice"]["by"] == "measured"
+    assert [each["group"] for each in model["choice"]["candidates"]] == ["two"]
+    assert model["shadowing"]["outcomes"]["replayed"] == 1
+    replays = model["groups"][1]["replays"]
+    assert (replays["count"], replays["same_bits"], replays["agreement"]) == (2, 1, 0.95)
+    assert replays["p99"] == pytest.approx(0.01, rel=0.5)
+
+
+def test_a_model_that_is_not_served_says_why() -> None:
+    """It has no groups to compare."""
+    broken = ModelStatus(name="m2", version=4, state="UNAVAILABLE", reason="its file is damaged")
+    client = Client(make_app(registry=FakeRegistry(failed=[broken])))
+    [_, model] = client.get("/compare/data").json()["models"]
+    assert (model["name"], model["reason"], model["groups"]) == ("m2", "its file is damaged", [])
+
+
+def test_many_pages_cost_the_engine_as_much_as_one(
+    metrics_and_client: tuple[Metrics, Client],
+) -> None:
+    """Its state, for which /proc is read, is asked for at most once a second."""
+    _, client = metrics_and_client
+    CountingModel.asked = 0
+    for _ in range(20):
+        groups(client)
+    assert CountingModel.asked < 20
+
+
+@pytest.mark.parametrize(
+    "query", [{"window": "2m"}, {"after": "-2"}, {"after": "now"}], ids=["window", "low", "word"]
+)
+def test_a_wrong_question_is_answered_with_what_it_may_be(
+    client: Client, query: dict[str, str]
+) -> None:
+    """As everywhere: 422 with the limit."""
+    assert_problem(client.get("/compare/data", params=query), 422, "invalid_parameter")

@@ -1,0 +1,157 @@
+"""The API's own documentation: local, complete, and true to the routes."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.application import build_application
+from app.doors.door import Door
+from app.doors.opened import DOORS
+from app.service.api.pages import STATIC
+from app.service.api.problems import ANY_STATUSES, TASK_STATUSES
+from app.tasks import PIPELINES
+from app.tasks.task import load_tasks
+from tests.service.api.fakes import Client, make_services, make_settings, no_lifespan
+
+
+def client_of(*doors: Door) -> Client:
+    """The real routers over fakes."""
+    return Client(
+        build_application(
+            make_services(make_settings()),
+            keys=(),
+            tasks=load_tasks(PIPELINES).values(),
+            lifespan=no_lifespan,
+            doors=doors,
+        )
+    )
+
+
+@pytest.fixture
+def product() -> Client:
+    return client_of()
+
+
+@pytest.fixture
+def schema(product: Client) -> dict[str, Any]:
+    return dict(product.get("/openapi.json").json())
+
+
+def operations(schema: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (method, path, operation)
+        for path, methods in schema["paths"].items()
+        for method, operation in methods.items()
+    ]
+
+
+def test_operation_ids_are_stable(schema: dict[str, Any]) -> None:
+    """Generated clients name their functions by them."""
+    ids = {operation["operationId"]: path for _, path, operation in operations(schema)}
+    assert ids["segmentImage"] == "/segment"
+    assert ids["classifySentiment"] == "/sentiment"
+    assert len(ids) == len(operations(schema))
+    assert all(re.fullmatch("[a-z][A-Za-z]+", name) for name in ids), ids
+
+
+def test_every_error_status_is_documented_with_its_model(schema: dict[str, Any]) -> None:
+    """H7: a status that is not in the document is a broken promise."""
+    for _, path, operation in operations(schema):
+        wanted = {*ANY_STATUSES, *(TASK_STATUSES if path in ("/segment", "/sentiment") else ())}
+        errors = {int(status) for status in operation["responses"] if status[0] in "45"}
+        assert wanted <= errors, path
+        for status in errors:
+            [[media_type, content]] = operation["responses"][str(status)]["content"].items()
+            model = "ProtocolError" if path.startswith("/v2") else "Problem"
+            assert content["schema"]["$ref"].endswith(f"/{model}"), (path, status)
+            assert media_type == (
+                "application/json" if model == "ProtocolError" else "application/problem+json"
+            )
+
+
+def test_docs_load_nothing_from_elsewhere(product: Client) -> None:
+    """Every address in the page is ours, answers, and the policy forbids any other."""
+    page = product.get("/docs")
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "unsafe-eval" not in page.headers["content-security-policy"]
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert len(addresses) >= 3
+    for address in addresses:
+        assert re.match(r"/(?!/)", address), address
+        response = product.get(address)
+        assert response.status_code == 200
+        assert response.content
+    assert "http" not in (STATIC / "docs.js").read_text()
+    assert product.get("/docs/nothing.js").status_code == 404
+    assert product.get("/docs/..%2Fdocs.html").status_code == 404
+
+
+def test_the_page_of_errors_has_every_type(product: Client) -> None:
+    problem = product.get("/nothing").json()
+    path, _, anchor = problem["type"].partition("#")
+    assert f'id="{anchor}"' in product.get(path).text
+
+
+def test_no_parameter_is_offered_twice(schema: dict[str, Any]) -> None:
+    def fields(node: Any) -> set[str]:
+        if isinstance(node, list):
+            return set().union(*map(fields, node))
+        if not isinstance(node, dict):
+            return set()
+        if "$ref" in node:
+            return fields(schema["components"]["schemas"][node["$ref"].rpartition("/")[2]])
+        return set(node.get("properties", {})).union(*map(fields, node.values()))
+
+    for _, path, operation in operations(schema):
+        query = [each["name"] for each in operation.get("parameters", ())]
+        assert len(query) == len(set(query)), path
+        assert not set(query) & fields(operation.get("requestBody", {})), path
+
+
+def test_generators_of_clients_can_read_it() -> None:
+    """They skip a body with a range of types, and make one name of words that differ in case."""
+
+    def enums(node: Any) -> Iterator[list[str]]:
+        if isinstance(node, dict):
+            yield from [node["enum"]] if "enum" in node else ()
+            node = list(node.values())
+        if isinstance(node, list):
+            yield from (each for child in node for each in enums(child))
+
+    schema = client_of(*DOORS).get("/openapi.json").json()
+    assert all(len({str(word).lower() for word in each}) == len(each) for each in enums(schema))
+    for _, path, operation in operations(schema):
+        assert "*" not in "".join(operation.get("requestBody", {}).get("content", {})), path
+
+
+def test_inference_and_texts_are_typed() -> None:
+    """A generated client has a class for a tensor, and knows that a text is not empty."""
+    schema = client_of(*DOORS).get("/openapi.json").json()
+    models = schema["components"]["schemas"]
+    for path in ("/v2/models/{model}/infer", "/v2/models/{model}/versions/{version}/infer"):
+        operation = schema["paths"][path]["post"]
+        assert "Inference-Header-Content-Length" in [p["name"] for p in operation["parameters"]]
+        body = operation["requestBody"]["content"]["application/json"]["schema"]
+        assert body == {"$ref": "#/components/schemas/InferRequest"}
+        reply = operation["responses"]["200"]["content"]
+        assert reply["application/json"]["schema"] == {"$ref": "#/components/schemas/InferReply"}
+        assert list(reply) == ["application/json", "application/octet-stream"]
+    tensor = models["InferInput"]
+    assert (tensor["required"], tensor["properties"]["shape"]["items"]) == (
+        ["name", "datatype", "shape"],
+        {"type": "integer"},
+    )
+    assert "FP32" in tensor["properties"]["datatype"]["enum"]
+    for model in ("SentimentRequest", "TextsRequest", "PredictRequest"):
+        inputs = models[model]["properties"]["inputs"]
+        text = {"type": "string", "minLength": 1}
+        assert text in (inputs.get("anyOf") or inputs["oneOf"])
+
+
+def test_what_needs_another_parameter_has_no_default_to_send(schema: dict[str, Any]) -> None:
+    """A page would send it without that other, and be refused."""
+    of_segment = schema["paths"]["/segment"]["post"]["parameters"]
+    sent = {each["name"] for each in of_segment if {"default", "example"} & each["schema"].keys()}
+    assert sent == {"output", "size", "crop", "colours", "scale", "shadow"}

@@ -1,0 +1,102 @@
+"""Liveness, readiness, metadata and /info, over a registry of fakes."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.contracts.status import Effect, GroupStatus, ModelStatus
+from tests.service.api.fakes import GROUP, Client, FakeModel, FakeRegistry, make_app, make_settings
+
+BROKEN = ModelStatus(name="m2", version=3, state="UNAVAILABLE", reason="m2/3: broken")
+
+
+def client_of(registry: FakeRegistry) -> Client:
+    return Client(make_app(registry=registry))
+
+
+def test_readiness_needs_every_model() -> None:
+    """503 with Retry-After for one that is broken or down; liveness does not depend on models."""
+    assert client_of(FakeRegistry()).get("/v2/health/ready").status_code == 200
+    down = client_of(FakeRegistry(models=[FakeModel(is_ready=False)]))
+    assert down.get("/v2/models/m1/ready").status_code == 503
+    for client in (down, client_of(FakeRegistry(failed=[BROKEN]))):
+        assert client.get("/v2/health/live").json() == {"live": True}
+        response = client.get("/v2/health/ready")
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "2"
+
+
+def test_info_tells_what_is_served_and_from_where() -> None:
+    """Version, fingerprints, provenance, labels, predictors; and why something is not served."""
+    info = client_of(FakeRegistry(failed=[BROKEN])).get("/info").json()
+    assert info["ready"] is False
+    assert info["default_models"] == {"echo": "m1"}
+    served, broken = info["models"]
+    assert (served["name"], served["version"], served["state"]) == ("m1", 1, "READY")
+    assert served["task"] == "echo"
+    assert served["files"] == {"inference.json": "a" * 64, "inference.pdiparams": "b" * 64}
+    assert len(served["sha256"]) == 64
+    assert served["weights"] == {"origin": "random", "preview": True, "licence": "Apache-2.0"}
+    assert (served["labels"], served["labels_zh"]) == (["sad", "happy"], ["悲伤", "快乐"])
+    [group] = served["predictors"]
+    assert (group["name"], group["backend"], group["threads"]) == ("one", "fake", 1)
+    assert (group["count"], group["live"], group["queue_limit"]) == (2, 2, 32)
+    assert (group["started"], group["default"], group["ready"]) == (True, True, True)
+    assert (group["effective"], group["proof"]) == (None, "not measured yet")
+    assert (broken["state"], broken["reason"]) == ("UNAVAILABLE", "m2/3: broken")
+    assert info["thread_budget"] == {"cores": 4.0, "threads": 2, "warning": None}
+    assert info["confinement"] == {"codecs": ["no_new_privileges", "landlock"], "predictors": []}
+
+
+def test_info_leaves_out_what_a_newer_version_has_superseded() -> None:
+    """Nothing is missing there; what failed, and what is newer than all that is ready, is told."""
+    passed_over = [
+        ModelStatus(name="m1", version=version, state="UNAVAILABLE", reason=reason)
+        for version, reason in ((3, "not loaded"), (1, "not loaded"), (1, "broken"))
+    ]
+    other = ModelStatus(name="m2", version=1, state="UNAVAILABLE", reason="not loaded")
+    registry = FakeRegistry(models=[FakeModel(version=2)], failed=[*passed_over, other])
+    shown = {
+        (model["name"], model["version"], model["reason"])
+        for model in client_of(registry).get("/info").json()["models"]
+    }
+    assert shown == {
+        ("m1", 2, None),
+        ("m1", 3, "not loaded"),
+        ("m1", 1, "broken"),
+        ("m2", 1, "not loaded"),
+    }
+
+
+COLD = replace(GROUP, started=False, ready=False, reason="not started")
+NOTHING, REFUSED = Effect(False, "changes nothing"), Effect(None, "cannot start: no GPU")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (replace(GROUP, effect=Effect(True, "other outputs")), None),
+        (replace(GROUP, effect=NOTHING), "changes nothing"),
+        (COLD, "not started"),
+        (replace(COLD, effect=REFUSED), "cannot start: no GPU"),
+        (replace(COLD, effect=Effect(True, "other outputs")), "not started"),
+        (replace(GROUP, ready=False, reason="restarting", effect=NOTHING), "restarting"),
+    ],
+    ids=["effective", "ineffective", "cold", "cold and refused", "cold and proven", "restarting"],
+)
+def test_info_tells_why_a_predictor_is_of_no_use(status: GroupStatus, reason: str | None) -> None:
+    """First why it does not answer, then why it is not known to do anything."""
+    registry = FakeRegistry(models=[FakeModel(group=status)])
+    [model] = client_of(registry).get("/info").json()["models"]
+    [group] = model["predictors"]
+    assert group["reason"] == reason
+    assert (group["effective"], group["proof"]) == (status.effect.effective, status.effect.reason)
+
+
+def test_info_tells_the_limits_that_are_in_force() -> None:
+    """A client reads them instead of guessing; those that tasks declare among them."""
+    settings = make_settings(text_max_characters=77, segment_max_bytes=1234)
+    limits = Client(make_app(settings=settings)).get("/info").json()["limits"]
+    assert limits["text_max_characters"] == 77
+    assert limits["segment_max_bytes"] == 1234
+    assert limits["image_max_pixels"] == 50_000_000

@@ -1,0 +1,66 @@
+"""Whose name it is under /v2: a task's, or a model's that is called as one."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.contracts.task_tensors import STRINGS, TaskTensors
+from app.contracts.tensors import TensorSpec
+from app.service.api.v2.tensors import BINARY_HEADER
+from tests.service.api.fakes import (
+    Client,
+    FakeModel,
+    FakeRegistry,
+    RecordingExecutor,
+    make_app,
+    make_services,
+)
+
+ECHO = TaskTensors(
+    inputs=(TensorSpec("text", STRINGS, (-1,)),),
+    outputs=(TensorSpec("length", "int32", (-1,)),),
+    parameters=(),
+    read=lambda inputs, _: inputs["text"],
+    write=lambda value, _: {"length": value},
+    max_bytes=100,
+)
+
+
+def client(*models: FakeModel, tasks: tuple[str, ...] = ("echo",)) -> Client:
+    services = make_services(registry=FakeRegistry(models=[*models]))
+    return Client(make_app(services=replace(services, task_tensors=dict.fromkeys(tasks, ECHO))))
+
+
+def test_a_model_of_the_repository_keeps_its_name() -> None:
+    """What answered under a name before there were tasks here goes on."""
+    asked = client(FakeModel(name="echo"), FakeModel())
+    assert asked.get("/v2/models/echo").json()["platform"] == "paddle_inference"
+    assert asked.get("/v2/models/echo").json()["inputs"][0]["name"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("models", "status"),
+    [((), 404), ((FakeModel(is_ready=False),), 503)],
+    ids=["none", "not ready"],
+)
+def test_a_task_is_as_ready_as_its_model(models: tuple[Any, ...], status: int) -> None:
+    assert client(*models).get("/v2/models/echo/ready").status_code == status
+    assert client(FakeModel()).get("/v2/models/echo/ready").status_code == 200
+
+
+def test_many_strings_are_read_beside_the_event_loop() -> None:
+    """Each is looked at, unlike the raw tensors of a model: the whole body counts."""
+    operations = RecordingExecutor()
+    services = make_services(registry=FakeRegistry(models=[FakeModel()]), operations=operations)
+    large = replace(ECHO, max_bytes=10**6)
+    asked = Client(make_app(services=replace(services, task_tensors={"echo": large})))
+    for count, apart in ((10, 0), (100_000, 1)):
+        raw = bytes(4 * count)
+        entry = {"name": "text", "datatype": "BYTES", "shape": [count]}
+        header = {"inputs": [entry | {"parameters": {"binary_data_size": len(raw)}}]}
+        text = json.dumps(header).encode()
+        length = {BINARY_HEADER: str(len(text))}
+        asked.post("/v2/models/echo/infer", content=text + raw, headers=length)
+        assert operations.runs == apart

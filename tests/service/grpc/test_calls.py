@@ -1,0 +1,522 @@
+"""Calls over a real gRPC connection to a door in this process: who may ask, what is refused."""
+
+import contextlib
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from app.application import build_gates
+from app.settings.server import Settings
+from tests.engine.driving import Driven, Loop
+from tests.engine.fakes import (
+    PATIENCE,
+    FakeFactory,
+    Gate,
+    doubled,
+    open_registry,
+    wait_until,
+    write_double,
+)
+from tests.service.api.fakes import make_services
+
+pytest.importorskip("grpc")
+
+import grpc
+
+from app.service.grpc.calls import headers_of
+from app.service.grpc.messages import SERVICE, Messages
+from app.service.grpc.server import WINDOW_BYTES, GrpcDoor
+from tests.service.grpc.half_sent import HalfSent
+
+MESSAGES = Messages()
+UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+@pytest.fixture(scope="module")
+def factory() -> FakeFactory:
+    return FakeFactory()
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory, factory: FakeFactory) -> Iterator[Driven]:
+    """`double`: y = 2 x, at most 4 rows, 16 places in the queue."""
+    root = tmp_path_factory.mktemp("repository")
+    write_double(root, 1)
+    with contextlib.closing(Loop()) as loop:
+        registry = open_registry(loop, root, factory)
+        registry.load_all()
+        yield registry
+        registry.close()
+
+
+class Client:
+    """Asks a door; replies come with their trailing metadata."""
+
+    def __init__(self, channel: Any, services: Any, port: int) -> None:
+        self.channel = channel
+        self.services = services
+        self.port = port
+
+    def start(self, name: str, message: bytes, **options: Any) -> Any:
+        """The call under way, a future."""
+        ask = self.channel.unary_unary(f"/{SERVICE}/{name}")
+        return ask.future(message, **{"timeout": PATIENCE, **options})
+
+    def ask(self, name: str, message: bytes = b"", **options: Any) -> tuple[Any, dict[str, str]]:
+        call = self.start(name, message, **options)
+        reply = MESSAGES[f"{name}Response"].FromString(call.result())
+        return reply, dict(call.trailing_metadata())
+
+    def refused(self, name: str, message: bytes = b"", **options: Any) -> tuple[Any, str, Any]:
+        """The code, the words and the metadata of a refusal."""
+        call = self.start(name, message, **options)
+        with pytest.raises(grpc.RpcError):
+            call.result()
+        return call.code(), call.details(), dict(call.trailing_metadata())
+
+
+@contextlib.contextmanager
+def opened(registry: Driven, connections: int = 64, **given: Any) -> Iterator[Client]:
+    """A door on the loop of the registry."""
+    with ThreadPoolExecutor(1) as operations:
+        chosen = Settings(grpc_port=0, **given)
+        services = make_services(chosen, registry, operations)
+        gates = build_gates(chosen, chosen.keys())
+        loop: Loop = registry._loop
+
+        async def build() -> GrpcDoor:
+            door = GrpcDoor(services, gates, connections=connections)
+            await door.open()
+            return door
+
+        door = loop(build)
+        try:
+            with grpc.insecure_channel(f"127.0.0.1:{door.port}") as channel:
+                yield Client(channel, services, door.port)
+        finally:
+            loop(door.close)
+
+
+@pytest.fixture(scope="module")
+def client(registry: Driven) -> Iterator[Client]:
+    with opened(registry) as client:
+        yield client
+
+
+def message(values: tuple[float, ...] = (1.0, 2.5), *, raw: bool = True, **fields: Any) -> Any:
+    request = MESSAGES["ModelInferRequest"](model_name="double", **fields)
+    tensor = request.inputs.add(name="x", datatype="FP32", shape=[1, len(values)])
+    if raw:
+        request.raw_input_contents.append(struct.pack(f"<{len(values)}f", *values))
+    else:
+        tensor.contents.fp32_contents.extend(values)
+    return request
+
+
+def infer(**options: Any) -> bytes:
+    return bytes(message(**options).SerializeToString())
+
+
+@pytest.mark.parametrize("raw", [True, False], ids=["raw", "contents"])
+def test_tensors_in_and_out(client: Client, raw: bool) -> None:
+    """Both ways to send them; the metadata say who answered, as HTTP's headers do."""
+    reply, metadata = client.ask("ModelInfer", infer(raw=raw, id="seven"))
+    assert (reply.model_name, reply.model_version, reply.id) == ("double", "1", "seven")
+    assert struct.unpack("<2f", reply.raw_output_contents[0]) == (2.0, 5.0)
+    assert metadata["x-model"] == "double@1"
+    assert metadata["server-timing"].startswith("queue;dur=")
+
+
+def test_unknown_parameters_are_named_in_the_reply(client: Client) -> None:
+    request = message()
+    parameter(request, "sequence_id", int64_param=5)
+    reply, _ = client.ask("ModelInfer", request.SerializeToString())
+    assert reply.parameters["ignored_parameters"].string_param == "sequence_id"
+
+
+def bad(change: Any) -> bytes:
+    request = message()
+    change(request)
+    return bytes(request.SerializeToString())
+
+
+def parameter(request: Any, name: str, **value: Any) -> None:
+    for field, each in value.items():
+        setattr(request.parameters[name], field, each)
+
+
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "no protobuf": (b"\xff\xff\xff", "not one of the protocol"),
+    "another message": (b"\x0a\x01\xff", "not a ModelInferRequest"),
+    "shape": (bad(lambda r: r.inputs[0].shape.__setitem__(1, 3)), "is 12 bytes"),
+    "negative": (bad(lambda r: r.inputs[0].shape.__setitem__(0, -1)), "positive"),
+    "datatype": (bad(lambda r: setattr(r.inputs[0], "datatype", "INT8")), "FP32"),
+    "name": (bad(lambda r: setattr(r.inputs[0], "name", "z")), "no such input"),
+    "output": (bad(lambda r: r.outputs.add(name="z")), "no such output"),
+    "contents and raw": (
+        bad(lambda r: r.inputs[0].contents.fp32_contents.append(1)),
+        "both data and binary_data_size",
+    ),
+    "no contents": (bad(lambda r: r.raw_input_contents.pop()), "neither contents nor"),
+    "one too many": (bad(lambda r: r.raw_input_contents.append(b"")), "2 raw_input_contents"),
+    "shared memory": (
+        bad(lambda r: setattr(r.inputs[0].parameters["shared_memory_region"], "string_param", "r")),
+        "shared memory is not offered",
+    ),
+    "parameter of nothing": (bad(lambda r: r.parameters["timeout"].Clear()), "has no value"),
+    "version": (bad(lambda r: setattr(r, "model_version", "one")), "whole number"),
+    "group": (
+        bad(lambda r: parameter(r, "predictor", string_param="z")),
+        "no such instance group",
+    ),
+}
+
+
+@pytest.mark.parametrize(("sent", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_is_refused(client: Client, sent: bytes, words: str) -> None:
+    """With HTTP's words, as an invalid argument; the next call is answered."""
+    code, details, metadata = client.refused("ModelInfer", sent)
+    assert (code, words in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
+    assert metadata["error-code"] in ("invalid_tensor", "invalid_parameter")
+    assert client.ask("ModelInfer", infer())[0].id == ""
+
+
+def test_a_model_that_is_not_there(client: Client) -> None:
+    request = message()
+    request.model_version = "7"
+    assert client.refused("ModelInfer", request.SerializeToString())[0] is grpc.StatusCode.NOT_FOUND
+    code, details, _ = client.refused("ModelReady", b"\xff")
+    assert (code, "ModelReadyRequest" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    asked = MESSAGES["ModelReadyRequest"](name="nobody").SerializeToString()
+    assert not client.ask("ModelReady", asked)[0].ready
+
+
+def test_keys_are_asked_for_before_a_message_is_read(registry: Driven) -> None:
+    """As over HTTP: health is open, model control has a key of its own."""
+    with opened(registry, api_keys=("k",), admin_key="a") as client:
+        code, _, metadata = client.refused("ModelInfer", b"\xff")
+        assert (code, metadata["error-code"]) == (
+            grpc.StatusCode.UNAUTHENTICATED,
+            "unauthorized",
+        )
+        for offered in (("x-api-key", "k"), ("authorization", "Bearer k")):
+            assert client.ask("ModelInfer", infer(), metadata=[offered])[0].model_name == "double"
+        assert client.ask("ServerLive")[0].live
+        index, own = "RepositoryIndex", [("x-api-key", "k")]
+        assert client.refused(index, metadata=own)[0] is grpc.StatusCode.UNAUTHENTICATED
+        [entry] = client.ask(index, metadata=[("x-api-key", "a")])[0].models
+        assert (entry.name, entry.state) == ("double", "READY")
+        stream = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
+        call = stream(iter([infer()]), timeout=PATIENCE)
+        with pytest.raises(grpc.RpcError):
+            next(call)
+        assert call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_model_control_is_off_without_a_key(client: Client) -> None:
+    assert client.refused("RepositoryIndex")[0] is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_quotas_are_those_of_the_caller(registry: Driven) -> None:
+    """Counted by address; who has none left is told when to come again."""
+    with opened(registry, quota_requests_per_minute=2) as client:
+        left = [client.ask("ModelInfer", infer())[1]["ratelimit-remaining"] for _ in range(2)]
+        assert left[0] == "1"
+        code, details, metadata = client.refused("ModelInfer", infer())
+        assert (code, "quota of 2 requests" in details) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            True,
+        )
+        assert 0 < int(metadata["grpc-retry-pushback-ms"]) <= 60_000
+        assert client.ask("ServerReady")[0].ready
+
+
+def test_too_large(registry: Driven) -> None:
+    """A message above the cap, one above all memory for messages, numbers above JSON's cap."""
+    sizes = {"infer_max_bytes": 10_000, "body_memory_bytes": 5_000, "infer_json_max_bytes": 1_000}
+    with opened(registry, **sizes) as client:
+        exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert client.refused("ModelInfer", infer(values=(1.0,) * 3_000))[0] is exhausted
+        code, details, _ = client.refused("ModelInfer", infer(values=(1.0,) * 500, raw=False))
+        assert (code, "raw_input_contents" in details) == (exhausted, True)
+        code, details, metadata = client.refused("ModelInfer", infer(values=(1.0,) * 2_000))
+        assert (code, "the limit is 5000" in details) == (exhausted, True)
+        assert "retry-after" not in metadata  # it would be refused again
+        assert client.ask("ModelInfer", infer())[0].model_name == "double"
+
+
+@contextlib.contextmanager
+def gated(factory: FakeFactory) -> Iterator[Gate]:
+    """Runs stop until the gate is opened."""
+    gate = factory.behaviour = Gate()
+    try:
+        yield gate
+    finally:
+        gate.open()
+        factory.behaviour = doubled
+
+
+def test_a_full_queue(registry: Driven, factory: FakeFactory) -> None:
+    """Unavailable, with the time after which to try again."""
+    with opened(registry) as client, gated(factory) as gate:
+        first = client.start("ModelInfer", infer())
+        gate.wait_entered()
+        waiting = [client.start("ModelInfer", infer()) for _ in range(40)]
+        wait_until(lambda: any(call.done() for call in waiting))
+        gate.open()
+        refused = [call for call in waiting if call.code() is grpc.StatusCode.UNAVAILABLE]
+        assert first.result()
+        metadata = dict(refused[0].trailing_metadata())
+        assert int(metadata["retry-after"]) >= 1
+        assert "limit" in refused[0].details()
+
+
+def test_the_calls_deadline_is_the_requests(registry: Driven, factory: FakeFactory) -> None:
+    """No job waits for a client that waits no more, however long the server's own limit is."""
+    with opened(registry) as client, gated(factory) as gate:
+        running = client.start("ModelInfer", infer())
+        gate.wait_entered()
+        late = client.start("ModelInfer", infer(), timeout=0.05)
+        assert late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        gate.open()
+        assert running.result()
+        assert client.ask("ModelInfer", infer())
+        assert len(gate.seen) == 2  # the running one and the last: the late one never ran
+
+
+def test_a_client_that_leaves_cancels_its_work(registry: Driven, factory: FakeFactory) -> None:
+    """Its job is taken out of the queue, and the call is counted as one whose client has gone."""
+    with opened(registry) as client, gated(factory) as gate:
+        running = client.start("ModelInfer", infer())
+        gate.wait_entered()
+        leaving = client.start("ModelInfer", infer())
+        [served] = registry.served()
+        wait_until(lambda: served.groups()[0].queue_depth == 1)
+        leaving.cancel()
+        wait_until(lambda: served.groups()[0].queue_depth == 0)
+        gate.open()
+        assert running.result()
+        counted = 'route="/inference.GRPCInferenceService/ModelInfer",status="499"'
+        wait_until(lambda: counted in client.services.metrics.render()[0].decode())
+        assert len(gate.seen) == 1
+
+
+def still_open(connections: list[socket.socket]) -> int:
+    """How many the server has not closed; what it has sent is read."""
+    count = 0
+    for each in connections:
+        each.setblocking(False)
+        try:
+            while each.recv(4096):
+                pass
+        except BlockingIOError:
+            count += 1
+        except OSError:
+            pass
+    return count
+
+
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
+
+
+@pytest.mark.parametrize("greeting", [b"", HTTP2], ids=["silent", "HTTP/2"])
+def test_idle_connections_are_bounded(registry: Driven, greeting: bytes) -> None:
+    """As many as may be open, whether they begin to speak HTTP/2 or not; and none for long."""
+    short = {"header_timeout_seconds": 0.5, "send_stall_seconds": 0.05}
+    with opened(registry, 8, **short) as client, contextlib.ExitStack() as stack:
+        connections = []
+        for _ in range(40):
+            each = socket.create_connection(("127.0.0.1", client.port), timeout=PATIENCE)
+            connections.append(stack.enter_context(each))
+            with contextlib.suppress(OSError):
+                each.sendall(greeting)
+        wait_until(lambda: still_open(connections) <= 8)
+        wait_until(lambda: still_open(connections) == 0)
+        assert client.ask("ServerLive")[0].live
+
+
+REFLECTION = "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+def large(numbers: int) -> bytes:
+    return infer(values=(1.0,) * numbers)
+
+
+@contextlib.contextmanager
+def pausing_line(port: int, *, seconds: float) -> Iterator[int]:
+    """The port of a proxy for one connection that stops once within a reply, for `seconds`."""
+
+    def pump(source: socket.socket, target: socket.socket, pause_at: int) -> None:
+        carried = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(16_384):
+                target.sendall(data)
+                carried += len(data)
+                if carried - len(data) < pause_at <= carried:
+                    time.sleep(seconds)
+
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        far = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+
+        def carry() -> None:
+            with listener.accept()[0] as near:
+                threading.Thread(target=pump, args=(near, far, -1)).start()
+                pump(far, near, 1_000_000)
+
+        threading.Thread(target=carry).start()
+        yield int(listener.getsockname()[1])
+        with contextlib.suppress(OSError):
+            far.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_slow_client_gets_all_of_its_reply(registry: Driven) -> None:
+    """gRPC calls a connection idle as soon as the reply is written, long before it is taken."""
+    with (
+        opened(registry, send_stall_seconds=0.4) as client,
+        pausing_line(client.port, seconds=1.5) as port,
+        grpc.insecure_channel(f"127.0.0.1:{port}", options=UNLIMITED) as channel,
+    ):
+        ask = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        assert len(ask(large(4_000_000), timeout=PATIENCE)) > 16_000_000
+
+
+def test_replies_that_nobody_takes_have_a_limit(registry: Driven) -> None:
+    """Until their calls are over; who asks for little is answered all the while."""
+    numbers = 1_000_000
+    sizes = {"infer_max_bytes": 7_000_000, "body_memory_bytes": 7_000_000}
+    taking_nothing = [*UNLIMITED, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1)]
+    with (
+        opened(registry, **sizes) as client,
+        grpc.insecure_channel(f"127.0.0.1:{client.port}", options=taking_nothing) as channel,
+    ):
+        left = channel.stream_stream(f"/{SERVICE}/ModelInfer")(
+            iter([large(numbers)]), timeout=PATIENCE
+        )
+
+        def refused() -> bool:
+            try:
+                channel.unary_unary(f"/{SERVICE}/ModelInfer")(large(numbers), timeout=PATIENCE)
+            except grpc.RpcError as error:
+                return "unread replies" in error.details()
+            return False
+
+        wait_until(refused)
+        assert client.ask("ModelInfer", infer())[0].model_name == "double"
+        left.cancel()
+        wait_until(lambda: not refused())
+
+
+def test_what_clients_send_is_not_in_the_log(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The library would repeat a key with a byte too many, and log a traceback for who leaves."""
+    del client
+    library = logging.getLogger("grpc._cython.cygrpc")
+    library.error("Invalid encoding on %s", b"key\xff")
+    library.error("ExecuteBatchError raised in core by servicer method [%s]", "x")
+    library.error("something else")
+    assert [record.getMessage() for record in caplog.records] == ["something else"]
+
+
+def test_metadata_that_are_no_ascii_are_read() -> None:
+    """Clients may send any bytes: an error of ours would come before the question of a key."""
+
+    class Sent:
+        def invocation_metadata(self) -> list[tuple[str, str]]:
+            return [("x-api-key", "中"), ("x-request-id", "a-1")]
+
+    found = headers_of(Sent())
+    assert found.get("x-request-id") == "a-1"
+    assert found.get("x-api-key") not in (None, "中")
+
+
+@pytest.mark.parametrize("path", ["grpc.health.v1.Health/Watch", REFLECTION])
+def test_what_is_kept_open_without_a_key_leaves_room_for_work(registry: Driven, path: str) -> None:
+    """Half of all calls: the next one is told to come again."""
+    with opened(registry, 8, api_keys=("k",)) as client, contextlib.ExitStack() as stack:
+        ask = client.channel.stream_stream(f"/{path}")
+        ended = threading.Event()
+        stack.callback(ended.set)
+
+        def messages() -> Iterator[bytes]:
+            yield b"" if "Health" in path else bytes((7 << 3 | 2, 0))  # list_services
+            ended.wait(PATIENCE)
+
+        for _ in range(4):
+            call = ask(messages(), timeout=PATIENCE)
+            stack.callback(call.cancel)
+            next(call)
+        one_more = ask(messages(), timeout=PATIENCE)
+        with pytest.raises(grpc.RpcError):
+            next(one_more)
+        assert one_more.code() is grpc.StatusCode.UNAVAILABLE
+        reply, _ = client.ask("ModelInfer", infer(), metadata=[("x-api-key", "k")])
+        assert reply.model_name == "double"
+
+
+def test_an_idle_stream_ends(registry: Driven) -> None:
+    """One message at a time fits, so there is one stream; the next is refused until then."""
+    sizes = {"infer_max_bytes": 1_000_000, "body_memory_bytes": 1_000_000}
+    with (
+        opened(registry, **sizes, receive_timeout_seconds=1.0) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        ended = threading.Event()
+        stack.callback(ended.set)
+
+        def one_and_nothing() -> Iterator[bytes]:
+            yield infer(id="a")
+            ended.wait(PATIENCE)
+
+        ask = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
+        held = ask(one_and_nothing(), timeout=PATIENCE)
+        next(held)
+        refused = ask(iter([infer(id="b")]), timeout=PATIENCE)
+        with pytest.raises(grpc.RpcError):
+            next(refused)
+        assert refused.code() is grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(grpc.RpcError):
+            next(held)
+        assert held.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert next(ask(iter([infer(id="b")]), timeout=PATIENCE))
+
+
+def test_reflection_takes_names_and_nothing_larger(registry: Driven) -> None:
+    """Each reply repeats its request."""
+    with opened(registry) as client:
+        ask = client.channel.stream_stream(f"/{REFLECTION}")
+        for message in (bytes(1), b"\x22\xfd\xff\x03" + b"a" * 65_533, b"\x22" + b"a" * 80_000):
+            with pytest.raises(grpc.RpcError) as caught:
+                list(ask(iter([message]), timeout=PATIENCE))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert f"at most 65536 bytes; it has {len(message)}" in caught.value.details()
+        largest = b"\x22\xfc\xff\x03" + b"a" * 65_532  # file_containing_symbol
+        assert b"not found" in next(ask(iter([largest]), timeout=PATIENCE)).lower()
+
+
+@pytest.mark.parametrize("path", [f"{SERVICE}/ModelInfer", REFLECTION])
+def test_of_messages_that_have_no_place_little_is_taken(registry: Driven, path: str) -> None:
+    """A window each, and as much again on the way: whole ones would be all of the memory."""
+    sizes = {"infer_max_bytes": 8 << 20, "body_memory_bytes": 8 << 20}
+    with opened(registry, **sizes) as client, contextlib.ExitStack() as stack:
+        calls = [
+            stack.enter_context(
+                contextlib.closing(HalfSent(client.port, f"/{path}", message_bytes=8 << 20))
+            )
+            for _ in range(4)
+        ]
+        until = time.monotonic() + 0.8  # a place may be lost, and taken by the next, after a second
+        while time.monotonic() < until:
+            for call in calls:
+                call.go_on()
+        taken = sorted(call.taken for call in calls)
+    assert sum(taken[:-1]) <= 3 * 2 * WINDOW_BYTES

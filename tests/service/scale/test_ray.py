@@ -1,0 +1,144 @@
+"""A replica under Ray Serve on this machine: it answers, it is counted, it drains."""
+
+import argparse
+import contextlib
+import json
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from balanced import PYTHON, ray_up
+from harness import HOST, Connection, descendants, request
+
+from app.cli.ray import configure, run
+from app.contracts.errors import ConfigError
+from app.settings.server import Settings
+
+ROOT = Path(__file__).resolve().parents[3]
+MANIFEST = ROOT / "deploy" / "ray" / "rayservice.yaml"
+PATIENCE = 120.0
+
+
+def needs_ray(test: Callable[..., None]) -> Callable[..., None]:
+    """Each starts Ray, or a process that imports it."""
+    reason = "SKIPPED RAY SERVE TESTS: `make .venv-ray/.installed` makes what they need"
+    return pytest.mark.nightly(pytest.mark.skipif(not PYTHON.exists(), reason=reason)(test))
+
+
+def serve_config() -> Any:
+    """The application that the committed RayService has."""
+    text = yaml.safe_load(MANIFEST.read_text("utf-8"))["spec"]["serveConfigV2"]
+    return yaml.safe_load(text)
+
+
+INFER = json.dumps(
+    {
+        "inputs": [
+            {"name": "image", "shape": [1, 3, 1, 2], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6]}
+        ]
+    }
+).encode()
+
+
+@pytest.fixture(scope="module")
+def up(tiny_model_repository: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """`paddlepool ray up` with the model `tiny`."""
+    environment = {
+        "PADDLEPOOL_MODEL_REPOSITORY": str(tiny_model_repository),
+        "PADDLEPOOL_PROVE_GROUPS": "off",
+        "PADDLEPOOL_STATE_FILE": "off",
+        "PADDLEPOOL_QUOTA_REQUESTS_PER_MINUTE": "600",
+    }
+    with ray_up("--cpus", "1", environment=environment) as running:
+        yield running
+
+
+@needs_ray
+def test_a_replica_answers_and_its_metrics_have_its_name(
+    up: tuple[int, subprocess.Popen[bytes]],
+) -> None:
+    """Through Ray, as the bare server does; what would change one replica alone is not offered."""
+    port, _ = up
+    with httpx.Client(base_url=f"http://{HOST}:{port}", timeout=PATIENCE) as client:
+        answer = client.post("/v2/models/tiny/infer", content=INFER)
+        assert (answer.status_code, len(answer.json()["outputs"])) == (200, 2)
+        assert answer.headers["ratelimit-limit"] == "600"
+        assert len(answer.headers.get_list("date")) == 1
+        assert len(answer.headers.get_list("x-request-id")) == 1
+        wrong = client.post("/v2/models/tiny/infer", content=b"{")
+        assert (wrong.status_code, "error" in wrong.json()) == (400, True)
+        assert client.post("/v2/repository/index").status_code == 404
+        metrics = client.get("/metrics")
+    ready = re.findall(r'(?m)^paddlepool_model_ready\{replica="(\w+)",.*\} 1.0$', metrics.text)
+    assert len(ready) == 1
+
+
+@needs_ray
+def test_what_is_more_than_fits_gets_503_and_when_to_ask_again(
+    up: tuple[int, subprocess.Popen[bytes]],
+) -> None:
+    """16 at the replica and 32 before it, as documented; they are answered all the same."""
+    port, _ = up
+    asked = request("POST", "/v2/models/tiny/infer", INFER, content_type="application/json")
+    with contextlib.ExitStack() as stack:
+        waiting: list[Connection] = []
+        for _ in range(60):
+            waiting.append(stack.enter_context(contextlib.closing(Connection(port))))
+            waiting[-1].write(asked[:-5])
+            time.sleep(0.02)  # one after the other, so that it is clear who comes too late
+        refused: list[Connection] = []
+        until = time.monotonic() + PATIENCE
+        while len(refused) < 12 and time.monotonic() < until:
+            quiet = [each for each in waiting if each not in refused]
+            refused += select.select(quiet, [], [], 1)[0]
+        answers = [each.read() for each in refused]
+        assert [answer.status for answer in answers] == [503] * 12
+        assert {answer.headers.get("retry-after") for answer in answers} == {"1"}
+        kept = [each for each in waiting if each not in refused]
+        for each in kept:
+            each.write(asked[-5:])
+        assert [each.read().status for each in kept] == [200] * 48
+
+
+@needs_ray
+def test_a_request_in_flight_is_answered_before_the_end(
+    up: tuple[int, subprocess.Popen[bytes]],
+) -> None:
+    """SIGTERM with half a body sent: the answer comes, then everything ends with code 0."""
+    port, process = up
+    below = descendants(process.pid)
+    assert len(below) > 5
+    asked = request("POST", "/v2/models/tiny/infer", INFER, content_type="application/json")
+    with contextlib.closing(Connection(port, timeout=PATIENCE)) as connection:
+        connection.write(asked[:-5])
+        time.sleep(1)  # the replica has it
+        process.terminate()
+        time.sleep(1)
+        assert connection.send(asked[-5:]).status == 200
+    assert process.wait(PATIENCE) == 0
+    assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    with pytest.raises(
+        ConfigError, match=r"^ray is not installed: pip install 'paddlepool\[ray\]'"
+    ):
+        run(parser.parse_args(["up"]))
+
+
+def test_the_manifest_s_settings_are_settings() -> None:
+    [application] = serve_config()["applications"]
+    given = set(application["runtime_env"]["env_vars"])
+    assert given <= {f"PADDLEPOOL_{name.upper()}" for name in Settings.model_fields}

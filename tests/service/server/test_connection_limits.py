@@ -1,0 +1,219 @@
+"""One connection: requests behind each other, what ends it, and what it still reads then."""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from app.service.server.connection_limits import PIPELINED
+from app.service.server.ending import LINGER_BYTES, LINGER_SECONDS, Lingering
+from app.service.server.refusals import REFUSED_CONNECTIONS
+from tests.fuzz.http_door import LIMITS
+from tests.service.api.fakes import make_app, make_settings
+from tests.service.server.fakes import Line, opened
+
+HOST = b"Host: localhost\r\n"
+KEYED = b"X-Api-Key: k\r\n" + HOST
+GET = b"GET /%d HTTP/1.1\r\n" + HOST + b"\r\n"
+POST = b"POST /body HTTP/1.1\r\n" + HOST
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+async def told(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with the host, the path and the size of the body."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    [host] = [value for name, value in scope["headers"] if name == b"host"] or [b""]
+    body = b"<%b %b %d>" % (host, scope["path"].encode(), size)
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": 200, "headers": [length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def replies(*parts: bytes, app: ASGIApp = told) -> bytes:
+    """All that is answered, once nothing more comes."""
+
+    async def sent() -> bytes:
+        state, line = ServerState(), Line()
+        protocol = opened(app, line, state)
+        for part in parts:
+            protocol.data_received(part)
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            while tasks := set(state.tasks):
+                await asyncio.wait(tasks)
+        protocol.connection_lost(None)
+        return bytes(line.written)
+
+    return asyncio.run(sent())
+
+
+def answers(received: bytes, wanted: Sequence[bytes]) -> None:
+    """The replies have these bodies, in this order, and there are no others."""
+    places = [received.index(body) for body in wanted]
+    assert places == sorted(places)
+    assert received.count(b"HTTP/1.1 ") == len(wanted)
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    """Bodies of both framings, and requests behind them, in one read and cut anywhere."""
+    size = 100_000
+    known = POST + b"Content-Length: %d\r\n\r\n" % size + bytes(size)
+    chunks = b"%x\r\n%b\r\n" % (1_000, bytes(1_000)) * 90 + b"0\r\n\r\n"
+    stream = (known + POST + CHUNKED + chunks + GET % 7) * 3 + GET % 9
+    bodies = [b"/body 100000>", b"/body 90000>", b"/7 0>"]
+    cuts = [0, 1, 50, 3_000, 90_000, 170_001, 250_000, len(stream)]
+    pieces = [stream[start:stop] for start, stop in itertools.pairwise(cuts)]
+    for parts in ([stream], pieces):
+        received = replies(*parts)
+        assert [received.count(body) for body in bodies] == [3, 3, 3]
+        assert received.endswith(b"/9 0>")
+
+
+@pytest.mark.parametrize(
+    ("target", "seen"),
+    [
+        (b"http://a.example:80/x?q=1", b"<a.example:80 /x 0>"),
+        (b"HTTP://[::1]", b"<[::1] / 0>"),
+        (b"https://a.example?q=http://b", b"<a.example / 0>"),
+        (b"http://a.example/x?q=a@b", b"<a.example /x 0>"),
+        (b"/x?q=http://b", b"<localhost /x 0>"),
+    ],
+)
+def test_the_host_of_an_absolute_target_wins_over_the_header(target: bytes, seen: bytes) -> None:
+    """As RFC 9112, 3.2.2 has it; else a proxy and this server would see two hosts."""
+    assert replies(b"GET " + target + b" HTTP/1.1\r\n" + HOST + b"\r\n").endswith(seen)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET / HTTP/1.2\r\n" + HOST, 505),
+        (b"GET / HTTP/2.0\r\n" + HOST, 505),
+        (b"GET / HTTP/0.9\r\n" + HOST, 505),
+        (b"GET / HTTP/1.1\r\nHost:\r\n", 400),
+        (b"GET / HTTP/1.0\r\nHost: \r\n", 400),
+        (b"GET http://a.example/ HTTP/1.1\r\n", 400),
+        (b"GET ftp://a.example/ HTTP/1.1\r\n" + HOST, 400),
+        (b"GET http://user@a.example/ HTTP/1.1\r\n" + HOST, 400),
+        (b"GET http:///x HTTP/1.1\r\n" + HOST, 400),
+    ],
+)
+def test_other_versions_hosts_and_schemes_are_refused(head: bytes, status: int) -> None:
+    assert replies(head + b"\r\n", GET % 2).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_no_more_requests_wait_than_may() -> None:
+    """Those before the one too many are answered, then it gets 503, and nothing behind it."""
+    received = replies(b"".join(GET % number for number in range(100)))
+    answers(received, [*(b"/%d 0>" % number for number in range(PIPELINED + 1)), b"overloaded"])
+    assert b"HTTP/1.1 503 " in received
+    assert b"Retry-After: 1\r\n" in received
+
+
+@pytest.mark.parametrize("before", [b"1;", b"1\r\n \r\n0\r\nA: "], ids=["extension", "trailer"])
+def test_what_reaches_no_callback_has_the_limit_of_headers(before: bytes) -> None:
+    """A chunk's extension has no end; a trailer is joined anew with each read."""
+    parts = [b"a" * 1_000] * (LIMITS.header_bytes // 1_000 + 2)
+    received = replies(POST + CHUNKED + before, *parts)
+    assert received.startswith(b"HTTP/1.1 431 ")
+    assert b"trailers or the extensions of a chunk" in received
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b"NONSENSE\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", POST + CHUNKED + b"zz\r\n"],
+    ids=["no-http", "no-host", "bad-chunk"],
+)
+def test_what_is_broken_behind_another_request_is_refused_in_its_turn(broken: bytes) -> None:
+    """It never begins, and the reply before it is not lost."""
+    answers(replies(GET % 1 + broken, GET % 2), [b"/1 0>", b"invalid_request"])
+
+
+REFUSED = {
+    401: b"POST /sentiment HTTP/1.1\r\n" + HOST + CHUNKED,
+    404: b"POST /nothing HTTP/1.1\r\n" + KEYED + CHUNKED,
+    413: b"POST /sentiment HTTP/1.1\r\n" + KEYED + b"Content-Length: 9999999\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("status", REFUSED)
+def test_nothing_is_parsed_behind_an_early_refusal(status: int) -> None:
+    """Up to a mebibyte is discarded, and then nothing is read."""
+    app = make_app(settings=make_settings(api_keys=("k",)))
+
+    async def refused() -> None:
+        state, line = ServerState(), Line()
+        protocol = opened(app, line, state)
+        protocol.data_received(REFUSED[status])
+        await asyncio.wait(state.tasks, timeout=20)
+        assert line.written.startswith(b"HTTP/1.1 %d " % status)
+        assert line.ended
+        del protocol.parser
+        protocol.data_received(b"1\r\nx\r\n" * 200_000)
+        assert (line.paused, line.closing) == (True, False)
+        protocol.connection_lost(None)
+
+    asyncio.run(refused())
+
+
+def test_an_ended_connection_is_closed_after_a_second() -> None:
+    class Loop:
+        calls: list[Any] = []  # noqa: RUF012  # one test
+
+        def call_later(self, seconds: float, call: Any) -> None:
+            self.calls.append((seconds, call))
+
+    line, loop = Line(), Loop()
+    lingering = Lingering(line, loop)  # type: ignore[arg-type]  # what it uses of a loop
+    lingering.begin()
+    lingering.begin()
+    lingering.received(LINGER_BYTES)
+    assert (line.ended, line.paused) == (True, False)
+    [(seconds, close)] = loop.calls
+    close()
+    assert (seconds, line.closing) == (LINGER_SECONDS, True)
+
+
+def test_connections_beyond_the_limit_get_503_and_further_ones_are_closed() -> None:
+    async def closed() -> list[bool]:
+        state, lines = ServerState(), [Line() for _ in range(LIMITS.connections + 20)]
+        protocols = [opened(make_app(), line, state) for line in lines]
+        before = [line.closing for line in lines]
+        protocols[0].data_received(GET % 1)
+        await asyncio.wait(state.tasks, timeout=20)
+        assert lines[0].written.startswith(b"HTTP/1.1 503 ")
+        for protocol in protocols:
+            protocol.connection_lost(None)
+        return before
+
+    kept = LIMITS.connections + REFUSED_CONNECTIONS
+    assert asyncio.run(closed()) == [False] * kept + [True] * (LIMITS.connections + 20 - kept)
+
+
+def test_a_request_on_its_way_at_a_shutdown_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.service.server.connection_limits.IDLE_GRACE_SECONDS", 0.05)
+
+    async def stopped(requests_before: int) -> bytes:
+        state, line, closed = ServerState(), Line(), asyncio.Event()
+        monkeypatch.setattr(line, "close", closed.set)
+        protocol = opened(told, line, state)
+        for number in range(requests_before):
+            protocol.data_received(GET % number)
+            await asyncio.wait(state.tasks, timeout=20)
+        protocol.shutdown()
+        assert not closed.is_set()
+        protocol.data_received(GET % 7)
+        await asyncio.wait_for(closed.wait(), 20)
+        protocol.connection_lost(None)
+        return bytes(line.written)
+
+    for requests_before in (0, 1):
+        assert asyncio.run(stopped(requests_before)).endswith(b"/7 0>")

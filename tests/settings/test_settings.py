@@ -1,0 +1,135 @@
+"""Settings: their limits, their errors, and that the documentation knows each one."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from app.contracts.errors import ConfigError
+from app.settings.door import DOOR_NAMES
+from app.settings.server import PREFIX, Settings, explain, unknown_variables
+from app.tasks import PIPELINES
+from app.tasks.task import load_tasks, settings_class
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+TASKS = load_tasks(PIPELINES)
+ALL = settings_class(TASKS.values())
+
+
+def refused(**values: object) -> str:
+    with pytest.raises(ValidationError) as caught:
+        ALL(**values)  # type: ignore[arg-type]
+    return explain(caught.value)
+
+
+def test_every_setting_is_documented_with_its_default_and_sentence() -> None:
+    """One row in docs/configuration.md for each field, first the server's, then the tasks'."""
+    fields = dict(Settings.model_fields)
+    for task in TASKS.values():
+        assert task.settings is not None
+        fields |= task.settings.model_fields
+    assert fields.keys() == ALL.model_fields.keys()
+    for name, field in fields.items():
+        assert re.fullmatch(r".+\.", field.description or ""), f"{name} is not one sentence"
+    rows = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `PADDLE")]
+    expected = [
+        f"| `{PREFIX}{name.upper()}` | {shown(field.default)} | {field.description} |"
+        for name, field in fields.items()
+    ]
+    assert expected == rows
+
+
+def shown(default: object) -> str:
+    if default is None or default == () or default == {}:
+        return ""
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, tuple):
+        return f"`{','.join(default)}`"
+    return f"`{default}`"
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PADDLEPOOL_PORT", "9")
+    monkeypatch.setenv("PADDLEPOOL_API_KEYS", "one, two")
+    monkeypatch.setenv("PADDLEPOOL_CORS_ORIGINS", "https://a.example,http://b.example:3000")
+    monkeypatch.setenv("PADDLEPOOL_DEFAULT_MODELS", "segment=u2netp, sentiment = emotion")
+    monkeypatch.setenv("PADDLEPOOL_TRUSTED_PROXIES", "10.0.0.0/8,::1")
+    monkeypatch.setenv("PADDLEPOOL_START_GROUP_KEYS", "three")
+    settings = Settings()
+    assert settings.port == 9
+    assert settings.keys() == (b"one", b"two")
+    assert settings.trusted_proxies == ("10.0.0.0/8", "::1")
+    assert [key.get_secret_value() for key in settings.start_group_keys] == ["three"]
+    assert settings.cors_origins == ("https://a.example", "http://b.example:3000")
+    assert settings.default_models == {"segment": "u2netp", "sentiment": "emotion"}
+
+
+def test_doors_are_named_or_all_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left out: all. Empty: none. A name that there is not ends the start."""
+    assert Settings().doors == DOOR_NAMES
+    monkeypatch.setenv("PADDLEPOOL_DOORS", "tei, rembg")
+    assert Settings().doors == ("tei", "rembg")
+    monkeypatch.setenv("PADDLEPOOL_DOORS", "")
+    assert Settings().doors == ()
+    assert "PADDLEPOOL_DOORS" in refused(doors="window")
+
+
+def test_keys_are_read_from_a_file_too(tmp_path: Path) -> None:
+    """One on each line, so that two are valid while keys are changed."""
+    file = tmp_path / "keys"
+    file.write_text("new\nold\n")
+    assert Settings(api_keys_file=file, api_keys=("x",)).keys() == (b"x", b"new", b"old")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "no key"), (b" \n\t\r\n", "no key"), (b"first\nse\xffcond\n", "not UTF-8 from byte 8")],
+    ids=["empty", "blank", "not UTF-8"],
+)
+def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    """The server would be open to all, or end with a traceback; the error repeats no key."""
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    for others in ((), ("x",)):
+        with pytest.raises(ConfigError, match=words) as refusal:
+            Settings(api_keys_file=file, api_keys=others).keys()  # type: ignore[arg-type]
+        assert str(refusal.value).startswith("PADDLEPOOL_API_KEYS_FILE: ")
+        assert "cond" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"port": 70_000}, ("PADDLEPOOL_PORT", "65535", "70000")),
+        ({"segment_max_bytes": "12 MiB"}, ("PADDLEPOOL_SEGMENT_MAX_BYTES", "integer", "12 MiB")),
+        ({"log_level": "loud"}, ("PADDLEPOOL_LOG_LEVEL", "'debug'", "loud")),
+        ({"cors_origins": "*"}, ("PADDLEPOOL_CORS_ORIGINS", "wildcard")),
+        ({"cors_origins": "https://a.example/x"}, ("PADDLEPOOL_CORS_ORIGINS", "scheme")),
+        ({"default_models": "u2netp"}, ("PADDLEPOOL_DEFAULT_MODELS", "TASK=MODEL")),
+        ({"api_keys": " , "}, ("PADDLEPOOL_API_KEYS", "words separated by commas")),
+        ({"timeout_max_ms": 5}, ("PADDLEPOOL_TIMEOUT_MAX_MS", "timeout_default_ms", "10000")),
+        ({"no_such": 1}, ("PADDLEPOOL_NO_SUCH",)),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_a_wrong_value_is_named_with_what_it_must_be(
+    values: dict[str, object], words: tuple[str, ...]
+) -> None:
+    line = refused(**values)
+    assert "\n" not in line
+    for word in words:
+        assert word in line
+
+
+def test_a_key_is_never_repeated() -> None:
+    assert "hunter2" not in refused(api_keys={"hunter2": 1})
+    assert "hunter2" not in repr(Settings(api_keys=("hunter2",), admin_key="hunter2"))  # type: ignore[arg-type]
+
+
+def test_a_misspelt_variable_is_found() -> None:
+    """It would be ignored without a word otherwise."""
+    names = ["PADDLEPOOL_PROT", "PADDLEPOOL_PORT", "PATH"]
+    assert unknown_variables(names, ALL) == ("PADDLEPOOL_PROT",)
+    assert unknown_variables(["PADDLEPOOL_SEGMENT_MAX_BYTES"], ALL) == ()

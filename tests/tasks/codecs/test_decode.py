@@ -1,0 +1,307 @@
+"""Uploaded bytes to upright pixels: formats, modes, orientations, limits and refusals."""
+
+from __future__ import annotations
+
+import struct
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.contracts.errors import (
+    ConfigError,
+    FileMissing,
+    ImageUnreadable,
+    ResolutionTooHigh,
+    TooManyScans,
+    UnsupportedMediaType,
+)
+from app.tasks.codecs.decode import decode
+from app.tasks.codecs.headers import check_scans
+from app.tasks.codecs.limits import PictureLimits
+from app.tasks.codecs.sniff import formats_named
+from tests.tasks.codecs import pictures
+from tests.tasks.codecs.pictures import UPRIGHT, near
+
+LIMITS = PictureLimits()
+
+
+@pytest.mark.parametrize("kind", pictures.FORMATS)
+def test_every_accepted_format_decodes_to_its_pixels(kind: str) -> None:
+    """JPEG, PNG, WebP, GIF and BMP come out as the picture that went in."""
+    options = {"quality": 95} if kind in ("JPEG", "WEBP") else {}
+    near(UPRIGHT, decode(pictures.encoded(pictures.corners(), kind, **options), LIMITS), mean=6.0)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_exif_orientation_is_applied_once(orientation: int, kind: str) -> None:
+    """All eight orientations come out upright; an AVIF has boxes for them as well."""
+    near(UPRIGHT, decode(pictures.turned(orientation, kind), LIMITS), mean=8.0)
+
+
+def test_broken_metadata_does_not_make_a_picture_unreadable() -> None:
+    """An EXIF block of noise leaves the picture as it is stored."""
+    body = pictures.encoded(pictures.corners(), "JPEG", quality=95, exif=b"Exif\0\0" + b"\xff" * 64)
+    near(UPRIGHT, decode(body, LIMITS), mean=6.0)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_what_is_too_large_for_metadata_is_not_looked_at(kind: str) -> None:
+    """An orientation of half a million fractions, each an object of Pillow's, took seconds."""
+    count = 500_000
+    entry = struct.pack(">LHHHLLL", 8, 1, 0x0112, 5, count, 26, 0)
+    exif = b"Exif\0\0MM\0*" + entry + struct.pack(">LL", 6, 1) * count
+    body = pictures.encoded(pictures.corners(), kind, exif=exif)
+    before = time.process_time()
+    near(UPRIGHT, decode(body, LIMITS), mean=6.0)
+    assert time.process_time() - before < 0.5
+
+
+def test_the_first_frame_of_an_animation_is_taken() -> None:
+    """A GIF of a red and a blue frame is red."""
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    body = pictures.encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert decode(body, LIMITS)[4, 4].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_alpha_is_kept_as_it_is(kind: str) -> None:
+    """RGBA stays RGBA, with the stored alpha."""
+    image = pictures.corners().convert("RGBA")
+    image.putalpha(Image.linear_gradient("L").resize(image.size))
+    pixels = decode(pictures.encoded(image, kind, lossless=True), LIMITS)
+    assert np.array_equal(np.asarray(image)[..., 3], pixels[..., 3])
+
+
+def test_an_alpha_that_is_opaque_everywhere_is_dropped() -> None:
+    """255 everywhere says nothing and would cost a third more memory."""
+    body = pictures.encoded(pictures.corners().convert("RGBA"), "PNG")
+    assert decode(body, LIMITS).shape == UPRIGHT.shape
+
+
+def _cmyk() -> bytes:
+    return pictures.encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG", quality=95)
+
+
+def _grey_alpha() -> bytes:
+    return pictures.encoded(Image.new("LA", (8, 8), (100, 50)), "PNG")
+
+
+def _palette() -> bytes:
+    return pictures.encoded(Image.new("RGB", (8, 8), (10, 20, 30)).quantize(4), "PNG")
+
+
+def _palette_with_hole() -> bytes:
+    image = Image.new("P", (8, 8), 1)
+    image.putpalette([0, 0, 0, 200, 100, 50])
+    image.putpixel((0, 0), 0)
+    return pictures.encoded(image, "PNG", transparency=0)
+
+
+def _grey_with_hole() -> bytes:
+    image = Image.new("L", (8, 8), 90)
+    image.putpixel((0, 0), 7)
+    return pictures.encoded(image, "PNG", transparency=7)
+
+
+def _one_bit() -> bytes:
+    return pictures.encoded(Image.new("1", (8, 8), 1), "PNG")
+
+
+def _sixteen_bits() -> bytes:
+    return pictures.encoded(Image.fromarray(np.full((8, 8), 100 * 257, np.uint16)), "PNG")
+
+
+def _sixteen_bits_with_hole() -> bytes:
+    values = np.full((8, 8), 100 * 257, np.uint16)
+    values[0, 0] = 999
+    return pictures.encoded(Image.fromarray(values), "PNG", transparency=999)
+
+
+@pytest.mark.parametrize(
+    ("make", "inner", "corner"),
+    [
+        pytest.param(_cmyk, [255, 0, 0], None, id="cmyk"),
+        pytest.param(_grey_alpha, [100, 100, 100, 50], None, id="grey-alpha"),
+        pytest.param(_palette, [10, 20, 30], None, id="palette"),
+        pytest.param(_palette_with_hole, [200, 100, 50, 255], 0, id="palette-transparent"),
+        pytest.param(_grey_with_hole, [90, 90, 90, 255], 0, id="grey-transparent"),
+        pytest.param(_one_bit, [255, 255, 255], None, id="one-bit"),
+        pytest.param(_sixteen_bits, [100, 100, 100], None, id="sixteen-bit"),
+        pytest.param(_sixteen_bits_with_hole, [100, 100, 100, 255], 0, id="sixteen-transparent"),
+    ],
+)
+def test_every_colour_mode_becomes_eight_bit_rgb(make, inner, corner) -> None:  # type: ignore[no-untyped-def]
+    """Modes decode to what they show; a colour declared transparent has alpha 0."""
+    pixels = decode(make(), LIMITS)
+    assert pixels.dtype == np.uint8
+    assert np.abs(np.array(inner) - pixels[4, 4]).max() <= 2
+    if corner is not None:
+        assert pixels[0, 0, 3] == corner
+
+
+def test_sixteen_bit_grey_is_scaled_and_not_clipped() -> None:
+    """A full 16-bit ramp has the mean of an 8-bit one; Pillow's own conversion makes it white."""
+    ramp = np.linspace(0, 65535, 256 * 16).astype(np.uint16).reshape(16, 256)
+    pixels = decode(pictures.encoded(Image.fromarray(ramp), "PNG"), LIMITS)
+    assert abs(127.5 - pixels.mean()) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (b"II+\x00" + bytes(60), "BigTIFF"),
+        (b"\x00\x00\x00\x18ftypisom" + bytes(40), "ISO media"),
+        (b"\x00\x00\x00\x0cjP  \r\n\x87\n" + bytes(40), "JPEG 2000"),
+        (b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>', "SVG"),
+        (b"%PDF-1.7\n", "PDF"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n", "EPS"),
+        (b"hello, this is not a picture", None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_formats_are_refused_by_name(body: bytes, name: str | None) -> None:
+    """The refusal says what the file is and what would be accepted."""
+    with pytest.raises(UnsupportedMediaType) as caught:
+        decode(body, LIMITS)
+    assert caught.value.received == name
+    assert "JPEG, PNG, WebP, GIF, BMP" in caught.value.message
+
+
+def test_an_operator_may_accept_fewer_formats() -> None:
+    """415 with the list for the others; a name that is not known ends the start."""
+    limits = PictureLimits(formats=formats_named(["png", "JPEG"]))
+    assert decode(pictures.encoded(pictures.corners(), "PNG"), limits).shape == UPRIGHT.shape
+    with pytest.raises(UnsupportedMediaType) as caught:
+        decode(pictures.encoded(pictures.corners(), "GIF"), limits)
+    assert (caught.value.limit, caught.value.received) == ("PNG, JPEG", "GIF")
+    with pytest.raises(ConfigError, match="PADDLEPOOL_PICTURE_FORMATS: jxl"):
+        formats_named(["png", "jxl"])
+
+
+def test_no_bytes_are_a_missing_file() -> None:
+    """An empty upload is not called an unknown format."""
+    with pytest.raises(FileMissing):
+        decode(b"", LIMITS)
+
+
+def test_a_jpeg_cut_off_and_closed_again_is_unreadable() -> None:
+    """An end marker after half the data does not make the grey half acceptable."""
+    body = pictures.encoded(pictures.photo(200, 150), "JPEG")
+    with pytest.raises(ImageUnreadable):
+        decode(body[: len(body) // 2] + b"\xff\xd9", LIMITS)
+
+
+def test_a_complete_jpeg_that_ends_in_grey_is_readable() -> None:
+    """A picture may really be mid-grey in its last corner."""
+    image = pictures.photo(200, 150)
+    image.paste((128, 128, 128), (100, 75, 200, 150))
+    assert decode(pictures.encoded(image, "JPEG"), LIMITS).shape == (150, 200, 3)
+
+
+SMALL = PictureLimits(pixels=4_899, side=100)
+
+
+@pytest.mark.parametrize("kind", pictures.FORMATS)
+@pytest.mark.parametrize(
+    ("width", "height", "limit"),
+    [(69, 71, None), (70, 70, 4_899), (100, 10, None), (101, 10, 100), (10, 101, 100)],
+)
+def test_size_limits_hold_at_the_very_pixel(
+    kind: str, width: int, height: int, limit: int | None
+) -> None:
+    """n pass, n + 1 is refused with both numbers, for the area and for each side."""
+    body = pictures.encoded(Image.new("RGB", (width, height)), kind)
+    if limit is None:
+        assert decode(body, SMALL).shape[:2] == (height, width)
+        return
+    with pytest.raises(ResolutionTooHigh) as caught:
+        decode(body, SMALL)
+    assert caught.value.limit == limit
+    assert caught.value.received in (width * height, width, height)
+    assert f"{width} x {height}" in caught.value.message
+
+
+def test_the_limits_of_the_service_are_fifty_megapixels_and_16384_a_side() -> None:
+    """The real limits at n and n + 1, from PNG headers of a few bytes."""
+    with pytest.raises(ResolutionTooHigh):
+        decode(pictures.blank_png(16_385, 8), LIMITS)
+    assert decode(pictures.blank_png(16_384, 8), LIMITS).shape == (8, 16_384, 3)
+    with pytest.raises(ResolutionTooHigh):
+        decode(pictures.png(10_000, 5_001), LIMITS)
+    assert decode(pictures.blank_png(10_000, 5_000), LIMITS).shape == (5_000, 10_000, 3)
+
+
+def test_a_jpeg_may_have_a_hundred_scans() -> None:
+    """n scans decode; n + 1 and a bomb of 3,000 are rejected before they are decoded."""
+    assert decode(pictures.jpeg_with_scans(100), LIMITS).shape == (16, 16, 3)
+    for scans in (101, 3_000):
+        with pytest.raises(TooManyScans, match="more than 100 scans"):
+            decode(pictures.jpeg_with_scans(scans), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("most", "width", "height", "components"),
+    [(48, 4_000, 3_000, 1), (48, 8_000, 6_000, 1), (46, 8_000, 6_000, 3), (100, 2_000, 2_500, 1)],
+)
+def test_a_large_jpeg_may_have_fewer_scans(
+    most: int, width: int, height: int, components: int
+) -> None:
+    """48 passes of the components over the picture from 12 MP on, more in proportion below."""
+    made = partial(pictures.jpeg_of_empty_scans, width, height, components=components)
+    check_scans(made(scans=most), width, height, LIMITS)
+    with pytest.raises(TooManyScans):
+        decode(made(scans=most + 1), LIMITS)
+
+
+def test_progressive_jpegs_of_libjpeg_are_accepted() -> None:
+    """Fifty megapixels in ten scans."""
+    body = pictures.encoded(Image.new("RGB", (7_071, 7_071)), "JPEG", progressive=True)
+    assert body.count(b"\xff\xda") == 10
+    check_scans(body, 7_071, 7_071, LIMITS)
+
+
+def test_scan_markers_in_metadata_do_not_count() -> None:
+    """A thumbnail's or comment's own markers are not scans of the picture."""
+    plain = pictures.encoded(pictures.corners(), "JPEG", quality=95, comment=b"\xff\xda" * 500)
+    near(UPRIGHT, decode(plain, LIMITS), mean=6.0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(pictures.lying_png(b"tEXt", 2**31), id="text-2GiB"),
+        pytest.param(pictures.lying_png(b"IDAT", 2**32 - 1), id="data-4GiB"),
+        pytest.param(pictures.png(0, 5), id="no-width"),
+        pytest.param(b"\x89PNG\r\n\x1a\n", id="signature-only"),
+        pytest.param(b"GIF89a\x05", id="gif-header-cut"),
+        pytest.param(b"RIFF\x00\x00\x00\x00WEBPVP8 ", id="webp-header-cut"),
+        pytest.param(b"RIFF\x00\x00\x00\x00WEBPZZZZ" + bytes(30), id="webp-unknown-chunk"),
+        pytest.param(b"BM" + bytes(10), id="bmp-header-cut"),
+        pytest.param(b"\xff\xd8\xff\xd9", id="jpeg-empty"),
+    ],
+)  # fmt: skip
+def test_lying_and_damaged_headers_are_unreadable(body: bytes) -> None:
+    """What the header promises must be in the file."""
+    with pytest.raises(ImageUnreadable):
+        decode(body, LIMITS)
+
+
+def test_a_header_of_34_bytes_cannot_ask_for_gigabytes() -> None:
+    """The smallest WebP bomb is refused by its header: 16,383 pixels a side."""
+    size = (16_382).to_bytes(3, "little") * 2
+    with pytest.raises(ResolutionTooHigh):
+        decode(b"RIFF\x1a\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00" + bytes(4) + size, LIMITS)
+
+
+def test_messages_never_carry_a_decoders_own_words() -> None:
+    """The text of a foreign exception stays out of the reply."""
+    body = bytearray(pictures.encoded(pictures.photo(), "PNG"))
+    body[200:300] = bytes(100)
+    with pytest.raises(ImageUnreadable) as caught:
+        decode(bytes(body), LIMITS)
+    assert caught.value.message == "the PNG data is damaged or incomplete"
+    assert caught.value.__cause__ is None

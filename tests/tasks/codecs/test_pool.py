@@ -1,0 +1,567 @@
+"""Codec processes: what a crash, a hang, an explosion and a cancelled call cost, and who pays."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import Future
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.contracts.errors import (
+    BackendError,
+    DeadlineExceeded,
+    ImageUnreadable,
+    InvalidParameter,
+    Overloaded,
+    WorkerCrashed,
+)
+from app.contracts.reasons import Restart
+from app.engine.process.child import Child, Reply
+from app.tasks.codecs.limits import PictureLimits, allow_pixels, time_limit
+from app.tasks.codecs.picture import PictureStore
+from app.tasks.codecs.pool import MEMORY_LIMIT, CodecPool
+from app.tasks.codecs.sniff import HEIC_DECODER
+from tests.engine.driving import Loop
+from tests.engine.fakes import Sleeper, wait_until
+from tests.tasks.codecs.heic_samples import PLAIN
+from tests.tasks.codecs.pictures import chunk, encoded, padded_png, photo
+
+pytestmark = [  # real processes, some of them hung on purpose
+    pytest.mark.slow,
+    pytest.mark.usefixtures("hangups_count"),
+]
+
+FAULTS = "tests.tasks.codecs.faults"
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
+
+
+class Pool:
+    """A pool of one process with short limits, and the reasons for which it was replaced."""
+
+    def __init__(self, **options: object) -> None:
+        self.reasons: list[str] = []
+        settings = {"count": 1, "wall_seconds": 3.0, "on_restart": self.reasons.append} | options
+        self.loop = Loop()
+        self.pool = self.loop(CodecPool, **settings)
+        self.pool.start()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.close()
+        self.loop.close()
+
+    def call(self, function: str, meta: object = None, **options: object) -> Future[Reply]:
+        settings = {"deadline": time.monotonic() + 60, "blame": ImageUnreadable} | options
+        return self.pool.submit(f"{FAULTS}:{function}", meta or {}, **settings)  # type: ignore[no-any-return]
+
+    def echo(self) -> Reply:
+        return self.call("echo").result(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Pool]:
+    with Pool() as pool:
+        yield pool
+
+
+@pytest.fixture
+def one(shared: Pool) -> Pool:
+    """The pool of the module, with a process in it and no past."""
+    shared.echo()
+    shared.reasons.clear()
+    return shared
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "JPEG": {}, "PNG": {}, "WEBP": {"lossless": True}, "GIF": {}, "BMP": {}, "AVIF": {},
+    "TIFF": {"compression": "tiff_lzw"},
+}  # fmt: skip
+
+
+def test_every_format_decodes_in_a_confined_process(one: Pool) -> None:
+    """What a decoder needs of the system is not among what a codec process may not do."""
+    bodies = {kind: encoded(photo(), kind, **options) for kind, options in KINDS.items()}
+    if find_spec(HEIC_DECODER):
+        bodies["HEIC"] = PLAIN
+    for kind, body in bodies.items():
+        arrays = {"body": np.frombuffer(body, np.uint8)}
+        assert one.call("decoded", arrays=arrays).result(timeout=60).arrays["pixels"].ndim == 3, (
+            kind
+        )
+    assert not one.reasons
+
+
+def test_a_picture_may_take_as_long_as_its_size_allows(one: Pool) -> None:
+    """4,000 colour profiles of a small PNG take seconds; their process is ended."""
+    profile = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1_000_000), 9))
+    body = np.frombuffer(padded_png(profile * 4_000), np.uint8)
+    late = one.call("decoded", {"limits": {"seconds": 1.0}}, arrays={"body": body})
+    with pytest.raises(ImageUnreadable, match="longer than one of its size"):
+        late.result(timeout=60)
+    one.echo()
+    assert one.reasons == ["timeout"]
+
+
+def test_a_large_picture_has_more_time() -> None:
+    """In proportion to the pixels, with two fifths for the smallest."""
+    limits = PictureLimits(pixels=1_000, seconds=100.0)
+    for pixels, seconds in ((1, 40.0), (400, 40.0), (700, 70.0), (1_000, 100.0)):
+        with time_limit(limits):
+            allow_pixels(pixels, limits)
+            assert signal.getitimer(signal.ITIMER_PROF)[0] == pytest.approx(seconds, abs=1.0)
+        assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+class Gate:
+    """Keeps a codec process busy until it is opened."""
+
+    def __init__(self, directory: Path) -> None:
+        self.began, self.gate = directory / "began", directory / "gate"
+
+    def hold(self, pool: Pool, **options: object) -> Future[Reply]:
+        opened = [os.open(path, os.O_RDWR | os.O_CREAT) for path in (self.began, self.gate)]
+        try:
+            future = pool.call("hold", descriptors=opened, **options)
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+        limit = time.monotonic() + 60
+        while not self.began.stat().st_size:
+            assert time.monotonic() < limit
+            time.sleep(0.002)
+        return future
+
+    def open(self) -> None:
+        self.gate.write_bytes(b"open")
+
+
+class Openings:
+    """Stands for `Child` where the pool opens processes: the first so many open at once, the others
+    when they are let."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, at_once: int) -> None:
+        self._places = threading.Semaphore(at_once)
+        monkeypatch.setattr("app.tasks.codecs.pool.Child", self)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Child:
+        assert self._places.acquire(timeout=60)
+        return Child(*arguments, **options)
+
+    def let(self) -> None:
+        self._places.release(100)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self.let()
+
+
+def end_idle(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):  # the pool was there first
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_arrays_and_values_go_there_and_back(one: Pool) -> None:
+    """A function gets what was sent and its answer comes back."""
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    reply = one.pool.submit(
+        f"{FAULTS}:echo", {"a": 1}, {"x": array}, deadline=time.monotonic() + 60
+    ).result(timeout=60)
+    assert reply.meta["meta"] == {"a": 1}
+    assert np.array_equal(array, reply.arrays["x"])
+
+
+def test_descriptors_are_the_callers_to_close_at_once(one: Pool) -> None:
+    """The call keeps its own duplicate: closing the original while it waits does not matter."""
+    read, write = os.pipe()
+    future = one.call("echo", descriptors=(write,))
+    os.close(write)
+    future.result(timeout=60)
+    assert os.read(read, 100) == b"written by the child"
+    assert os.read(read, 100) == b""  # nobody holds the writing end any more
+    os.close(read)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [("crash", "crashed"), ("hang", "timeout"), ("block", "timeout"), ("explode", "memory")],
+)
+def test_a_fatal_picture_is_the_pictures_fault_and_the_process_is_replaced(
+    one: Pool, function: str, reason: str
+) -> None:
+    """A crash, both kinds of a hang and a memory bomb become ImageUnreadable; the next call is
+    served."""
+    before = one.echo().meta["pid"]
+    with pytest.raises(ImageUnreadable):
+        one.call(function).result(timeout=60)
+    assert one.echo().meta["pid"] != before
+    assert one.reasons == [reason]
+
+
+def test_a_busy_machine_is_not_the_pictures_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that the others leave no processor has its time when it gets one, up to the
+    deadline of its request."""
+    monkeypatch.setattr(Child, "_cpu_seconds", lambda child: 0.0)
+    with Pool(wall_seconds=0.3) as pool:
+        pool.call("spin", {"seconds": 1.0}).result(timeout=60)
+        late = pool.call("spin", {"seconds": 60.0}, deadline=time.monotonic() + 0.5)
+        with pytest.raises(DeadlineExceeded):
+            late.result(timeout=60)
+
+
+@pytest.mark.parametrize("function", ["echo", "refuse"])
+def test_what_a_call_was_given_goes_with_it(one: Pool, function: str) -> None:
+    """It does not wait for the garbage collector, also where the call failed."""
+    one.echo()
+    array = np.ones((64, 64), np.float32)
+    watched = weakref.ref(array)
+    gc.collect()
+    gc.disable()
+    try:
+        options = {"deadline": time.monotonic() + 60, "blame": ImageUnreadable}
+        future = one.pool.submit(f"{FAULTS}:{function}", {}, {"x": array}, **options)  # type: ignore[arg-type]
+        assert (future.exception(timeout=60) is None) == (function == "echo")
+        del array, future
+        wait_until(lambda: watched() is None)
+    finally:
+        gc.enable()
+
+
+def test_a_crash_of_our_own_work_is_a_server_error(one: Pool) -> None:
+    """Without a picture to blame, a dead process is WorkerCrashed."""
+    with pytest.raises(WorkerCrashed):
+        one.call("crash", blame=WorkerCrashed).result(timeout=60)
+
+
+def test_a_process_that_dies_while_idle_costs_nobody(one: Pool) -> None:
+    """SIGKILL between two calls: the next one is answered by a new process."""
+    pid = one.echo().meta["pid"]
+    end_idle(pid)
+    assert one.echo().meta["pid"] != pid
+    assert one.reasons == ["killed"]
+
+
+@pytest.mark.parametrize("sent", FROM_OUTSIDE, ids=str)
+def test_a_process_killed_over_a_picture_costs_it_nothing(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
+    """The system takes one when memory runs out: the call is run again, from its beginning."""
+    before = open_descriptors()
+    gate = Gate(tmp_path)
+    with Pool(wall_seconds=60.0) as pool:
+        held = gate.hold(pool)
+        [pid] = pool.pool.pids()
+        os.kill(pid, sent)
+        gate.open()
+        assert held.result(timeout=60).meta["pid"] != pid
+        assert pool.reasons == ["killed"]
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("sent", FROM_OUTSIDE, ids=str)
+def test_a_picture_whose_processes_are_killed_twice_is_not_to_blame(sent: signal.Signals) -> None:
+    """Nor is it tried for ever: 503, with a time to come back."""
+    with Pool(wall_seconds=60.0) as pool:
+        with pytest.raises(Overloaded, match="ended two processes") as caught:
+            pool.call("end", {"signal": sent}).result(timeout=60)
+        assert caught.value.retry_after > 0
+        pool.echo()
+        assert pool.reasons == ["killed", "killed"]
+
+
+HOSTILE = "tests.engine.process.hostile:attack"
+
+
+@pytest.mark.parametrize("attack", ["negative offset", "objects", "half a message", "garbage"])
+def test_an_answer_that_is_none_is_not_the_pictures_fault(one: Pool, attack: str) -> None:
+    """A codec process that is not ours any more costs its call, and is replaced."""
+    one.echo()
+    call = one.pool.submit(
+        HOSTILE, {"attack": attack}, deadline=time.monotonic() + 60, blame=ImageUnreadable
+    )
+    with pytest.raises(WorkerCrashed):
+        call.result(timeout=60)
+    assert one.echo().meta["meta"] == {}
+    assert one.reasons == ["corrupt"]
+
+
+def test_a_pictures_memory_cannot_be_spoiled(one: Pool) -> None:
+    """Neither its size nor what may be done with it changes, whatever holds it has run."""
+    picture = PictureStore(budget=1 << 20).open(1 << 16)
+    try:
+        reply = one.call("spoil", descriptors=(picture.descriptor,)).result(timeout=60)
+        assert reply.meta["done"] == []
+        assert os.fstat(picture.descriptor).st_size == 1 << 16
+        assert os.pread(picture.descriptor, 6, 0) == b"pixels"
+    finally:
+        picture.release()
+
+
+@pytest.mark.parametrize("refuse", [False, True])
+def test_a_process_that_keeps_pictures_is_ended(one: Pool, refuse: bool) -> None:
+    """Their memory would live for as long as it does: one error, and the next call is answered."""
+    picture = PictureStore(budget=1 << 20).open(1 << 16)
+    try:
+        kept = one.call("keep", {"copies": 1, "refuse": refuse}, descriptors=(picture.descriptor,))
+        with pytest.raises(WorkerCrashed):
+            kept.result(timeout=60)
+    finally:
+        picture.release()
+    one.echo()
+    assert one.reasons == ["corrupt"]
+
+
+@pytest.mark.parametrize("dead", [0, 1], ids=["first", "second"])
+def test_a_call_does_not_wait_for_a_dead_process_beside_an_idle_one(
+    monkeypatch: pytest.MonkeyPatch, dead: int
+) -> None:
+    """Of two idle processes one has died, which the event loop could not yet see: the other
+    answers, long before that one is replaced."""
+    openings = Openings(monkeypatch, at_once=2)
+    with Pool(count=2) as pool, openings:
+        pool.pool.opened()
+
+        def end_and_call(pid: int) -> asyncio.Future[Reply]:
+            end_idle(pid)
+            future: asyncio.Future[Reply] = pool.pool.it.submit(
+                f"{FAULTS}:echo", {}, deadline=time.monotonic() + 60
+            )
+            return future
+
+        pool.loop(end_and_call, sorted(pool.pool.pids())[dead]).result(timeout=5)
+
+
+def test_a_process_that_died_while_idle_is_soon_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody need call: within a second it is missing from the live ones and replaced."""
+    openings = Openings(monkeypatch, at_once=2)
+    with Pool(count=2) as pool, openings:
+        pool.pool.opened()
+        end_idle(dead := min(pool.pool.pids()))
+        sleeper = Sleeper(began := time.monotonic())
+        wait_until(lambda: pool.pool.live == 1, patience=5.0)
+        assert time.monotonic() - began < 1.0 + sleeper.late()
+        assert len(pool.pool.pids()) == 1
+        assert not Path(f"/proc/{dead}").exists(), "a zombie"
+        openings.let()
+        wait_until(lambda: pool.pool.live == 2)
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may have had none to give for a moment; the call waits."""
+    attempts = []
+
+    def start(*arguments: Any, **options: Any) -> Child:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return Child(*arguments, **options)
+
+    monkeypatch.setattr("app.tasks.codecs.pool.Child", start)
+    with Pool() as pool:
+        pool.echo()
+        assert (len(attempts), pool.reasons) == (2, [])
+
+
+def test_processes_that_die_at_their_start_are_tried_ever_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that dies over a picture is replaced at once."""
+    given: list[dict[str, Any]] = []
+
+    def instance(_name: str, **options: Any) -> None:
+        given.append(options)
+
+    monkeypatch.setattr("app.tasks.codecs.pool.Instance", instance)
+    CodecPool(count=1, clock=lambda: 0.0).start()
+    [lost] = [each["lost"] for each in given]
+    delays = [lost(Restart.FAILED) for _ in range(9)]
+    assert delays == sorted(delays)
+    assert delays[-1] >= 10.0
+    assert lost(Restart.CRASHED) == 0.0
+
+
+LIMITED = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (1400 << 20, 1400 << 20))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 20, 100 << 20))
+from tests.tasks.codecs.test_pool import Pool
+with Pool() as pool:
+    print(pool.echo().meta)
+"""
+
+
+def test_a_lower_limit_of_the_system_is_kept() -> None:
+    """`ulimit -v` or `-f` below a codec's own limit: no process may raise it."""
+    command = [sys.executable, "-c", LIMITED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "pid" in done.stdout
+
+
+def test_a_process_stopped_under_a_call_costs_it_nothing(tmp_path: Path) -> None:
+    """SIGSTOP is noticed after about a second, long before the wall limit; no picture sends it, so
+    the call is run again."""
+    gate = Gate(tmp_path)
+    with Pool(wall_seconds=30.0) as pool:
+        held = gate.hold(pool)
+        [pid] = pool.pool.pids()
+        os.kill(pid, signal.SIGSTOP)
+        gate.open()
+        assert held.result(timeout=20).meta["pid"] != pid
+        assert pool.reasons == ["stopped"]
+
+
+def test_what_a_function_refuses_comes_back_as_it_was_raised(one: Pool) -> None:
+    """Domain errors cross the process with their numbers and do not cost the process."""
+    with pytest.raises(InvalidParameter) as caught:
+        one.call("refuse").result(timeout=60)
+    assert (caught.value.limit, caught.value.received) == (3, 4)
+    assert not one.reasons
+
+
+def test_an_unknown_function_is_an_installation_error(one: Pool) -> None:
+    """Any exception that is not ours becomes BackendError; its text stays in the log."""
+    with pytest.raises(BackendError):
+        one.call("no_such_function").result(timeout=60)
+
+
+def test_a_neighbour_is_served_while_a_picture_hangs(tmp_path: Path) -> None:
+    """With two processes, one hanging call does not delay the others."""
+    with Pool(count=2, wall_seconds=60.0) as pool:
+        hanging = pool.call("hang")
+        for _ in range(20):
+            pool.echo()
+        assert not hanging.done()
+    assert isinstance(hanging.exception(timeout=60), Overloaded)
+
+
+def test_a_full_queue_refuses_and_urgent_work_passes(tmp_path: Path) -> None:
+    """The n-th waiting call is taken, the next refused at once with a time to come back."""
+    gate = Gate(tmp_path)
+    with Pool(queue_size=2, wall_seconds=60.0) as pool:
+        pool.echo()
+        gate.hold(pool)
+        waiting = [pool.call("echo") for _ in range(2)]
+        started = time.monotonic()
+        with pytest.raises(Overloaded) as caught:
+            pool.call("echo")
+        assert time.monotonic() - started < 5.0, "it waited for a place"
+        assert (caught.value.limit, caught.value.received) == (2, 3)
+        assert caught.value.retry_after > 0
+        order: list[str] = []
+        waiting[0].add_done_callback(lambda _: order.append("ordinary"))
+        urgent = pool.call("echo", urgent=True)
+        urgent.add_done_callback(lambda _: order.append("urgent"))
+        gate.open()
+        for future in (*waiting, urgent):
+            future.result(timeout=60)
+        assert order == ["urgent", "ordinary"]
+
+
+def test_cancelling_frees_the_place_in_the_queue_and_its_descriptors(tmp_path: Path) -> None:
+    """A client who left takes no place, and nothing of his stays open."""
+    gate = Gate(tmp_path)
+    with Pool(queue_size=1, wall_seconds=60.0) as pool:
+        held = gate.hold(pool)
+        before = open_descriptors()
+        abandoned = pool.call("echo", descriptors=(0, 1, 2))
+        assert open_descriptors() == before + 3
+        assert abandoned.cancel()
+        wait_until(lambda: open_descriptors() == before)
+        successor = pool.call("echo")
+        gate.open()
+        held.result(timeout=60)
+        successor.result(timeout=60)
+
+
+def test_who_leaves_a_running_call_costs_nobody_a_process(tmp_path: Path) -> None:
+    """It runs to its end, and its result is dropped; descriptors are closed at once."""
+    gate = Gate(tmp_path)
+    with Pool(wall_seconds=60.0) as pool:
+        pid = pool.echo().meta["pid"]
+        before = open_descriptors()
+        assert gate.hold(pool).cancel()
+        wait_until(lambda: open_descriptors() == before)
+        waiting = pool.call("echo")
+        gate.open()
+        assert waiting.result(timeout=60).meta["pid"] == pid
+
+
+def test_a_call_past_its_deadline_never_starts(tmp_path: Path) -> None:
+    """Queued work that nobody waits for any more is not done."""
+    gate = Gate(tmp_path)
+    with Pool(wall_seconds=60.0) as pool:
+        gate.hold(pool)
+        late = pool.call("echo", deadline=time.monotonic() + 0.01)
+        threading.Timer(0.05, gate.open).start()
+        with pytest.raises(DeadlineExceeded):
+            late.result(timeout=60)
+        assert not pool.reasons
+
+
+def test_a_short_deadline_kills_no_process_until_two_seconds_later(one: Pool) -> None:
+    """A client's short deadline must not be a way to make the server start processes."""
+    one.echo()
+    with Pool(wall_seconds=30.0) as pool:
+        pool.echo()
+        started = time.monotonic()
+        with pytest.raises(DeadlineExceeded):
+            pool.call("hang", deadline=started + 0.5).result(timeout=60)
+        wait_until(lambda: pool.reasons == ["timeout"])
+        assert 2.4 < time.monotonic() - started < 15.0
+
+
+def test_a_process_has_its_limits(one: Pool) -> None:
+    """1.5 GiB of address space, no core files, no shared file above 512 MiB."""
+    limits = one.call("limits").result(timeout=60).meta
+    assert limits == {"RLIMIT_AS": MEMORY_LIMIT, "RLIMIT_CORE": 0, "RLIMIT_FSIZE": 512 << 20}
+
+
+def test_closing_fails_what_waits_and_leaves_nothing_open(tmp_path: Path) -> None:
+    """After close: waiting calls failed, processes gone, no descriptor left."""
+    before = open_descriptors()
+    gate = Gate(tmp_path)
+    with Pool(wall_seconds=60.0) as pool:
+        running = gate.hold(pool)
+        waiting = pool.call("echo", descriptors=(0,))
+        [pid] = pool.pool.pids()
+        pool.pool.close()
+        assert isinstance(waiting.exception(timeout=10), Overloaded)
+        assert isinstance(running.exception(timeout=10), Overloaded)
+        assert not Path(f"/proc/{pid}").exists()
+        with pytest.raises(Overloaded):
+            pool.call("echo")
+    assert open_descriptors() == before
+
+
+def test_a_warm_up_runs_in_each_process_before_its_first_call() -> None:
+    """Also in a replacement. One that fails is not the end of the process."""
+    with Pool(warm_ups=[f"{FAULTS}:refuse", f"{FAULTS}:warm_up"]) as pool:
+        for _ in range(2):
+            assert pool.call("warmed").result(timeout=60).meta == {"times": 1}
+            with pytest.raises(ImageUnreadable):
+                pool.call("crash").result(timeout=60)

@@ -1,0 +1,68 @@
+"""Foreground colours, against mixtures whose parts are known."""
+
+import numpy as np
+import pytest
+
+from app.tasks.codecs.picture import Pixels
+from app.tasks.segment.foreground import TILE, foreground_colours
+from app.tasks.segment.matte import Floats
+
+
+def disc(height: int, width: int, *, ramp: float) -> Floats:
+    rows, columns = np.mgrid[:height, :width]
+    depth = 0.35 * min(height, width) - np.hypot(rows - height / 2, columns - width / 2)
+    return np.clip(depth / ramp, 0, 1).astype(np.float32)
+
+
+def mixture(share: Floats) -> tuple[Pixels, Pixels, Pixels]:
+    """The picture, its foreground with a slow wave of colour, and alpha."""
+    wave = 40 * np.sin(np.arange(share.shape[1]) / 25)[None, :, None]
+    front = np.clip(np.array([190, 60, 50]) + wave, 0, 255) + np.zeros((*share.shape, 3))
+    back = np.array([20, 180, 60])
+    picture = front * share[..., None] + back * (1 - share[..., None])
+    return (
+        np.rint(picture).astype(np.uint8),
+        np.rint(front).astype(np.uint8),
+        np.rint(share * 255).astype(np.uint8),
+    )
+
+
+def error(colours: Pixels, front: Pixels, alpha: Pixels) -> float:
+    band = (alpha > 12) & (alpha < 243)
+    return float(np.abs(colours[band].astype(float) - front[band]).mean())
+
+
+@pytest.mark.parametrize(
+    ("height", "width"), [(300, 400), (TILE + 1, 701), (2200, 2100)], ids=["plain", "odd", "large"]
+)
+def test_most_of_the_background_leaves_the_edges(height: int, width: int) -> None:
+    """The colours come to within a third of the distance that the mixture has from them."""
+    picture, front, alpha = mixture(disc(height, width, ramp=min(height, width) / 40))
+    assert (
+        error(foreground_colours(picture, alpha), front, alpha) < error(picture, front, alpha) / 3
+    )
+
+
+def test_a_region_that_is_partial_throughout_keeps_its_texture() -> None:
+    """Half transparent over a third of the picture is no edge."""
+    random = np.random.default_rng(6)
+    picture = random.integers(0, 255, (300, 400, 3), dtype=np.uint8)
+    alpha = np.zeros((300, 400), np.uint8)
+    alpha[50:250, 100:300] = 128
+    colours = foreground_colours(picture, alpha)
+    middle = (slice(90, 210), slice(140, 260))
+    assert np.abs(colours[middle].astype(int) - picture[middle]).max() <= 1
+
+
+def test_only_beside_transparency_of_its_own_a_picture_keeps_its_colours() -> None:
+    """Rounded corners, as screenshots have them, change nothing in the middle."""
+    picture, front, alpha = mixture(disc(300, 400, ramp=8))
+    own = np.full((300, 400, 1), 255, np.uint8)
+    own[:4, :4] = 0
+    cornered = np.concatenate((picture, own), axis=2)
+    colours = foreground_colours(cornered, alpha)
+    assert error(colours, front, alpha) < error(picture, front, alpha) / 3
+    own[130:170, 60:110] = 100  # across an edge
+    colours = foreground_colours(np.concatenate((picture, own), axis=2), alpha)
+    beside = (slice(128, 172), slice(58, 112))
+    assert np.array_equal(picture[beside], colours[beside])

@@ -1,0 +1,453 @@
+"""The segment pipeline over real codec processes: parity, results, memory and leaks."""
+
+import asyncio
+import contextlib
+import io
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.contracts.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    ImageUnreadable,
+    OutputTooLarge,
+    Overloaded,
+    PaddlepoolError,
+)
+from app.contracts.ports import ServedModelInfo
+from app.contracts.tensors import Array, TensorSpec
+from app.tasks.codecs.limits import PictureLimits
+from app.tasks.codecs.picture import PictureStore
+from app.tasks.codecs.pool import CodecPool, Codecs
+from app.tasks.segment import matte
+from app.tasks.segment.options import SIZE_PIXELS
+from app.tasks.segment.pipeline import open_pipeline
+from app.tasks.segment.request import (
+    SegmentRequest,
+    SegmentResult,
+    read_options,
+)
+from tests.engine.driving import Loop
+from tests.engine.fakes import calling, wait_until
+from tests.tasks.codecs import pictures
+
+INFO = ServedModelInfo(
+    name="u2netp",
+    version=1,
+    directory=Path(),
+    inputs=(TensorSpec("input", "float32", (-1, 3, 320, 320)),),
+    outputs=(TensorSpec("d0", "float32", (-1, 1, 320, 320)),),
+)
+
+Network = Callable[[Array], Array]
+T = TypeVar("T")
+
+
+def bright(tensor: Array) -> Array:
+    """A network whose mask is the brightness of its input."""
+    grey = tensor.mean(axis=1, keepdims=True)
+    return (1 / (1 + np.exp(-4 * grey))).astype(np.float32)
+
+
+class Server:
+    def __init__(self, codecs: Codecs, lost: list[str]) -> None:
+        self.codecs = codecs
+        self.lost = lost
+        """Why codec processes were replaced."""
+        self.pipeline = open_pipeline(INFO, codecs=codecs)
+        self._loop = Loop()
+        self._loop(codecs.pool.start)
+        self.awaited(codecs.pool.opened())
+
+    def awaited(self, call: Coroutine[Any, Any, T]) -> T:
+        return cast(T, self._loop(lambda: call))
+
+    def close(self) -> None:
+        self._loop(self.codecs.pool.close)
+        self._loop.close()
+
+    def ask(self, body: bytes, network: Network = bright, **options: str) -> SegmentResult:
+        return self.run(read_options(body, options), network)
+
+    def run(self, request: SegmentRequest, network: Network = bright) -> SegmentResult:
+        deadline = time.monotonic() + 60
+        prepared = self.awaited(self.pipeline.prepare(request, deadline=deadline))
+        try:
+            outputs = [{"d0": network(prepared.jobs[0]["input"])}]
+            value = self.awaited(self.pipeline.finish(prepared, outputs, deadline=deadline)).value
+        finally:
+            prepared.release()
+        assert isinstance(value, SegmentResult)
+        return value
+
+
+def served(*, wall_seconds: float = 60.0, budget: int = 1 << 30, **limits: Any) -> Server:
+    lost: list[str] = []
+    codecs = Codecs(
+        pool=CodecPool(count=2, wall_seconds=wall_seconds, on_restart=lost.append),
+        pictures=PictureStore(budget=budget),
+        limits=PictureLimits(**limits),
+    )
+    return Server(codecs, lost)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = served()
+    yield server
+    assert server.codecs.pictures.held == 0
+    server.close()
+
+
+def pixels_of(result: SegmentResult) -> Any:
+    return np.asarray(Image.open(io.BytesIO(result.image)))
+
+
+def open_descriptors() -> int:
+    """Without the memory shared with codec processes, which they map at its first use."""
+    links = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            links.append(str(descriptor.readlink()))
+    return sum(not link.startswith(("/memfd:requests", "/memfd:replies")) for link in links)
+
+
+PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
+
+
+@pytest.mark.slow
+def test_a_picture_costs_its_caller_the_pixels_it_has(server: Server) -> None:
+    spent: list[tuple[str, int]] = []
+    with calling("somebody", quota=SimpleNamespace(spend=lambda *each: spent.append(each))):
+        server.ask(PHOTO, size="preview")
+    assert spent == [("pixels", 200 * 150)]
+
+
+def test_the_mask_of_a_small_picture_weighs_every_level() -> None:
+    mask = np.zeros((320, 320), np.float32)
+    mask[::4] = 1.0
+    alpha = matte.plain_alpha(mask, 80, 80)
+    assert alpha.shape == (80, 80)
+    assert alpha[1:-1].min() > 48
+
+
+def test_the_networks_input_is_the_official_preprocessing(server: Server) -> None:
+    """Bilinear without anti-aliasing, divided by the maximum, ImageNet mean and deviation."""
+    image = pictures.photo(640, 640)  # halved exactly: each value is the mean of four
+    body = pictures.encoded(image, "PNG")
+    request = read_options(body, {})
+    prepared = server.awaited(server.pipeline.prepare(request, deadline=time.monotonic() + 60))
+    prepared.release()
+    whole = np.asarray(image).astype(np.float64)
+    small = whole.reshape(320, 2, 320, 2, 3).mean(axis=(1, 3))
+    expected = (small / small.max() - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    got = prepared.jobs[0]["input"]
+    assert got.shape == (1, 3, 320, 320)
+    assert got.dtype == np.float32
+    # Half a level of 255, divided by the smallest deviation.
+    assert np.abs(expected.transpose(2, 0, 1) - got[0]).max() < 1.1 * 0.5 / 255 / 0.224 + 0.004
+
+
+@pytest.mark.parametrize("level", [0, 255, 7])
+def test_a_flat_picture_and_a_flat_mask_give_finite_results(server: Server, level: int) -> None:
+    """No division by zero: the tensor is finite, and a flat mask is taken as it is."""
+    body = pictures.encoded(Image.new("RGB", (20, 10), (level, level, level)), "PNG")
+
+    def network(tensor: Array) -> Array:
+        assert np.isfinite(tensor).all()
+        return np.full((1, 1, 320, 320), 0.25, np.float32)
+
+    mask = pixels_of(server.ask(body, network, output="mask"))
+    assert set(mask.ravel().tolist()) == {63}
+
+
+@pytest.mark.parametrize("refine", ["none", "guided", "matting"])
+@pytest.mark.parametrize(
+    ("output", "file_format"),
+    [("cutout", "png"), ("cutout", "webp"), ("mask", "png"), ("mask", "webp"),
+     ("composite", "png"), ("composite", "webp"), ("composite", "jpg")],
+)  # fmt: skip
+def test_every_output_in_every_format(
+    server: Server, output: str, file_format: str, refine: str
+) -> None:
+    result = server.ask(PHOTO, output=output, format=file_format, refine=refine)
+    image = Image.open(io.BytesIO(result.image))
+    assert image.format == {"png": "PNG", "webp": "WEBP", "jpg": "JPEG"}[file_format]
+    assert (result.width, result.height) == image.size == (200, 150)
+    grey = "RGB" if file_format == "webp" else "L"  # WebP has no grey
+    assert image.mode == {"cutout": "RGBA", "mask": grey, "composite": "RGB"}[output]
+    assert 0 <= result.confidence <= 1
+    assert result.box.width > 0
+
+
+def test_the_cutout_is_the_picture_under_its_mask(server: Server) -> None:
+    """Colours are the picture's, alpha is the mask, and what is removed is not in the file."""
+    mask = pixels_of(server.ask(PHOTO, output="mask", refine="guided"))
+    cutout = pixels_of(server.ask(PHOTO, colours="original"))
+    assert np.array_equal(mask, cutout[..., 3])
+    assert (mask == 0).any()
+    assert not cutout[mask == 0].any()
+    original = np.asarray(pictures.photo(200, 150))
+    assert np.array_equal(original[mask > 0], cutout[mask > 0][:, :3])
+
+
+@pytest.mark.parametrize("file_format", ["png", "webp"])
+def test_the_removed_background_is_not_hidden_in_the_file(server: Server, file_format: str) -> None:
+    """Two pictures that differ only where the mask is zero give the same bytes."""
+    rows, columns = np.mgrid[:320, :320]
+    disc = (np.hypot(rows - 160, columns - 160) < 90).astype(np.float32)[None, None]
+    body = {}
+    mask = pixels_of(server.ask(PHOTO, lambda _: disc, output="mask"))
+    for ground in (0, 255):
+        pixels = np.asarray(pictures.photo(200, 150)).copy()
+        pixels[mask == 0] = ground
+        body[ground] = server.ask(
+            pictures.encoded(Image.fromarray(pixels), "PNG"),
+            lambda _: disc,
+            refine="none",
+            colours="original",  # estimated ones are the picture's less a share of the background
+            format=file_format,
+        ).image
+    assert body[0] == body[255]
+
+
+def test_a_composite_is_the_blend_of_picture_and_colour(server: Server) -> None:
+    """alpha x picture + (1 - alpha) x colour, to within rounding."""
+    alpha = pixels_of(server.ask(PHOTO, output="mask", refine="guided"))[..., None] / 255.0
+    got = pixels_of(server.ask(PHOTO, output="composite", bg_color="#ff8000", colours="original"))
+    original = np.asarray(pictures.photo(200, 150)).astype(float)
+    assert np.abs(original * alpha + np.array([255, 128, 0]) * (1 - alpha) - got).max() <= 1.0
+
+
+@pytest.mark.parametrize("output", ["cutout", "composite"])
+def test_the_old_background_is_taken_out_of_the_edges(server: Server, output: str) -> None:
+    """A red disc with a soft edge on green: over black, the answer shows no green."""
+    rows, columns = np.mgrid[:320, :320]
+    share = np.clip((90 - np.hypot(rows - 160, columns - 160)) / 12, 0, 1).astype(np.float32)
+    mixed = share[..., None] * (200, 20, 20) + (1 - share[..., None]) * (20, 200, 20)
+    body = pictures.encoded(Image.fromarray(np.rint(mixed).astype(np.uint8)), "PNG")
+    given = {"refine": "none", "output": output}
+    if output == "composite":
+        given["bg_color"] = "black"
+
+    def green(**more: str) -> float:
+        got = pixels_of(server.ask(body, lambda _: share[None, None], **given, **more))
+        return float(got[(share > 0.1) & (share < 0.9)][:, 1].mean())
+
+    assert green() < 0.5 * green(colours="original")
+
+
+def test_a_translucent_ground_keeps_its_translucency(server: Server) -> None:
+    alpha = pixels_of(server.ask(PHOTO, output="mask", refine="guided"))
+    got = pixels_of(server.ask(PHOTO, output="composite", bg_color="#0000ff80"))
+    assert got[alpha == 0].tolist()[0] == [0, 0, 255, 128]
+    assert (got[alpha == 255][:, 3] == 255).all()
+
+
+def test_an_uploads_own_transparency_is_kept(server: Server) -> None:
+    """Alpha of the result = mask x alpha of the upload; the network sees it over white."""
+    image = pictures.photo(200, 150).convert("RGBA")
+    holes = np.zeros((150, 200), np.uint8)
+    holes[:, 100:] = 200
+    image.putalpha(Image.fromarray(holes))
+    seen = []
+
+    def network(tensor: Array) -> Array:
+        seen.append(tensor)
+        return np.linspace(0, 1, 320 * 320, dtype=np.float32).reshape(1, 1, 320, 320)
+
+    cutout = pixels_of(server.ask(pictures.encoded(image, "PNG"), network, refine="none"))
+    assert not cutout[:, :100].any()
+    assert np.abs(200 - cutout[149, 101:, 3].astype(int)).max() <= 2
+    white = (1 - np.array([0.485, 0.456, 0.406])) / [0.229, 0.224, 0.225]
+    assert np.allclose(white, seen[0][0, :, 10, 10], atol=0.02)
+
+
+@pytest.mark.parametrize("file_format", ["png", "webp", "jpg"])
+def test_no_metadata_is_copied(server: Server, file_format: str) -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "secret description"
+    body = pictures.encoded(
+        pictures.photo(), "JPEG", exif=exif, comment=b"secret comment", icc_profile=b"secret" * 30
+    )
+    result = server.ask(body, output="composite", format=file_format)
+    assert b"secret" not in result.image
+    assert not {"exif", "comment", "icc_profile"} & Image.open(io.BytesIO(result.image)).info.keys()
+
+
+def test_crop_returns_the_foreground_box(server: Server) -> None:
+    whole = server.ask(PHOTO)
+    cropped = server.ask(PHOTO, crop="true")
+    box = whole.box
+    assert (cropped.width, cropped.height) == (box.width, box.height)
+    assert box.width < 200
+    area = pixels_of(whole)[box.top : box.top + box.height, box.left : box.left + box.width]
+    assert np.array_equal(area, pixels_of(cropped))
+
+
+@pytest.mark.parametrize(
+    ("threshold", "levels"), [("0", {255}), ("0.5", {0, 255}), ("1", {0, 255})]
+)
+def test_a_threshold_makes_the_mask_binary(
+    server: Server, threshold: str, levels: set[int]
+) -> None:
+    photo = pictures.encoded(pictures.photo(320, 320), "PNG")  # the mask's peak stays as it is
+    soft = pixels_of(server.ask(photo, output="mask"))
+    hard = pixels_of(server.ask(photo, output="mask", threshold=threshold))
+    assert set(hard.ravel().tolist()) == levels
+    assert np.array_equal(hard == 255, soft >= float(threshold) * 255)
+
+
+@pytest.mark.parametrize("size", SIZE_PIXELS)
+def test_a_size_is_a_most_of_pixels(server: Server, size: str) -> None:
+    """Never more than its name says, the same sides' ratio, and never enlarged."""
+    body = pictures.blank_png(3000, 2000)
+    result = server.ask(body, output="mask", size=size)
+    most = SIZE_PIXELS[size]
+    assert 0.96 * most < result.width * result.height <= most
+    assert abs(1.5 - result.width / result.height) < 0.01
+    small = server.ask(PHOTO, size=size)
+    assert (small.width, small.height) == (200, 150)
+
+
+def test_labels_are_the_masks_pixels(server: Server) -> None:
+    asked = server.run(read_options(PHOTO, {"output": "mask", "threshold": "0.5"}, labels=True))
+    assert asked.labels == pixels_of(asked).tobytes()
+    assert server.ask(PHOTO, output="mask", threshold="0.5").labels is None
+
+
+@pytest.mark.parametrize("refine", ["guided", "matting"])
+def test_refinement_keeps_what_the_network_is_unsure_of(server: Server, refine: str) -> None:
+    """A region at 0.25, and not an edge, stays at 0.25; the sure half stays opaque."""
+    mask = np.zeros((1, 1, 320, 320), np.float32)
+    mask[..., 40:160, 100:220] = 1
+    mask[..., 160:280, 100:220] = 0.25
+    alpha = pixels_of(server.ask(PHOTO, lambda _: mask, output="mask", refine=refine))
+    assert np.abs(alpha[88:120, 75:125].astype(int) - 64).max() <= 2
+    assert alpha[30:60, 75:125].min() >= 253
+
+
+def test_guided_refinement_follows_the_pictures_edge(server: Server) -> None:
+    """A mask blurred across an edge is nearer to the truth after refinement, at any size."""
+    for width, height in ((300, 200), (1201, 799)):
+        rows, columns = np.mgrid[:height, :width]
+        truth = np.hypot(rows - height / 2, columns - width / 2) < height / 3
+        image = Image.fromarray(np.where(truth[..., None], 200, (30, 60, 90)).astype(np.uint8))
+        body = pictures.encoded(image, "PNG")
+        small = Image.fromarray(truth).convert("L").resize((80, 80)).resize((320, 320))
+        coarse = np.asarray(small, np.float32)[None, None] / 255
+
+        def error(
+            refine: str, body: bytes = body, coarse: Array = coarse, truth: Any = truth
+        ) -> float:
+            mask = pixels_of(server.ask(body, lambda _: coarse, output="mask", refine=refine))
+            return float(np.abs(mask / 255.0 - truth).mean())
+
+        assert error("guided") < 0.4 * error("none")
+
+
+def test_output_limits_hold_at_the_very_pixel() -> None:
+    """A colour PNG of n pixels is made, of n + 1 refused, naming a way out."""
+    server = served(png_pixels=100 * 50)
+    try:
+        fits = pictures.encoded(pictures.photo(100, 50), "JPEG")
+        over = pictures.encoded(pictures.photo(5001, 1), "JPEG")
+        assert server.ask(fits).width == 100
+        with pytest.raises(OutputTooLarge) as caught:
+            server.ask(over)
+        assert (caught.value.limit, caught.value.received) == (5_000, 5_001)
+        assert "webp" in caught.value.message
+        assert "jpg" in caught.value.message
+        assert server.ask(over, output="mask").width == 5001
+        assert (
+            len(server.run(read_options(fits, {"output": "mask"}, labels=True)).labels or b"")
+            == 5_000
+        )
+        with pytest.raises(OutputTooLarge, match="labels"):
+            server.run(read_options(over, {"output": "mask"}, labels=True))
+        assert server.ask(over, format="webp").width == 5001
+        assert server.codecs.pictures.held == 0
+    finally:
+        server.close()
+
+
+def test_a_webp_wider_than_webp_can_be_is_refused(server: Server) -> None:
+    """16,384 pixels a side is our limit, 16,383 that of WebP."""
+    with pytest.raises(OutputTooLarge):
+        server.ask(pictures.blank_png(16_384, 8), output="mask", format="webp")
+    assert server.ask(pictures.blank_png(16_383, 8), output="mask", format="webp").width == 16_383
+
+
+def test_nothing_leaks_on_any_way_out(server: Server) -> None:
+    async def ask(attempt: int, answered: asyncio.Event) -> None:
+        body = (PHOTO, PHOTO[: len(PHOTO) // 2], b"not a picture")[attempt % 3]
+        deadline = time.monotonic() + (0.0 if attempt % 5 == 0 else 60.0)
+        call = asyncio.create_task(
+            server.pipeline.prepare(read_options(body, {}), deadline=deadline)
+        )
+        if attempt % 4 == 0:
+            await (asyncio.sleep(0) if attempt % 8 == 0 else answered.wait())
+            call.cancel()
+        with contextlib.suppress(asyncio.CancelledError, PaddlepoolError):
+            prepared = await call
+            answered.set()
+            outputs = [{"d0": bright(prepared.jobs[0]["input"])}]
+            finish = asyncio.create_task(
+                server.pipeline.finish(prepared, outputs, deadline=deadline)
+            )
+            await asyncio.sleep(0)
+            finish.cancel()
+            prepared.release()
+
+    async def ask_often() -> None:
+        answered = asyncio.Event()
+        await asyncio.gather(*[ask(attempt, answered) for attempt in range(60)])
+
+    before = open_descriptors()
+    server.awaited(ask_often())
+    wait_until(lambda: open_descriptors() == before)
+    assert server.codecs.pictures.held == 0
+    with pytest.raises(DeadlineExceeded):
+        server.awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=0.0))
+    with pytest.raises(ImageUnreadable):
+        server.ask(PHOTO[:200])
+
+
+def test_a_full_picture_budget_is_overload() -> None:
+    server = served(budget=100_000)
+    try:
+        deadline = time.monotonic() + 60
+        first = server.awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=deadline))
+        with pytest.raises(Overloaded):
+            server.awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=deadline))
+        first.release()
+        server.awaited(
+            server.pipeline.prepare(read_options(PHOTO, {}), deadline=deadline)
+        ).release()
+        assert server.codecs.pictures.held == 0
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        replace(INFO, inputs=(TensorSpec("input", "float32", (-1, 3, 256, 256)),)),
+        replace(INFO, inputs=(TensorSpec("input", "int64", (-1, 128)),)),
+        replace(INFO, outputs=(TensorSpec("logits", "float32", (-1, 6)),)),
+        replace(INFO, parameters={"size": 320, "sise": 1}),
+        replace(INFO, parameters={"std": [0.1, 0.0, 0.1]}),
+    ],
+    ids=["size", "input", "output", "unknown-parameter", "zero-deviation"],
+)
+def test_a_model_that_does_not_fit_the_task_is_refused(server: Server, info: Any) -> None:
+    with pytest.raises(ConfigError):
+        open_pipeline(info, codecs=server.codecs)

@@ -1,0 +1,328 @@
+"""POST /segment: request and reply forms, in the real application over a fake data plane."""
+
+import base64
+import encodings
+import random
+import re
+import tempfile
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import httpx
+import pytest
+
+from app.service.api.offload import LARGE_BYTES
+from app.service.api.pages import STATIC
+from app.tasks.segment.options import FILES, OPTIONS
+from app.tasks.segment.request import SegmentRequest
+from app.tasks.segment.scene_request import Scene
+from paddlepool_client import SegmentOptions, Source
+from tests.doors.fakes import PICTURE, Doors, shared_doors
+from tests.service.api.fakes import RecordingExecutor, assert_problem
+
+
+@pytest.fixture
+def server() -> Doors:
+    return shared_doors()
+
+
+def form(server: Doors, query: str = "", fields: dict[str, str] | None = None) -> httpx.Response:
+    files = {"file": ("../../etc/passwd", PICTURE, "text/x-lie")}
+    return server.post(f"/segment{query}", files=files, data=fields or {})
+
+
+def raw(server: Doors, query: str = "", **headers: str) -> httpx.Response:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    kind = {"content-type": "image/jpeg"}
+    return server.post(f"/segment{query}", content=PICTURE, headers=kind | names)
+
+
+def assert_refused(response: httpx.Response, status: int, code: str, says: str = "") -> None:
+    assert says in assert_problem(response, status, code)["detail"]
+    assert "secret" not in response.text
+
+
+@pytest.mark.parametrize(
+    "kind", ["image/jpeg", "image/*", "IMAGE/PNG; q=1", "application/octet-stream"]
+)
+def test_the_picture_may_be_the_body(server: Doors, kind: str) -> None:
+    assert raw(server, content_type=kind).content == b"encoded"
+    assert server.plane.picture.body == PICTURE
+
+
+@pytest.mark.parametrize("where", ["query", "form"])
+def test_parameters_stand_in_the_query_or_in_the_form(server: Doors, where: str) -> None:
+    fields = {
+        "output": "composite",
+        "format": "jpg",
+        "size": "preview",
+        "bg_color": "#0080ff",
+        "crop": "true",
+        "refine": "none",
+        "threshold": "0.5",
+        "bg_blur": "2%",
+        "crop_margin": "10px 5%",
+        "scale": "80%",
+        "position": "50% 100%",
+        "shadow": "drop",
+        "shadow_opacity": "40",
+        "model": "u2netp@3",
+        "predictor": "native",
+        "timeout_ms": "2500",
+    }
+    if where == "form":
+        response = form(server, fields=fields)
+    else:
+        response = server.post(
+            "/segment", params=fields, content=PICTURE, headers={"content-type": "image/png"}
+        )
+    assert response.status_code == 200, response.text
+    assert server.plane.picture == SegmentRequest(
+        body=PICTURE,
+        output="composite",
+        format="jpg",
+        size="preview",
+        bg_color=(0, 128, 255, 255),
+        crop=True,
+        refine="none",
+        threshold=0.5,
+        scene=Scene(
+            bg_blur=2.0,
+            margins=((10, "px"), (5, "%"), (10, "px"), (5, "%")),
+            scale=80.0,
+            position=(50.0, 100.0),
+            shadow=0.4,
+        ),
+    )
+    routing = {"model": "u2netp", "version": 3, "group": "native", "timeout": 2.5}
+    assert server.plane.options == [routing]
+
+
+def test_the_reply_carries_the_picture_and_where_it_came_from(server: Doors) -> None:
+    response = raw(server, "?output=mask")
+    assert response.status_code == 200
+    expected = {
+        "content-type": "image/png",
+        "content-disposition": 'inline; filename="mask.png"',
+        "x-width": "3",
+        "x-height": "2",
+        "x-foreground-top": "1",
+        "x-foreground-left": "2",
+        "x-foreground-width": "3",
+        "x-foreground-height": "4",
+        "x-model": "u2netp@2",
+        "x-predictor": "onednn",
+        "server-timing": "queue;dur=0.00, infer;dur=100.00",
+        "vary": "Accept",
+    }
+    assert {name: response.headers[name] for name in expected} == expected
+
+
+def test_json_is_sent_where_accept_asks_for_it(server: Doors) -> None:
+    response = raw(server, accept="application/json")
+    assert response.json() == {
+        "width": 3,
+        "height": 2,
+        "foreground_box": {"top": 1, "left": 2, "width": 3, "height": 4},
+        "confidence": 0.9,
+        "format": "png",
+        "image": base64.b64encode(b"encoded").decode(),
+        "timings": {"queue": 0.0, "infer": 100.0},
+        "model": "u2netp@2",
+        "predictor": "onednn",
+    }
+    assert response.headers["x-model"] == "u2netp@2"
+
+
+def test_a_large_picture_becomes_json_beside_the_event_loop() -> None:
+    """Base64 of some megabytes takes longer than a liveness probe should wait."""
+    operations = RecordingExecutor()
+    server = Doors(operations)
+    for size, apart in ((LARGE_BYTES, 0), (LARGE_BYTES + 1, 1), (1_000_003, 2)):
+        server.plane.image = random.Random(size).randbytes(size)
+        reply = raw(server, accept="application/json").json()
+        assert base64.b64decode(reply["image"], validate=True) == server.plane.image
+        assert operations.runs == apart
+
+
+@pytest.mark.parametrize(
+    ("query", "fields", "says"),
+    [
+        ("?output=secret", {}, "output must be one of"),
+        ("?secret=1", {}, "unknown parameter"),
+        ("", {"secret": "1"}, "unknown parameter"),
+        ("?bg_image=secret", {}, "unknown parameter"),
+        ("?crop=true", {"crop": "true"}, "both in the query and in the form"),
+        ("?crop=true&crop=false", {}, "twice"),
+        ("?timeout_ms=soon", {}, "whole number"),
+        ("?timeout_ms=99999999999999999999", {}, "whole number"),
+        ("?timeout_ms=30001", {}, "30000"),
+        ("?model=u2netp@secret", {}, "integer version"),
+        ("", {"refine": "x" * 2000}, "1024 bytes"),
+    ],
+)
+def test_a_wrong_parameter_is_refused(
+    server: Doors, query: str, fields: dict[str, str], says: str
+) -> None:
+    assert_refused(form(server, query, fields), 422, "invalid_parameter", says)
+    assert not server.plane.payloads
+
+
+def test_a_request_without_a_picture_is_told_how_to_send_one(server: Doors) -> None:
+    """No body, an empty body, a form without a file, a text in its place, another field's name."""
+    post = server.post
+    for response in (
+        post("/segment"),
+        post("/segment", content=b"", headers={"content-type": "image/png"}),
+        post("/segment", files={"file": ("a.png", b"")}),
+        post("/segment", files={"file": (None, b"secret")}),
+        post("/segment", files={"picture": ("a.png", PICTURE)}),
+        post("/segment", files={"bg_image": ("a.png", PICTURE)}),
+        post("/segment", files={"file": ("a", PICTURE), "picture": ("b", PICTURE)}),
+    ):
+        assert_refused(response, 422, "file_missing")
+    assert not server.plane.payloads
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "text/plain", "application/x-www-form-urlencoded"]
+)
+def test_other_bodies_are_unsupported(server: Doors, kind: str) -> None:
+    assert_refused(
+        raw(server, content_type=kind), 415, "unsupported_media_type", "multipart/form-data"
+    )
+
+
+def test_a_form_has_one_file_and_sixteen_fields(server: Doors) -> None:
+    """n passes, n + 1 is refused; a damaged form, too."""
+    two = [("file", ("a", PICTURE)), ("image_file", ("b", PICTURE))]
+    assert_refused(server.post("/segment", files=two), 422, "invalid_parameter", "one file")
+    fields = [(f"secret{number}", "x") for number in range(17)]
+    response = server.post(
+        "/segment", files=[("file", ("a", PICTURE)), *((n, (None, v)) for n, v in fields)]
+    )
+    assert_refused(response, 422, "invalid_parameter", "16")
+    damaged = server.post(
+        "/segment", content=b"--x\r\nsecret", headers={"content-type": "multipart/form-data"}
+    )
+    assert_refused(damaged, 422, "invalid_parameter")
+    cut = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + PICTURE
+    cut_off = server.post(
+        "/segment", content=cut, headers={"content-type": "multipart/form-data; boundary=x"}
+    )
+    assert cut_off.status_code == 422
+    assert not server.plane.payloads
+
+
+@pytest.mark.parametrize("field", ["bg_image", "bg_image_file"])
+@pytest.mark.parametrize("form", ["", '; filename=""'], ids=["text", "file without a name"])
+def test_a_second_picture_that_nobody_chose_is_none(server: Doors, field: str, form: str) -> None:
+    """A page sends its empty field along; browsers do it as a file without a name."""
+    parts = [('name="file"; filename="a"', PICTURE), (f'name="{field}"{form}', b"")]
+    body = b"".join(
+        f"--edge\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode() + content + b"\r\n"
+        for head, content in parts
+    )
+    reply = server.post(
+        "/segment",
+        content=body + b"--edge--\r\n",
+        headers={"Content-Type": "multipart/form-data; boundary=edge"},
+    )
+    assert reply.status_code == 200, reply.text
+    assert server.plane.picture.background is None
+
+
+@pytest.mark.parametrize("field", ["bg_image", "bg_image_file"])
+def test_a_form_may_have_a_second_picture(server: Doors, field: str) -> None:
+    files = [(field, ("b", b"second")), ("image_file", ("a", PICTURE))]
+    response = server.post("/segment?output=composite", files=files)
+    assert response.status_code == 200, response.text
+    assert (server.plane.picture.body, server.plane.picture.background) == (PICTURE, b"second")
+
+
+def test_a_second_picture_is_one_file_with_something_in_it(server: Doors) -> None:
+    """Two, an empty one, a text in its place, or none to go before it: refused by name."""
+    first, url = ("file", ("a", PICTURE)), "/segment?output=composite"
+    for files, code, says in (
+        ([first, ("bg_image", ("b", b""))], "file_missing", "bg_image: the picture has 0 bytes"),
+        ([first, ("bg_image", (None, b"secret"))], "file_missing", "bg_image holds text"),
+        (
+            [first, ("bg_image", ("b", b"1")), ("bg_image_file", ("c", b"2"))],
+            "invalid_parameter",
+            "more than two files",
+        ),
+        (
+            [("bg_image", ("b", b"1")), ("bg_image_file", ("c", b"2"))],
+            "file_missing",
+            "the form has no file",
+        ),
+        ([first, ("file", ("b", b"1"))], "invalid_parameter", "more than one file for file"),
+    ):
+        assert_refused(server.post(url, files=files), 422, code, says)
+    assert_refused(
+        server.post("/segment", files=[first, ("bg_image", ("b", b"1"))]),
+        422,
+        "invalid_parameter",
+        "bg_image needs output=composite",
+    )
+    assert not server.plane.payloads
+
+
+def form_in(charset: str) -> dict[str, Any]:
+    field = b'--b\r\nContent-Disposition: form-data; name="output"\r\n\r\nma\xffsk\xc3\r\n--b--\r\n'
+    return {
+        "content": field,
+        "headers": {"content-type": f"multipart/form-data; boundary=b; charset={charset}"},
+    }
+
+
+@pytest.mark.parametrize(
+    "charset", ["punycode", "undefined", "idna", "utf-7", "base64", '""', "made-up"]
+)
+def test_a_form_in_an_unusual_charset_is_422(server: Doors, charset: str) -> None:
+    """Python has codecs that fail in ways of their own, and keeps every name it is asked for."""
+    before = len(encodings._cache)  # type: ignore[attr-defined]  # what grows
+    response = server.post("/segment", **form_in(charset))
+    assert_refused(response, 422, "invalid_parameter", "charset must be one of utf-8,")
+    assert len(encodings._cache) == before  # type: ignore[attr-defined]
+
+
+def test_a_large_file_is_never_written_to_disk(
+    server: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight megabytes stay in memory: the server may run on a read-only disk."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a temporary file was made")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    body = bytes(8 << 20)
+    assert server.post("/segment", files={"file": ("a", body)}).status_code == 200
+    assert len(server.plane.picture.body) == len(body)
+
+
+def test_the_client_declares_the_same_options(server: Doors) -> None:
+    """Names, words and descriptions: its command line is made from them."""
+    operation = server.client.get("/openapi.json").json()["paths"]["/segment"]["post"]
+    types = {"string": str, "boolean": bool, "number": float, "integer": int}
+    expected = {
+        each["name"]: (
+            each["schema"].get("enum") or types[each["schema"]["type"]],
+            each["description"],
+        )
+        for each in operation["parameters"]
+    } | {"bg_image": (Source, FILES["bg_image"][1])}
+    hints = get_type_hints(SegmentOptions, include_extras=True)
+    declared = {name: get_args(hint) for name, hint in hints.items()}
+    assert expected == {
+        name: (list(get_args(kind)) if get_origin(kind) is Literal else kind, text)
+        for name, (kind, text) in declared.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["refine", "colours", "size"])
+def test_the_page_offers_each_word_of_an_option(name: str) -> None:
+    page = (STATIC / "demo" / "index.html").read_text("utf-8")
+    [select] = re.findall(rf'<select id="{name}">(.*?)</select>', page, re.S)
+    offered = set(re.findall(r'<option value="(\w+)"', select))
+    schema = OPTIONS[name][0]
+    assert offered == set(schema["enum"]) - {schema.get("default")}
