@@ -1,4 +1,4 @@
-"""The ASGI application: every router, every layer around them, and the OpenAPI document."""
+"""The ASGI application: all routers, the layers around them, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -50,11 +50,10 @@ EXPOSED = (
     "RateLimit-Reset",
     BINARY_HEADER,
 )
-"""Reply headers that a page of an allowed origin may read; each task adds its own."""
+"""Reply headers that a page of an allowed origin may read; tasks and doors add their own."""
 
 BODY_SHARE = 4
-"""Request bodies take at most this part of the memory, and unread replies the same, where no
-setting says how much."""
+"""By default, request bodies use at most 1 / BODY_SHARE of the memory; unread replies also do."""
 
 ACCEPTED = (
     "Authorization",
@@ -65,12 +64,12 @@ ACCEPTED = (
     "Tracestate",
     BINARY_HEADER,
 )
-"""Request headers that such a page may send."""
+"""Request headers that a page of an allowed origin may send."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A router, what all its routes answer with besides ANY_STATUSES, and the shape of errors."""
+    """A router, the statuses of its routes besides ANY_STATUSES, and the form of its errors."""
 
     router: APIRouter
     statuses: tuple[int, ...] = ()
@@ -86,10 +85,10 @@ def build_application(
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
     doors: Sequence[Door] = (),
 ) -> FastAPI:
-    """Everything HTTP around `services`. Where there are `keys`, requests must carry one."""
+    """Build the HTTP application around `services`. If there are `keys`, requests need one."""
     settings, tasks = services.settings, tuple(tasks)
     protocol = [module.router() for module in (health, stats, metadata, repository, shared_memory)]
-    # Routes are tried in order: first those that do work, whose time counts.
+    # Routes are tried in order: inference routes come first because their latency matters.
     mounts = [
         *(_Mount(task.endpoints(settings), TASK_STATUSES) for task in tasks),
         _Mount(infer.router(settings), protocol=True),
@@ -118,7 +117,7 @@ def build_application(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        # Its own spans would be beside ours, and hold the client's path and query.
+        # FastAPI's own spans would duplicate ours and contain the client's path and query.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         lifespan=lifespan,
     )
@@ -143,7 +142,7 @@ def build_application(
         ),
         doors=doors,
     )
-    # FastAPI's own way to have another document than its own.
+    # The documented way to replace FastAPI's OpenAPI document.
     app.openapi = lambda: docs.document(  # type: ignore[method-assign]
         app, models, needs_key=bool(keys)
     )
@@ -159,14 +158,14 @@ def _layers(
     exposed: Sequence[str],
     doors: Sequence[Door],
 ) -> ASGIApp:
-    """The layer of every request, among those that only some installations switch on.
+    """Wrap the routes in RequestLayer and in the layers that the settings enable.
 
-    All are plain ASGI: a layer that buffers would hide a disconnect.
+    All layers are plain ASGI: a layer that buffers would hide a disconnect.
     """
     settings = services.settings
 
     def told(app: Any) -> ASGIApp:
-        """Adds what a proxy says of the client, and what a page of another origin may read."""
+        """Apply the proxy's headers about the client, and CORS for pages of other origins."""
         if settings.cors_origins:
             app = CORSMiddleware(
                 app,
@@ -196,12 +195,12 @@ def _layers(
 
 
 def body_memory(settings: Settings) -> int:
-    """Bytes that request bodies may hold together, and replies that wait for their clients."""
+    """Maximum bytes of all request bodies; the same limit applies to all unread replies."""
     return settings.body_memory_bytes or memory_limit() // BODY_SHARE
 
 
 def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
-    """One for all doors of a server."""
+    """Build the gates that all doors of a server share."""
     admin_key, quotas = settings.admin_key, _quotas(settings)
     return Gates(
         keys=KeyRules(

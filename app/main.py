@@ -1,4 +1,4 @@
-"""The composition root: builds every part once, and ties their lives to the application's."""
+"""The composition root: builds every part once and ties their lifetimes to the application's."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from app.tasks.task import (
 from app.tasks.workers import Workers
 
 ON_DEMAND_SHARE = 4
-"""Groups that start on demand take about this part of the memory, if no setting says how much."""
+"""Groups that start on demand use about 1 / ON_DEMAND_SHARE of the memory by default."""
 
 log = logging.getLogger("paddlepool.server")
 
@@ -74,16 +74,18 @@ def create_app(
     registry: ModelRegistry | None = None,
     pipelines: Mapping[str, str] = PIPELINES,
 ) -> FastAPI:
-    """The application. Loading starts with its lifespan and goes on behind the open socket.
+    """Build the application. Its lifespan starts loading, which continues behind the open socket.
 
-    `pipelines` names the module of each task, and `settings` have what these declare
-    (app.tasks.task.settings_class). Raises ConfigError when the model repository or the key
-    file cannot be read, the key file has no key, the settings name a task that does not exist, or
-    ask for gRPC or tracing where the extra is not installed.
+    `pipelines` names the module of each task. `settings` include the settings that these tasks
+    declare (app.tasks.task.settings_class).
+
+    Raises ConfigError if the model repository or the key file cannot be read, the key file has no
+    key, the settings name a task that does not exist, or the settings enable gRPC or tracing and
+    the extra is not installed.
     """
     if settings.grpc_port is not None:
         require_extra("grpc", setting="PADDLEPOOL_GRPC_PORT")
-    keys = settings.keys()  # first: a wrong key file must end the start before any process
+    keys = settings.keys()  # first: a wrong key file must stop the start before any process exists
     tasks = load_tasks(pipelines)
     repository = ModelRepository(settings.model_repository)
     configs = read_configs(repository)
@@ -113,7 +115,7 @@ def create_app(
                 warm=partial(_warm, tasks=tasks, workers=workers),
             ),
             observer=metrics,
-            drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request, and its end
+            drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request and its cleanup
             max_resident_bytes=settings.predictor_memory_bytes,
             max_on_demand=settings.on_demand_groups,
             max_on_demand_bytes=settings.on_demand_memory_bytes
@@ -191,7 +193,7 @@ async def _lifespan(
     operations: Executor,
     background: Background | None,
 ) -> AsyncIterator[None]:
-    """Load in a task, so that the socket is open at once; close everything after the drain."""
+    """Load models in a task so the socket opens at once; close everything after the drain."""
     services: Services = app.state.paddlepool
     if services.settings.grpc_port is not None:
         await _open_grpc(services, app.state.gates)
@@ -219,7 +221,7 @@ async def _lifespan(
 
 
 async def _open_grpc(services: Services, gates: Gates) -> None:
-    """The second port. Imported here, because it is an extra that most servers do without."""
+    """Open the gRPC port. The import is local because gRPC is an optional extra."""
     from app.service.grpc.server import GrpcDoor
 
     door = GrpcDoor(services, gates, connections=services.settings.max_connections)
@@ -237,7 +239,7 @@ async def _load(
     refresh: Callable[[threading.Event], object] | None,
     routes: Mapping[str, str],
 ) -> None:
-    """Load everything, then what changes, looking every `poll` seconds (0: never)."""
+    """Load every model, then load changes found by polling every `poll` seconds (0: never)."""
     watcher = await in_thread("repository", partial(RepositoryWatcher, repository, registry))
     started = time.monotonic()
     try:
@@ -257,7 +259,7 @@ async def _load(
 
 
 def _say_what_answers(served: ServedModel, routes: Mapping[str, str]) -> None:
-    """For whom: the task's clients; by which program; from which weights."""
+    """Log where the model answers, which program it runs and where its weights come from."""
     [group] = [each for each in served.groups() if each.name == served.config.default_group]
     weights = served.manifest.weights
     preview = ", preview" if weights.get("preview") else ""
@@ -275,7 +277,10 @@ def _say_what_answers(served: ServedModel, routes: Mapping[str, str]) -> None:
 
 
 def model_source(settings: Settings) -> Callable[[threading.Event], bool] | None:
-    """Brings what the source has into the model repository; None where none is configured."""
+    """Return a function that copies the model source into the model repository.
+
+    Returns None if no source is configured.
+    """
     if not settings.model_source:
         return None
     root = settings.model_repository
@@ -283,7 +288,7 @@ def model_source(settings: Settings) -> Callable[[threading.Event], bool] | None
 
 
 def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -> Workers:
-    """The executors that pipelines share; /metrics counts the codec processes among them."""
+    """Build the executors that pipelines share; /metrics counts their codec processes."""
     limits = PictureLimits(
         pixels=settings.image_max_pixels,
         side=settings.image_max_side,
@@ -316,8 +321,10 @@ def introduced(
     *,
     warm: Callable[[ServedModelInfo], Awaitable[None]],
 ) -> BuildPipeline:
-    """`build` in a thread, after telling the metrics of the model: polling finds models that are
-    new. Then wait until what the pipeline calls is `warm`."""
+    """Return a builder that registers the model with the metrics, then calls `build` in a thread.
+
+    Polling can find new models, so each build registers its model. The builder then awaits `warm`.
+    """
 
     def build_known(info: ServedModelInfo) -> Pipeline | None:
         _introduce(info.name, repository.config(info.name), metrics)
@@ -332,7 +339,7 @@ def introduced(
 
 
 async def _warm(info: ServedModelInfo, *, tasks: Mapping[str, Task], workers: Workers) -> None:
-    """Wait for the codec processes where the model's task uses them. Raises BackendError."""
+    """Wait for the codec processes if the model's task uses them. Raises BackendError."""
     task = task_of(info, tasks)
     if task is not None and task.warm_ups:
         await workers.codec.pool.opened()

@@ -12,9 +12,9 @@ from app import __version__
 from app.contracts.errors import PaddlepoolError
 
 CLIENT = "paddlepool_client.commands.main"
-"""The commands that ask a server belong to the client. It is a dependency group of pyproject.toml
-and no dependency of the package: pip would look for the name in the registry, where it is not ours.
-"""
+"""Module of the commands that call a server; they belong to the client. The client is a dependency
+group of pyproject.toml instead of a dependency of the package: pip would look for its name in the
+registry, where the name is not ours."""
 COMMANDS = {
     "serve": ("app.cli.serve", "serve the models of a repository over HTTP"),
     "ray": ("app.cli.ray", "serve with several replicas under Ray Serve"),
@@ -30,15 +30,17 @@ COMMANDS = {
     "graph": ("app.cli.graph", "a model's optimised operators and the time of each"),
     "export": ("app.cli.export", "publish a network with given weights as a static model"),
 }
-"""Name, module and one line each. Only the module of the command that runs is imported."""
+"""Name, module and one-line help of each command. Only the chosen command's module is imported."""
 
 BROKEN_PIPE = 141
-"""Exit code that a shell gives a program ended by SIGPIPE."""
+"""Exit code that a shell reports for a program ended by SIGPIPE."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code. A PaddlepoolError, or what the system
-    refuses, ends as one line on stderr."""
+    """Run one command and return its exit code.
+
+    A PaddlepoolError or an OSError is printed as one line on stderr.
+    """
     listing = "\n".join(f"  {name:<10} {line}" for name, (_, line) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="paddlepool",
@@ -48,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"paddlepool {__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
-    # Only the first word is read here: a command reads the others itself, a `--` among them.
+    # Only the first word is parsed here: the command parses the others itself, including a `--`.
     first, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
     chosen = parser.parse_args([first] if first else [])
     try:
@@ -75,10 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"paddlepool {chosen.command}: {error.message}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # The reader has had enough, as `head` has. Python would complain again at the end.
+        # The reader closed the pipe, as `head` does. Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except OSError as error:  # a disk that is full, a place that nobody may write to
+    except OSError as error:  # such as a full disk, or a directory without permission
         print(f"paddlepool {chosen.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`python -m app.cli`, which is the command `paddlepool`."""
+"""Runs the command `paddlepool` as `python -m app.cli`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`paddlepool compare`: a model's instance groups on the same inputs, with proof of effect."""
+"""`paddlepool compare`: measure a model's instance groups on the same inputs; prove effects."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _claims(args: argparse.Namespace) -> int:
-    """The benchmark of the checkout that this package is in; its exit code."""
+    """Run the benchmark of the checkout that contains this package; return its exit code."""
     from app.contracts.errors import ConfigError
 
     script = Path(__file__).parents[2] / "loadtest" / "claims.py"

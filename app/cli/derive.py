@@ -13,7 +13,7 @@ SAMPLES = {
     "segment": ("docs/images/astronaut.jpg", "training/u2netp/pictures/*.jpg"),
     "sentiment": ("training/emotion/*.jsonl",),
 }
-"""Public domain and CC0, of a source tree; elsewhere the task's own samples are what is checked."""
+"""Public domain and CC0 files of a checkout; elsewhere, the task's own samples are used."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 1 where one of them could not be looked at or derived; the others are."""
+    """Derive each model's program. Returns 1 if one fails; the others are still derived."""
     repository = open_repository(args.repository)
     failed = 0
     for name in args.models or repository.names():
@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def derive_program(root: Path, name: str) -> str:
-    """Derive, check and publish the int8 program of a model's newest version; says what was done.
+    """Derive, check and publish the int8 program of a model's newest version; return a summary.
 
-    Raises BackendError and ExportError where it can be made and is not what it should be.
+    Raises BackendError or ExportError if the program cannot be converted or fails its check.
     """
     from app.making.programs.derive import (
         FILE,

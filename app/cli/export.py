@@ -1,4 +1,4 @@
-"""`paddlepool export`: weights in, a served model version out."""
+"""`paddlepool export`: publish a network with given weights as a model version."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`paddlepool graph`: the operators a model really runs, what was fused, and the time of each."""
+"""`paddlepool graph`: show the operators that a model runs, what was fused, and their times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`paddlepool models`: what is in the model repository, whether it is intact, and what it does."""
+"""`paddlepool models`: list, verify, describe, seal and sync the models of a repository."""
 
 from __future__ import annotations
 
@@ -98,8 +98,10 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
 
 
 def _served(repository: ModelRepository, name: str) -> set[int]:
-    """The versions that a server of this repository answers with, going by their manifests: an
-    older one stands in where a newer one has none that can be read."""
+    """Return the versions that a server of this repository would serve, judging by their manifests.
+
+    If the manifest of a newer version cannot be read, an older version takes its place.
+    """
     from app.contracts.errors import PaddlepoolError
     from app.models.repository.manifest import read_manifest
 
@@ -310,11 +312,12 @@ def add_sync(actions: Actions) -> None:
 
 
 def run_sync(args: argparse.Namespace) -> int:
-    """Exit code 0 also when single versions are refused: they are named and not served."""
+    """Copy models. The exit code is 0 even if some versions are refused: those are listed and are
+    not served."""
     from app.models.sources.remote import Source
     from app.models.sources.sync import lines_of, sync
 
-    # As an exception, so that what is half copied is removed.
+    # SIGTERM raises an exception, so that partial copies are removed.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if args.end_with_input:
         threading.Thread(target=_end_with_input, daemon=True).start()
@@ -327,5 +330,5 @@ def run_sync(args: argparse.Namespace) -> int:
 def _end_with_input() -> None:
     while os.read(sys.stdin.fileno(), 1024):
         pass
-    # In the main thread, which may hang in a call that only a signal of its own interrupts.
+    # Signal the main thread: it may hang in a call that only a signal to it interrupts.
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)

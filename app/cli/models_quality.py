@@ -1,4 +1,4 @@
-"""`paddlepool models verify --quality`: the figures of the served models, measured again."""
+"""`paddlepool models verify --quality`: measure the figures of the served models again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def add_quality_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_quality_options(args: argparse.Namespace) -> None:
-    """Raises ConfigError for options that do not go together, before anything runs."""
+    """Raise ConfigError for options that cannot be combined, before anything runs."""
     from app.contracts.errors import ConfigError
 
     given = [
@@ -68,9 +68,9 @@ def check_quality_options(args: argparse.Namespace) -> None:
 
 
 def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> int:
-    """Prints the figures; returns 1 when a model card says others.
+    """Print the figures; return 1 if a model card has different ones.
 
-    Raises ConfigError where data, or a card to write into, are absent: before the first run.
+    Raises ConfigError before the first run if data, or a card to write into, are missing.
     """
     from app.contracts.errors import ConfigError
     from app.evidence.quality.ports import Source
@@ -120,7 +120,7 @@ def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) ->
     from app.tasks.task import agreement_of, load_tasks
 
     groups = dict.fromkeys((files.config.default_group, files.group(args.group).name))
-    # Progress bars are for terminals alone; elsewhere minutes of silence would look like the end.
+    # Progress bars appear only on terminals; elsewhere, minutes of silence would look like a hang.
     print(
         f"\n{files.name}@{files.version}: measuring {' and '.join(groups)}, which takes minutes",
         flush=True,
@@ -141,7 +141,7 @@ def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) ->
 
 
 def _compare(card: Path, report: Report) -> int:
-    """Prints one line on the model's card; 1 where it is wrong, 0 where it agrees or is silent."""
+    """Print one line on the model's card; return 1 if it is wrong, 0 if it agrees or is silent."""
     from app.evidence.quality.report import compare_card
 
     label = f"{card.parent.name}/{card.name}"

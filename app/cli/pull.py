@@ -63,7 +63,7 @@ def _pull(args: argparse.Namespace, repository: Path) -> str:
 
         download(release, file, timeout=args.timeout)
     silence()
-    from app.making.export.exporter import import_u2net  # brings Paddle in; not before it is needed
+    from app.making.export.exporter import import_u2net  # imports Paddle, so only if needed
 
     published = import_u2net(args.model, file, repository=repository, release=release)
     return f"published {published}"

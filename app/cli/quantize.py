@@ -1,4 +1,4 @@
-"""`paddlepool quantize`: a new version with an int8 program, made from data within a budget."""
+"""`paddlepool quantize`: publish a version with an int8 program, made from data within a budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt")
 EVERY = 10
 PROBES = 4
 MARGIN = 3
-"""The golden input is one sample, and may be one that int8 changes more than most."""
+"""Factor from the loss budget to the group's budget: int8 may change the golden input, a single
+sample, more than most."""
 
 GROUP = """
 [[instance_group]]
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     held_out = chosen(list(kept_aside), args.samples)
     if len(kept_aside) < 2 or not calibrated:
         raise ExportError(f"{args.data} holds {len(every)} files, needed are at least {EVERY + 1}")
-    # Both before the search, which takes minutes: what cannot be read is said at once.
+    # Read both before the search, which takes minutes: unreadable files are reported at once.
     samples, judges = _samples(files, calibrated), _samples(files, held_out)
     model = named_graph(files)
     content = model.SerializeToString()

@@ -1,4 +1,4 @@
-"""`paddlepool ray`: replicas under Ray Serve, as many as the requests on their way need."""
+"""`paddlepool ray`: serve with replicas under Ray Serve, as many as the current requests need."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from app.contracts.errors import ConfigError
 
 APPLICATION = "paddlepool"
 OBJECT_STORE_BYTES = 200 << 20
-"""Bodies pass through it, nothing of ours is kept there."""
+"""Size of Ray's object store: bodies pass through it, and nothing is kept there."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Settings of the replicas are those of `paddlepool serve`, from the environment."""
+    """Declare options. Replicas read the settings of `paddlepool serve` from the environment."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = actions.add_parser("up", help="serve until a signal")
     up.add_argument(
@@ -29,8 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal. Raises ConfigError without Ray, and for figures that do not fit."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read when Ray is imported, and by what it starts
+    """Serve until a signal. Raises ConfigError without Ray, and for invalid options."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read by Ray's import, and by its processes
     try:
         import ray
         from ray import serve

@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 EXIT_BAD_CONFIGURATION = 3
 
 COLLECTED_OBJECTS = 20_000
-"""Python's collector looks for cycles when there are 700 objects more, as eight requests have that
-come together; then all that is under way, 160 of them, takes it up to 40 ms, in which nobody is
-answered. It finds nothing: what requests hold is made without cycles. Twenty thousand come together
-only where something is left."""
+"""Threshold of Python's garbage collector. Eight simultaneous requests reach its default of 700 new
+objects. A scan of everything in progress (160 requests) then takes up to 40 ms in which no request
+is answered. It finds nothing, because requests hold no cycles. 20,000 new objects accumulate only
+if some outlive their requests."""
 
 SWITCH_SECONDS = 0.0005
-"""How long a thread computes before another may: a request crosses threads four times, and would
-wait Python's 0.005 seconds each time for a thread that has more to compute, as a load has."""
+"""Python's thread switch interval. A request crosses threads four times; with Python's default of
+0.005 seconds, it would wait that long each time for a thread that is busy, such as one that loads a
+model."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Options win over the environment; every other setting is in docs/configuration.md."""
+    """Declare options, which override the environment. docs/configuration.md has all settings."""
     parser.add_argument("--host", help="address to listen on")
     parser.add_argument("--port", help="port to listen on, 0 for a free one")
     parser.add_argument(
@@ -75,15 +76,15 @@ def run(args: argparse.Namespace) -> int:
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
     lifecycle = Lifecycle(accepts_when_ready=passed is not None)
     try:
-        # The address first: no process is started for a port that is taken.
+        # Bind the address first: no process is started if the port is taken.
         port = settings.port
         listener = passed or server.listen(settings.host, port, backlog=settings.backlog)
-        if settings.grpc_port:  # gRPC opens it itself, when there is an event loop
+        if settings.grpc_port:  # gRPC opens it itself, in the event loop
             port = settings.grpc_port
             server.listen(settings.host, port, backlog=1).close()
     except OSError as error:
         return _refuse(f"cannot listen on {settings.host}:{port}: {error.strerror}")
-    if settings.model_source:  # before anything is read; the log says if it fails
+    if settings.model_source:  # before anything is read; a failure is logged
         polled = settings.repository_poll_seconds > 0
         first_refresh(settings.model_source, settings.model_repository, polled=polled)
     if not settings.model_repository.exists():
@@ -99,8 +100,8 @@ def run(args: argparse.Namespace) -> int:
         app = create_app(settings, lifecycle=lifecycle)
     except ConfigError as error:
         return _refuse(error.message)
-    # Without this, a full garbage collection would look through everything imported so far and stop
-    # every request for 60 ms; a reload makes enough objects to start one.
+    # Without this, a full garbage collection would scan everything imported so far and stop every
+    # request for 60 ms; a reload makes enough objects to trigger one.
     gc.freeze()
     gc.set_threshold(COLLECTED_OBJECTS, *gc.get_threshold()[1:])
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -130,7 +131,7 @@ def _refuse(reason: str) -> int:
 
 
 def main() -> int:
-    """Serve for another command: end with its standard input, and so with its parent."""
+    """Serve for another command; end when standard input closes, and so with the parent."""
     parser = argparse.ArgumentParser()
     configure(parser)
     threading.Thread(target=_end_with_input, daemon=True).start()

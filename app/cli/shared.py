@@ -23,7 +23,7 @@ def add_repository_option(parser: argparse.ArgumentParser) -> None:
 
 
 def repository_root(given: Path | None) -> Path:
-    """The directory given, or the one that the settings name. Raises ConfigError."""
+    """Return the given directory, or the one that the settings name. Raises ConfigError."""
     from pydantic import ValidationError
 
     from app.contracts.errors import ConfigError
@@ -36,14 +36,14 @@ def repository_root(given: Path | None) -> Path:
 
 
 def open_repository(given: Path | None) -> ModelRepository:
-    """The repository at `given`, or the one that the settings name. Raises ConfigError."""
+    """Open the repository at `given`, or the one that the settings name. Raises ConfigError."""
     from app.models.repository.layout import ModelRepository
 
     return ModelRepository(repository_root(given))
 
 
 def read_version(repository: ModelRepository, name: str, version: int | None) -> ModelFiles:
-    """A verified version, the newest unless named. Raises ManifestError where there is none."""
+    """Read and verify a version, by default the newest. Raises ManifestError if there is none."""
     from app.contracts.errors import ManifestError
 
     versions = repository.versions(name)
@@ -60,7 +60,7 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def silence() -> None:
-    """Silence what no user of a command can act on. Call before Paddle is imported."""
+    """Silence messages that users of a command cannot act on. Call before importing Paddle."""
     os.environ.setdefault("GLOG_minloglevel", "2")
-    # A C++ build tool for custom operators, which this project has none of.
+    # ccache speeds up builds of custom C++ operators; this project has none.
     warnings.filterwarnings("ignore", message="No ccache found")

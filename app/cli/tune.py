@@ -1,6 +1,6 @@
-"""`paddlepool tune`: how many predictors, threads and rows a batch serve a model best here.
+"""`paddlepool tune`: find the predictors, threads and batch size that serve a model best here.
 
-With --groups: which of its instance groups, across backends and precisions.
+With --groups: find the best of its instance groups, across backends and precisions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from app.cli.shared import add_repository_option, open_repository, read_version
 
 REQUESTS = 40
-"""Runs of each group alone with --groups."""
+"""Runs of each group alone, with --groups."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 1 when nothing is fast enough; config.toml is not touched then."""
+    """Run the command. Returns 1 and leaves config.toml unchanged if nothing is fast enough."""
     from app.contracts.errors import ConfigError
 
     for name in ("p95", "seconds"):
@@ -97,7 +97,7 @@ def _choose_group(args: argparse.Namespace) -> int:
 
 
 def _agreed(question: str) -> bool:
-    """Ask for consent; no if there is no terminal."""
+    """Ask for consent; False without a terminal."""
     if not sys.stdin.isatty():
         print(f"{question} Nobody is at the terminal: say --yes")
         return False

@@ -1,6 +1,7 @@
-"""Who asks: known at the door, and needed wherever one client must not be served at another's cost.
+"""The caller of the current request, so that no client is served at another client's cost.
 
-A context variable, because a task's pipeline lies between, which need not know for whom it works.
+It is a context variable because the pipelines between the HTTP layer and the queue need not know
+their caller.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ class Quota(Protocol):
     def spend(self, what: str, amount: int) -> None:
         """Take `amount` of `what` ("pixels", "texts").
 
-        Raises QuotaExceeded where nothing is left; what is left may be less than the amount.
+        Raises QuotaExceeded if nothing is left. An amount larger than the rest is accepted.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """`name` tells callers apart: a key's place or an address; empty where nobody is asked.
+    """One caller. `name` is a key's position or an address; empty if callers are not told apart.
 
-    `may_start` says whether naming an instance group that is not running starts it.
+    `may_start` is whether the caller may start an instance group by naming it in a request.
     """
 
     name: str = ""

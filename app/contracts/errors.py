@@ -1,7 +1,7 @@
-"""Every way Paddlepool can refuse or fail, in domain words.
+"""All errors of Paddlepool, in domain terms.
 
     PaddlepoolError
-    ├── InputError                      the client's request is at fault
+    ├── InputError                      the client's request is invalid
     │   ├── FileMissing
     │   ├── FileTooLarge
     │   ├── UnsupportedMediaType
@@ -36,9 +36,9 @@
         └── BackendError
             └── RunRefused
 
-The table from these classes to HTTP status codes is `app.service.api.errors`; nothing here knows
-HTTP. A message names what was received, what was expected and the limit. It never repeats the
-client's input and never carries the text of a foreign exception.
+`app.service.api.errors` maps these classes to HTTP status codes; this module does not depend on
+HTTP. A message states what was received, what was expected and the limit. It never repeats the
+client's input and never contains the text of a library's exception.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from typing import Self
 
 
 class PaddlepoolError(Exception):
-    """Root of the tree. `limit` and `received` are plain numbers or words fit to show a client."""
+    """Base class of all errors. `limit` and `received` are safe to show to a client."""
 
     code = "internal_error"
     title = "Internal error"
@@ -67,10 +67,10 @@ class PaddlepoolError(Exception):
         self.errors = errors
 
     def alone(self) -> Self:
-        """A copy without the frames and the errors it came through.
+        """Return a copy without traceback, cause and context.
 
-        A future that is given an error keeps it, and the frames would keep what was worked on. A
-        copy because each raise adds frames: two futures with one error would keep each other's.
+        A future keeps its error, and the frames of a traceback keep a request's data in memory.
+        Each raise adds frames, so two futures that shared an error would keep each other's data.
         """
         copy = type(self).__new__(type(self), *self.args)
         copy.__dict__.update(self.__dict__)
@@ -78,10 +78,10 @@ class PaddlepoolError(Exception):
 
 
 class InputError(PaddlepoolError):
-    """The family of what a client can do wrong; raised as one of its members, which have codes."""
+    """Base class of client errors; only its subclasses are raised, since only they have codes."""
 
     def about(self, part: str) -> Self:
-        """The same, said of one part of a request that has several of its kind."""
+        """Return a copy whose message names the part of the request that is at fault."""
         copy = self.alone()
         copy.message = f"{part}: {self.message}"
         copy.args = (copy.message,)
@@ -212,7 +212,7 @@ class Overloaded(PaddlepoolError):
 
 
 class QuotaExceeded(Overloaded):
-    """One caller has had its share; others have not."""
+    """This caller has used up its quota; other callers are still served."""
 
     code = "quota_exceeded"
     title = "The quota is used up"
@@ -264,12 +264,14 @@ class BackendError(OperatorError):
 
 
 class BackendUnavailable(BackendError):
-    """This machine, or this build of a framework, lacks what the instance group asks for."""
+    """This machine, or this build of a framework, lacks what the instance group needs."""
 
 
 class RunRefused(BackendError):
-    """The framework raised an error in a run and the process lives on. Whose fault that is depends
-    on who made the tensors: a pipeline of ours, or a client."""
+    """The framework raised an error in a run, and the process survived.
+
+    The fault lies with the source of the tensors: the server's own pipeline, or a client.
+    """
 
     code = "run_refused"
     title = "The model cannot be run on these tensors"

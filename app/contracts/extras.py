@@ -1,4 +1,4 @@
-"""Checks that the extra which a setting needs is installed."""
+"""Checks that the extra that a setting needs is installed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ PACKAGES = {
     "grpc": ("grpc", "grpc_health", "grpc_reflection"),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }
-"""By extra, where the server can do without."""
+"""Packages of each extra that the server can run without."""
 
 
 def require_extra(extra: str, *, setting: str) -> None:
-    """Raises ConfigError, which says how to install it, where a package is missing."""
+    """Raise ConfigError, with the command that installs the extra, if a package is missing."""
     if missing := [name for name in PACKAGES[extra] if not _is_there(name)]:
         raise ConfigError(
             f"{setting} is set, and {', '.join(missing)} not installed: "
@@ -25,5 +25,5 @@ def require_extra(extra: str, *, setting: str) -> None:
 def _is_there(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # not even the package it would be in
+    except ModuleNotFoundError:  # the parent package is missing, too
         return False

@@ -1,4 +1,4 @@
-"""Ports of the engine: predictors, pipelines and observers, and their values."""
+"""Ports of the engine (predictors, pipelines, observers) and the values they exchange."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Request = TypeVar("Request", contravariant=True)
 Answer = TypeVar("Answer", covariant=True)
 
 Clock = Callable[[], float]
-"""Monotonic seconds. Deadlines everywhere in the engine are absolute values of this clock."""
+"""Monotonic seconds. All deadlines in the engine are absolute values of this clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorSpec:
-    """All a backend needs to open one predictor; crosses the process boundary as JSON.
+    """All that a backend needs to open one predictor; sent to the child process as JSON.
 
-    `program_name` is None for the reference program. `format` is "paddle" or "onnx", and None where
-    the version has no program of that name: nothing can be opened then. Where it is `batched`,
-    each output has a row for each row of the inputs.
+    `program_name` is None for the reference program. `format` is "paddle" or "onnx", or None if
+    the version has no program of that name; no predictor can be opened then. `batched` means that
+    each output has one row for each row of the inputs.
     """
 
     directory: Path
@@ -42,16 +42,16 @@ class PredictorSpec:
 
     @property
     def refusal(self) -> str:
-        """Why no backend can open it, or an empty string."""
+        """The reason why no backend can open it, or an empty string."""
         return "" if self.format else f"this version has no program {self.program_name!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModelInfo:
-    """What a pipeline may know of the model version it is built for.
+    """The facts about a model version that its pipeline may use.
 
-    `directory` is the verified version directory (tokenizer.json and the like); `pipeline` and
-    `parameters` are those of config.toml. A job may have up to `max_rows` rows.
+    `directory` is the verified version directory (with tokenizer.json, for example); `pipeline`
+    and `parameters` come from config.toml. A job may have up to `max_rows` rows.
     """
 
     name: str
@@ -65,16 +65,16 @@ class ServedModelInfo:
 
 
 Agreement = Callable[[Tensors, Tensors], float]
-"""How far two sets of outputs mean the same to a task's users: from 0 to 1."""
+"""How closely two sets of outputs agree for a task's users: from 0 to 1."""
 
 AgreementOf = Callable[[ServedModelInfo], Agreement | None]
-"""The measure of a model's task; None for a model without a task or a task without one."""
+"""Returns the agreement of a model's task; None if there is no task, or it defines none."""
 
 
 class Ran(NamedTuple):
-    """A run's outputs, owned by the caller, and the seconds it took in the predictor's process.
+    """A run's outputs, owned by the caller, and its seconds in the predictor's process.
 
-    `finite` says that they are known to hold no NaN and no infinity.
+    `finite` means that the outputs are known to contain no NaN and no infinity.
     """
 
     outputs: Tensors
@@ -83,78 +83,78 @@ class Ran(NamedTuple):
 
 
 class Interrupted(Exception):
-    """Somebody else ended the process during a request, which is not to blame: run it again."""
+    """The process was ended from outside during a request; the request may be run again."""
 
 
 class Worker(Protocol[Request, Answer]):
-    """A process that works on one request after another; owned by the event loop.
+    """A process that handles one request after another; owned by the event loop.
 
-    put() and fetch() may be called in a thread, and no other call is made meanwhile.
+    put() and fetch() may be called in a thread; no other method is called meanwhile.
     """
 
     def fileno(self) -> int:
-        """A descriptor that is readable when hear() has something to say."""
+        """Return a descriptor that is readable when hear() should be called."""
 
     def put(self, request: Request, /) -> None:
-        """Copy a request into the memory shared with the process; at most one is under way."""
+        """Copy a request into the shared memory; at most one other request is under way."""
 
     def send(self, request: Request, /) -> None:
         """Send the request that was put; it runs when the one under way has ended.
 
-        Raises WorkerCrashed when the process had died: the request never began.
+        Raises WorkerCrashed if the process has died; the request then never began.
         """
 
     def expect(self, *, timeout: float) -> None:
-        """Give the oldest request under way so many seconds from now."""
+        """Set the timeout of the oldest request under way, in seconds from now."""
 
     def look(self) -> float:
-        """Check on the oldest request, and return the seconds until the next check is due.
+        """Check on the oldest request and return the seconds until the next check is due.
 
-        Raises as hear() does: where the request took too long, or the process was stopped.
+        Raises the errors of hear() if the request took too long or the process was stopped.
         """
 
     def hear(self) -> int | None:
-        """The bytes of the answer to the oldest request; None before it comes.
+        """Return the size in bytes of the oldest request's answer, or None before it arrives.
 
-        When it raises and failure() gives a reason, the process is gone, and the request behind it
-        never began. Raises Interrupted for one that may be run again.
+        If it raises and failure() returns a reason, the process is gone and the next request never
+        began. Raises Interrupted if the request may be run again.
         """
 
     def fetch(self) -> Answer:
-        """The answer that was heard, copied out of the memory shared with the process."""
+        """Return the answer that hear() found, copied out of the shared memory."""
 
     def failure(self) -> Restart | None:
-        """Why it can do no further work, or None. Cheap."""
+        """Return why the process can do no further work, or None. Cheap to call."""
 
     def resident_bytes(self) -> int: ...
 
     def abort(self) -> None:
-        """End the process at once: a run in progress raises WorkerCrashed."""
+        """Kill the process; a run in progress raises WorkerCrashed."""
 
     def close(self) -> None:
-        """End the process and wait for its end."""
+        """Kill the process and wait until it has ended."""
 
 
 class Predictor(Worker[Tensors, Ran], Protocol):
     """One loaded model that runs one batch at a time; outputs are owned by the caller.
 
     look() and hear() raise DeadlineExceeded after the timeout (the predictor is then dead),
-    WorkerCrashed when the process died or was ended because its outputs are not those that the
-    model has, RunRefused when the framework refused the batch.
+    WorkerCrashed if the process died or was killed because its outputs do not match the model's
+    specification, and RunRefused if the framework rejected the batch.
     """
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
-        """Send one batch and block until its outputs, whatever they are, for tests of the model."""
+        """Run one batch, blocking, without checking its outputs; for self-tests of the model."""
 
     def receive(self, *, timeout: float) -> Ran:
-        """Block until the answer to the oldest request, which gets so many seconds."""
+        """Block until the oldest request is answered, for at most `timeout` seconds."""
 
     def settle(self) -> None:
-        """Leave the suspension that it was opened with; it serves from now on."""
+        """Leave the suspension it was opened with and begin to serve."""
 
 
 class Suspended(Protocol):
-    """What a child process must know of its suspension (app.engine.process.suspension)."""
+    """The part of app.engine.process.suspension.Suspension that a child process uses."""
 
     @property
     def held(self) -> bool: ...
@@ -167,10 +167,11 @@ class Suspended(Protocol):
 
 
 class PredictorFactory(Protocol):
-    """Opens a predictor in a child process. Raises ConfigError and BackendError when the model or
-    its options are refused, WorkerCrashed and OSError when the process could not be started.
+    """Opens a predictor in a child process.
 
-    With a `suspension` it stands still while that is held, from its start until it is settled.
+    Raises ConfigError and BackendError if the model or its options are rejected, WorkerCrashed and
+    OSError if the process could not be started. With a `suspension`, the process is stopped while
+    the suspension is held, from its start until it is settled.
     """
 
     def __call__(
@@ -180,10 +181,12 @@ class PredictorFactory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferResult:
-    """What one job gets back. `infer_seconds` is the run in the predictor's process; before it came
-    `start_up_seconds`, in which its group was being started for it, and `queue_seconds`; it was
-    queued at `enqueued` of the engine's clock. `batch_rows` is the batch it shared, `instance` the
-    number in its group of the predictor that ran it."""
+    """The result of one job.
+
+    The job was queued at `enqueued` on the engine's clock. It waited `start_up_seconds` for its
+    group to start and `queue_seconds` in the queue, then ran for `infer_seconds` in the predictor's
+    process. `batch_rows` is the size of its batch, `instance` the predictor's number in the group.
+    """
 
     outputs: Tensors
     model: str
@@ -198,7 +201,7 @@ class InferResult:
 
 
 class EngineObserver(Protocol):
-    """Hears what happens in the engine; must not block or raise."""
+    """Receives the engine's events; its methods must not block or raise."""
 
     def batch_done(
         self, *, model: str, version: int, group: str, rows: int, seconds: float
@@ -211,10 +214,10 @@ class EngineObserver(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A request after decode and preprocess: the engine jobs to run, and what finish() needs.
+    """A request after decode and preprocess: the engine jobs to run, and the input of finish().
 
     `stages` are seconds by stage name. `release` frees what `state` holds. The data plane calls it
-    exactly once: when finish() has returned or raised, or when the request ends before that.
+    exactly once: when finish() has returned or raised, or when the request ends earlier.
     """
 
     jobs: tuple[Tensors, ...]
@@ -235,16 +238,16 @@ class Pipeline(Protocol):
     """One task on one model version: turns a payload into engine jobs and outputs into a reply.
 
     Both coroutines run on the event loop: work above a millisecond belongs in a thread or a codec
-    process. `deadline` is absolute. Either may be cancelled at any
-    await: work that it leaves behind must own what it reads.
+    process. `deadline` is absolute. Either coroutine may be cancelled at any await; work that
+    continues in the background must own the data it reads.
     """
 
     async def prepare(self, payload: Any, *, deadline: float) -> Prepared:
-        """What raises gives back what it holds: nobody else knows of it."""
+        """Decode and preprocess. If it raises, it must release its resources itself."""
 
     async def finish(
         self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
     ) -> Finished:
-        """One entry of `outputs` for each job, all numbers finite."""
+        """Postprocess and encode. `outputs` has one entry for each job; all numbers are finite."""
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The words that are counted: why a job never ran, why a process was replaced, stages, outcomes."""
+"""Labels of metrics: why a job never ran, why a process was replaced, stages, outcomes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from enum import StrEnum
 
 START_UP = "start-up"
 STAGES = ("decode", "preprocess", START_UP, "queue", "infer", "postprocess", "encode")
-"""The parts of a request, in the order they run; the start-up of a group is a part of few."""
+"""The stages of a request, in the order they run; few requests wait for a group to start up."""
 
 
 class Rejection(StrEnum):
-    """Why a job never ran. The first three are given by submit() and reserve(), the others to a job
-    taken from the queue."""
+    """Why a job never ran.
+
+    The first three are reported by submit() and reserve(), the others for a job taken from the
+    queue.
+    """
 
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline"  # it could not have ended in time
@@ -29,13 +32,13 @@ class Restart(StrEnum):
     STOPPED = "stopped"
     TIMEOUT = "timeout"
     MEMORY = "memory"
-    CORRUPT = "corrupt"  # its answer was not one
+    CORRUPT = "corrupt"  # its answer was malformed
     FAILED = "failed"  # a new process could not be opened
-    LACKING = "lacking"  # nor was it tried in earnest: the system had nothing to give just then
+    LACKING = "lacking"  # nor could one be started: the system lacked resources
 
 
 def unopened(error: Exception) -> Restart:
-    """Why there is no new process: what was raised where one should have been opened."""
+    """Return the reason for an error that was raised while a process was opened."""
     return Restart.LACKING if isinstance(error, OSError) else Restart.FAILED
 
 
@@ -48,5 +51,5 @@ class ShadowOutcome(StrEnum):
     """Outcome of a sampled request."""
 
     REPLAYED = "replayed"  # run on every group
-    DROPPED = "dropped"  # an earlier one still waited, or there was no group to run it on
+    DROPPED = "dropped"  # an earlier one was still waiting, or there was no group to run it
     FAILED = "failed"  # a predictor failed

@@ -1,4 +1,4 @@
-"""Memory and processor cores available to this process and its children, and what those can do."""
+"""Memory, processor cores and instruction sets available to this process and its children."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LIBRARY_SWITCHES = (
     "ONEDNN_", "DNNL_", "FLAGS_", "GLOG_", "PADDLE_", "OPENVINO_", "OV_", "ORT_", "OPENCV_",
     "CUDA_", "NVIDIA_",
 )  # fmt: skip
-"""Beginnings of the variables that the allocator, thread pools and frameworks read."""
+"""Prefixes of the environment variables that the allocator, thread pools and frameworks read."""
 
 
 def memory_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """In bytes: the machine's, or the limit of its control group (v2, v1) where that is less."""
+    """Return the machine's memory in bytes, or its control group's limit (v2, v1) if lower."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
@@ -37,8 +37,10 @@ def memory_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
 def available_memory(
     cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path("/proc/meminfo")
 ) -> int:
-    """In bytes, what processes could take besides what they have: of the machine without swapping,
-    or below the limit of its control group (v2, v1) where that is less; 0 where nothing is known.
+    """Return the bytes that processes can still allocate; 0 if unknown.
+
+    That is the smaller of the machine's memory that is available without swapping and the room
+    below the limit of its control group (v2, v1).
     """
     free = []
     if found := _numbers(meminfo).get("MemAvailable:"):
@@ -61,20 +63,20 @@ def available_memory(
 
 
 def use_one_heap() -> None:
-    """All threads of this process allocate from one heap. Call it before there are threads.
+    """Make all threads of this process allocate from one heap. Call it before threads start.
 
-    glibc gives each thread one of its own, up to eight for each core, and what was freed in one
-    serves no other: the resident memory of a process with many threads creeps up for hours.
+    By default, glibc gives each thread its own heap, up to eight for each core. Memory freed in one
+    heap is not reused by another, so a process with many threads grows for hours.
     """
     with contextlib.suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def give_memory_back() -> None:
-    """What nothing uses any more returns to the system, objects that know each other included.
+    """Return unused memory to the system, including objects in reference cycles.
 
-    Takes a few milliseconds. Left alone, the collector looks at what is old when there is a quarter
-    more of it, and the allocator keeps the pages between those in use.
+    Takes a few milliseconds. By itself, the garbage collector examines old objects only when their
+    number has grown by a quarter, and the allocator keeps free pages between those in use.
     """
     gc.collect()
     with contextlib.suppress(AttributeError):  # another C library than glibc
@@ -82,7 +84,7 @@ def give_memory_back() -> None:
 
 
 def _numbers(file: Path) -> dict[str, int]:
-    """The first number of each line by the word before it."""
+    """Return the number of each line of a file, keyed by the word before it."""
     try:
         lines = [line.split() for line in file.read_text("ascii").splitlines()]
     except OSError:
@@ -91,7 +93,7 @@ def _numbers(file: Path) -> dict[str, int]:
 
 
 def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """Cores this process may use: its CPU affinity, and the quota of its control group (v2, v1)."""
+    """Return the cores of this process: CPU affinity, or its control group's quota if lower."""
     cores = float(len(os.sched_getaffinity(0)))
     return min(cores, *_quotas(cgroup), cores)
 
@@ -126,7 +128,7 @@ NARROW_SUMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """The instruction sets by which frameworks choose their kernels, and what follows from them."""
+    """The instruction sets by which frameworks choose their kernels, and their consequences."""
 
     name: str
     instruction_sets: tuple[str, ...]
@@ -135,7 +137,7 @@ class Processor:
 
 
 def processor(cpuinfo: Path = CPUINFO) -> Processor:
-    """Read it; everything is empty where the system tells nothing."""
+    """Describe the processor; the lists are empty if the system does not report them."""
     x86 = cpu_line("flags", cpuinfo)
     found = (x86 or cpu_line("Features", cpuinfo) or "").split()
     known = X86 if x86 else ARM if found else ()
@@ -149,7 +151,7 @@ def processor(cpuinfo: Path = CPUINFO) -> Processor:
 
 
 def cpu_line(key: str, cpuinfo: Path = CPUINFO) -> str | None:
-    """The value of the first line with this key; None where there is none."""
+    """Return the value of the first line with this key (a pattern), or None."""
     try:
         text = cpuinfo.read_text("utf-8", errors="replace")
     except OSError:

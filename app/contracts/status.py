@@ -10,9 +10,9 @@ State = Literal["LOADING", "READY", "UNAVAILABLE"]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Whether a configuration does anything against its base group, and how that is known.
+    """Whether a configuration has any effect compared with its base group, and the evidence.
 
-    `effective` is None while it is not known; the reason then says why not.
+    `effective` is None while that is unknown; `reason` then explains why.
     """
 
     effective: bool | None
@@ -21,11 +21,11 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What was found out about a group that may become the default group.
+    """The measurements of a group that may become the default group; None means unknown.
 
-    `gain` is its throughput over that of the first group, on the same cores, with its 99 %
-    interval; `seconds` is what one run takes while nothing else runs. Differences and agreement are
-    from the golden output. None: not known.
+    `gain` is its throughput divided by that of the first group on the same cores, with a 99 %
+    interval. `seconds` is the duration of one run while nothing else runs. Differences and
+    agreement compare its outputs with the golden output.
     """
 
     group: str
@@ -42,15 +42,15 @@ class Candidate:
 
 
 ChosenBy = Literal["config", "start", "measured", "kept"]
-"""How a default group came to be that: config.toml names it; it serves until the candidates are
-measured; they were measured; that was before this start."""
+"""How the default group was chosen. "config": config.toml names it. "start": it serves until the
+candidates are measured. "measured": they were measured. "kept": measured before this start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The default group of a model version and why it is that.
+    """The default group of a model version and the reason for it.
 
-    `at` is when it was measured, in seconds since 1970; None where nothing was.
+    `at` is the time of the measurement, in seconds since 1970; None if nothing was measured.
     """
 
     group: str
@@ -61,14 +61,17 @@ class Choice:
 
 
 CANNOT_START = "cannot start: "
-"""How the reason begins of a group that this machine has refused."""
+"""Prefix of the reason of a group that cannot start on this machine."""
 
 UNKNOWN_EFFECT = Effect(None, "not measured yet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """One instance group now. `live` of `count` instances take batches; queue sizes are in jobs."""
+    """Current state of one instance group.
+
+    `live` of its `count` instances accept batches; queue sizes are in jobs.
+    """
 
     name: str
     backend: str

@@ -1,4 +1,4 @@
-"""A task as a model of tensors: what it takes and gives where a client speaks of nothing else."""
+"""A task in the form of a tensor model, for protocols that know only tensors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from app.contracts.tensors import Tensors, TensorSpec
 
 STRINGS = "object"
-"""The dtype of a tensor of byte strings, each of its own length: an array of `bytes`."""
+"""The dtype of a tensor of byte strings of any length: an array of `bytes`."""
 
 
 def strings_of(items: Sequence[Any], shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """An array of these objects, never of what NumPy would make of them."""
+    """Return an array of these objects as they are; NumPy might convert them."""
     array = np.empty(len(items), object)
     array[:] = items
     return array.reshape(shape)
@@ -24,11 +24,11 @@ def strings_of(items: Sequence[Any], shape: tuple[int, ...]) -> NDArray[np.objec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTensors:
-    """A whole pipeline under /v2: an ensemble, in Triton's words.
+    """A whole pipeline as a model under /v2; Triton calls this an ensemble.
 
-    `read` makes the pipeline's payload of the inputs and of the task's own `parameters`, which are
-    strings, integers, floats and booleans; raises InputError. `write` makes the outputs of the
-    pipeline's value and the same parameters.
+    `read` builds the pipeline's payload from the inputs and the task's own `parameters`, which are
+    strings, integers, floats and booleans; it raises InputError. `write` builds the outputs from
+    the pipeline's value and the same parameters.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -37,10 +37,10 @@ class TaskTensors:
     read: Callable[[Tensors, Mapping[str, Any]], Any]
     write: Callable[[Any, Mapping[str, Any]], Tensors]
     max_bytes: int
-    """Limit of a whole request, as at the task's own endpoint."""
+    """Maximum bytes of a whole request, as at the task's own endpoint."""
     optional: frozenset[str] = frozenset()
-    """Inputs that may be left out."""
+    """Inputs that may be omitted."""
     opaque: frozenset[str] = frozenset()
-    """Outputs whose strings are no text, so that JSON cannot hold them."""
+    """Outputs whose strings are binary data, which JSON cannot represent."""
     padding: Callable[[Any], int] = lambda _value: 0
-    """Tokens of padding that the value cost, for /metrics."""
+    """Padding tokens that were needed for the value, for /metrics."""

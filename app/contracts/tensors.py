@@ -1,4 +1,4 @@
-"""Named arrays, and the description a model gives of those it takes and returns."""
+"""Named arrays, and the specification of a model's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tensors = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output: `shape` has -1 where the size is free; the first axis is the batch."""
+    """One input or output. An axis of `shape` is -1 if its size is free; axis 0 is the batch."""
 
     name: str
     dtype: str
@@ -36,12 +36,12 @@ class TensorSpec:
 
 
 def shape_key(tensors: Tensors) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-    """Key of jobs that may share a batch: names, dtypes and all axes but the first."""
+    """Return the key that jobs of one batch share: names, dtypes and all axes but the first."""
     return tuple((name, a.dtype.str, a.shape[1:]) for name, a in sorted(tensors.items()))
 
 
 def all_finite(tensors: Tensors) -> bool:
-    """Whether every floating-point value is a number."""
+    """Return whether no floating-point value is NaN or infinite."""
     return all(
         array.dtype.kind != "f" or bool(np.isfinite(array).all()) for array in tensors.values()
     )
@@ -49,25 +49,27 @@ def all_finite(tensors: Tensors) -> bool:
 
 def absolute_differences(found: Array, expected: Array) -> NDArray[np.float64]:
     """Return the absolute differences of two arrays of one shape."""
-    with np.errstate(invalid="ignore"):  # infinity less infinity is NaN, as it should be
+    with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, as it should be
         return np.abs(found.astype(np.float64) - expected.astype(np.float64))
 
 
 def largest_difference(found: Tensors, expected: Tensors) -> float:
-    """The largest absolute difference of any output; infinite where shapes differ or one is NaN."""
+    """Return the largest absolute difference; infinite if shapes differ or a difference is NaN."""
     return _worst(found, expected, lambda gaps: gaps.max(initial=0.0))
 
 
 def mean_difference(found: Tensors, expected: Tensors) -> float:
-    """The mean absolute difference of the output where it is largest, as budgets limit it; infinite
-    where shapes differ or one is NaN."""
+    """Return the largest mean absolute difference of an output, which is what budgets limit.
+
+    Infinite if shapes differ or a difference is NaN.
+    """
     return _worst(found, expected, lambda gaps: gaps.mean() if gaps.size else 0.0)
 
 
 def _worst(
     found: Tensors, expected: Tensors, measure: Callable[[NDArray[np.float64]], float]
 ) -> float:
-    """The largest `measure` of an output's absolute differences."""
+    """Return the largest `measure` of the absolute differences of any output."""
     worst = 0.0
     for name, reference in expected.items():
         array = found.get(name)

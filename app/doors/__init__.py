@@ -1,1 +1,1 @@
-"""Formats of other servers, answered by the tasks of this one: one module for each format."""
+"""Compatible APIs: formats of other servers, answered by this server's tasks. One per module."""

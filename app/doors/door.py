@@ -1,7 +1,6 @@
-"""The declaration of a door, and how doors read a picture that comes as base64.
+"""The declaration of a door (a compatible API), and a reader for pictures in base64.
 
-The data plane reads such a body when the request holds a place in the queue, because reading one is
-costly.
+Decoding base64 is costly, so the data plane does it only when the request has a place in the queue.
 """
 
 from __future__ import annotations
@@ -36,8 +35,11 @@ def task_route(
     reply: Mapping[str, Any],
     body: Mapping[str, Any] | None = None,
 ) -> APIRouter:
-    """A router with one POST route that runs a task; `reply` and `body` describe them in the
-    OpenAPI document, `body` where the endpoint reads it itself."""
+    """Build a router with one POST route that runs a task.
+
+    `reply` and `body` describe the reply and the body in the OpenAPI document. Pass `body` only if
+    the endpoint reads the body itself.
+    """
     router = APIRouter(tags=[TAG], route_class=TaskRoute)
     router.add_api_route(
         path,
@@ -54,23 +56,23 @@ def task_route(
 
 
 def add_health(router: APIRouter) -> None:
-    """Add `GET /health`: the document is PaddleX's, and TEI's clients read only the status."""
+    """Add `GET /health`. The reply has PaddleX's format; TEI's clients read only the status."""
     router.add_api_route("/health", health, include_in_schema=False)
 
 
 async def health(request: Request, services: ServicesDep) -> Response:
-    """200 when every model answers, as `/v2/health/ready`."""
+    """Return 200 if every model is ready, like `/v2/health/ready`."""
     check_server(services)
     return JSONResponse({"logId": request.state.request_id, "errorCode": 0, "errorMsg": "Healthy"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """One format in front of one task. Several of one name are switched together.
+    """One format in front of one task. Doors with the same name are enabled together.
 
-    `info` gives members that `/info` has besides the server's own. `routes` is called once at
-    start. Where a client is known by `agents`, parts of its User-Agent, `paths` lead it from paths
-    that have another form to the door's own.
+    `routes` is called once at the start. `info` returns additional members for `/info`. `paths`
+    maps paths with another format to the door's own paths, for clients whose User-Agent contains
+    one of `agents`.
     """
 
     name: str
@@ -78,7 +80,7 @@ class Door:
     routes: Callable[[Settings], APIRouter]
     errors: ErrorForm
     headers: tuple[str, ...] = ()
-    """Its own reply headers: pages of PADDLEPOOL_CORS_ORIGINS may read them."""
+    """The door's own reply headers. Pages of PADDLEPOOL_CORS_ORIGINS may read them."""
     agents: tuple[bytes, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict)
     info: Callable[[Services], Mapping[str, Any]] | None = None
@@ -88,7 +90,7 @@ EXAMPLE = (
     "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQAQMAAAAlPW0iAAAABlBMVEX////IHh7kMBY6AAAAIElEQVR42mNgQALMB5hY"
     "FJg4BJgYGKDoxwemPw+QlQAAWxEE0gEHPTMAAAAASUVORK5CYII="
 )
-"""A picture in base64 that a page offers to send: a red disc on white, 16 pixels wide."""
+"""Example picture in base64 for the API page: a red disc on white, 16 pixels wide."""
 
 NOT_FETCHED = (
     "pictures are not fetched by address here, on purpose: a server that does can be sent to "
@@ -98,12 +100,12 @@ ADDRESSES = ("http://", "https://", "ftp://", "file://")
 
 
 MAX_MARKS = 4_096
-"""Brackets, colons and commas of a body. A picture in base64 has none of them, and what is made of
-each would take far more memory and time than its byte."""
+"""Maximum brackets, colons and commas in a body. A picture in base64 has none of them, and what the
+parser makes of each takes far more memory and time than its single byte."""
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The members of a JSON object. Raises InvalidParameter for anything else."""
+    """Parse a JSON object. Raises InvalidParameter for anything else."""
     marks = sum(map(body.count, (b"[", b"{", b":", b",")))
     if marks > MAX_MARKS:
         raise InvalidParameter(
@@ -121,7 +123,7 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 def picture_in_base64(value: object, name: str) -> bytes:
-    """The picture's bytes; a `data:` address before them is passed over.
+    """Decode a picture from base64, with or without a `data:` prefix.
 
     Raises FileMissing and InvalidParameter.
     """
@@ -145,5 +147,5 @@ def picture_in_base64(value: object, name: str) -> bytes:
 
 
 def refused(name: str, why: str) -> InvalidParameter:
-    """The refusal of a field by its name."""
+    """Build the error that rejects the field `name`."""
     return InvalidParameter(f"{name}: {why}", errors=({"field": f"body.{name}", "message": why},))

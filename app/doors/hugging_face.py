@@ -1,9 +1,9 @@
-"""`/hf/sentiment`, `/hf/segment` and `/hf`: what the Hugging Face client sends and can read.
+"""`/hf/sentiment`, `/hf/segment` and `/hf`: the API of Hugging Face's inference clients.
 
-It is known by its User-Agent, so that it may be given the address of `/sentiment`, of `/segment` or
-of the server, too. Requests and replies: `huggingface_hub/inference/_client.py` and
-`_providers/hf_inference.py` of huggingface_hub 2.4: a flat list of labels it would take for one
-label, and its own pictures come without a Content-Type.
+The clients are recognized by their User-Agent, so they may also use the address of `/sentiment`, of
+`/segment` or of the server. Requests and replies follow `huggingface_hub/inference/_client.py` and
+`_providers/hf_inference.py` of huggingface_hub 2.4. That client reads a flat list of labels as one
+label, and sends pictures without a Content-Type.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from app.tasks.sentiment.router import Text, Texts, classify
 from app.tasks.sentiment.texts import SentimentSettings
 
 AGENTS = (b"hf_hub/", b"@huggingface/")
-"""Python's client and that of JavaScript."""
+"""The Python client and the JavaScript client."""
 LABEL = "foreground"
 JSON = "application/json"
 PICTURE = re.compile(rb'"inputs"\s*:\s*"(?:data:image|\\?/9j\\?/|iVBORw0KGgo|UklGR|R0lGOD|Qk[0-3])')
-"""JSON with a JPEG, PNG, WebP, GIF or BMP in base64."""
+"""Matches JSON that contains a JPEG, PNG, WebP, GIF or BMP in base64."""
 EXAMPLE_OF_TEXTS: JsonDict = {"inputs": "今天太开心了", "parameters": {"top_k": 2}}
 WITHOUT_EFFECT = ("truncation", "padding", "batch_size")
-"""Parameters of texts that change nothing about the labels here."""
+"""Text parameters that are accepted but do not change the labels."""
 
 
 class TextParameters(BaseModel):
-    """Null counts as absent; other parameters are refused."""
+    """Null counts as absent; other parameters are rejected."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
@@ -56,7 +56,7 @@ class TextParameters(BaseModel):
 
 
 class TextsRequest(BaseModel):
-    """A text or a list of texts. `options` has no effect; other members are refused."""
+    """A text or a list of texts. `options` has no effect; other members are rejected."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="allow", json_schema_extra={"example": EXAMPLE_OF_TEXTS}
@@ -72,7 +72,7 @@ class HubLabel(BaseModel):
 
 
 class Segment(BaseModel):
-    """The foreground, as the one segment there is."""
+    """The foreground, the only segment of a reply."""
 
     label: str
     score: float = Field(ge=0, le=1, description="How sure the network is, all over the mask.")
@@ -80,7 +80,7 @@ class Segment(BaseModel):
 
 
 class HubError(BaseModel):
-    """An error as the hub's client reads it."""
+    """An error in the form that the hub's client reads."""
 
     error: str
 
@@ -137,7 +137,7 @@ def picture_routes(settings: Settings) -> APIRouter:
 
 
 async def answer(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
-    """Takes texts or a picture."""
+    """Accepts texts or a picture."""
     content = await request.body()
     if media_type(request) != JSON or PICTURE.search(content):
         return await segment_picture(request, services, routing)
@@ -178,7 +178,7 @@ async def classify_texts(
 
 
 async def segment_picture(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
-    """Takes a picture as the body, of whatever type or none, or as base64 in JSON with parameters.
+    """Accepts a picture as the body, of any type or none, or as base64 in JSON with parameters.
 
     A mask is soft unless `mask_threshold` is given.
     """
@@ -213,9 +213,9 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, float]:
-    """The task's request, and the score below which no segment is wanted.
+    """Translate the body to the task's request and the minimum score of a segment.
 
-    Raises FileMissing and InvalidParameter by the field's name.
+    Raises FileMissing and InvalidParameter, which name the field.
     """
     document = json_object(body)
     _refuse_unknown(document, ("inputs", "parameters", "options"), of="")
@@ -227,7 +227,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
     _refuse_unknown(asked, PICTURE_PARAMETERS)
     if asked.get("subtask") not in (None, "semantic"):
         raise refused("parameters.subtask", "only semantic is offered")
-    _fraction(asked, "overlap_mask_area_threshold")  # one segment overlaps with none
+    _fraction(asked, "overlap_mask_area_threshold")  # no effect: one segment overlaps nothing
     threshold = _fraction(asked, "mask_threshold")
     options = {} if threshold is None else {"threshold": str(threshold)}
     picture = picture_in_base64(document.get("inputs"), "inputs")
@@ -237,7 +237,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
 def _refuse_unknown(
     asked: Mapping[str, Any], known: Collection[str], *, of: str = "parameters."
 ) -> None:
-    """Raise InvalidParameter for members of other tasks, such as candidate_labels or question."""
+    """Raise InvalidParameter for unknown members, such as another task's candidate_labels."""
     for name, value in asked.items():
         if name not in known and value is not None:
             raise refused(f"{of}{name[:64]}", "not offered for this task; leave it out")

@@ -1,4 +1,4 @@
-"""Every door there is, and those that are open."""
+"""The list of all doors, and the selection of those that are open."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ DOORS: tuple[Door, ...] = (
 
 
 def open_doors(names: Container[str], tasks: Container[str]) -> tuple[Door, ...]:
-    """The doors with these names whose task exists."""
+    """Return the doors with these names whose task is served."""
     return tuple(door for door in DOORS if door.name in names and door.task in tasks)

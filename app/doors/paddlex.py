@@ -1,7 +1,8 @@
-"""`POST /semantic-segmentation` as PaddleX's basic serving has it: base64 in JSON, labels out.
+"""`POST /semantic-segmentation`, compatible with PaddleX's basic serving.
 
-Fields and envelope: the page "General Semantic Segmentation Pipeline" of PaddleX 3.7's documents
-and `paddlex/inference/serving/basic_serving`.
+The request is JSON with a picture in base64; the reply contains a label for each pixel. Fields and
+envelope follow the page "General Semantic Segmentation Pipeline" of PaddleX 3.7's documentation and
+`paddlex/inference/serving/basic_serving`.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from app.tasks.segment.settings import SegmentSettings
 
 JSON = "application/json"
 PART_LABELS = 256 * 1024
-"""Written in one call."""
+"""Labels written in one call."""
 ZERO_AND_COMMA = np.frombuffer(b"0,", "<u2")[0]
-"""A label is a digit and a comma: two bytes, one number."""
+"""The label 0 and its comma, two bytes as one number. Adding 1 to it gives the label 1."""
 
 
 class PaddleXError(BaseModel):
-    """An error as PaddleX's serving has it."""
+    """An error in the form of PaddleX's serving."""
 
     logId: str = Field(description="The request's id.")  # noqa: N815
     errorCode: int = Field(description="The HTTP status.")  # noqa: N815
@@ -69,7 +70,7 @@ def routes(settings: Settings) -> APIRouter:
 
 
 async def segment(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
-    """Takes JSON, whatever Content-Type says: some of PaddleX's own examples name none."""
+    """Accepts JSON with any Content-Type: some of PaddleX's own examples send none."""
     body = await request.body()
     visualize = True
 
@@ -89,10 +90,10 @@ async def segment(request: Request, services: ServicesDep, routing: RoutingDep) 
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, bool]:
-    """The task's request, and whether the labels are wanted as a picture, too.
+    """Translate the body to the task's request, and whether the reply includes a picture.
 
-    Raises FileMissing and InvalidParameter by the field's name. Unknown fields are ignored, as they
-    are there.
+    Unknown fields are ignored, as in PaddleX. Raises FileMissing and InvalidParameter, which name
+    the field.
     """
     document = json_object(body)
     if document.get("targetSize") is not None:
@@ -120,11 +121,11 @@ def _document(result: SegmentResult, *, log_id: str, visualize: bool) -> bytes:
 
 
 def _labels(mask: bytes) -> Iterator[memoryview]:
-    """The digits with commas between them, in parts: a pixel each, opaque is 1."""
+    """Yield the labels in parts: a digit for each pixel, 1 if opaque, separated by commas."""
     pixels = np.frombuffer(mask, np.uint8)
     for at in range(0, len(pixels), PART_LABELS):
         part = pixels[at : at + PART_LABELS]
-        written = memoryview((part >> 7) + ZERO_AND_COMMA).cast("B")  # not copied before the join
+        written = memoryview((part >> 7) + ZERO_AND_COMMA).cast("B")  # the join makes the only copy
         yield written[:-1] if at + PART_LABELS >= len(pixels) else written
 
 

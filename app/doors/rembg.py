@@ -1,6 +1,6 @@
-"""`/api/remove` as rembg's server has it: a form with a picture, a PNG back.
+"""`/api/remove`, compatible with rembg's server: a form with a picture in, a PNG out.
 
-Fields, defaults and meanings: `rembg/commands/s_command.py` and `rembg/bg.py` of rembg 2.0.86.
+Fields and defaults follow `rembg/commands/s_command.py` and `rembg/bg.py` of rembg 2.0.86.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from app.tasks.segment.settings import SegmentSettings
 TRUE = ("true", "1", "on", "yes", "t", "y")
 FALSE = ("false", "0", "off", "no", "f", "n")
 MATTING = {"af": (240, 255), "ab": (10, 255), "ae": (10, 999_999)}
-"""Numbers of rembg's alpha matting, each with its default and what it may be at most. What stands
-for it here has no such numbers."""
+"""Default and maximum of each parameter of rembg's alpha matting. This server refines edges another
+way, without such parameters."""
 
 
 class RembgFault(BaseModel):
-    """One wrong field, as FastAPI tells it."""
+    """One wrong field, in FastAPI's form."""
 
     type: str
     loc: list[str]
@@ -37,7 +37,7 @@ class RembgFault(BaseModel):
 
 
 class RembgError(BaseModel):
-    """An error as rembg's server, a FastAPI application, has it."""
+    """An error in the form of rembg's server, which is a FastAPI application."""
 
     detail: str | list[RembgFault] = Field(description="A list where the request is at fault: 422.")
 
@@ -71,9 +71,8 @@ async def remove(
     bgc: Annotated[str | None, Query(description="Background: `r,g,b,a`, 0 to 255.")] = None,
     extras: Annotated[str | None, Query(description="Refused, unless `{}`.")] = None,
 ) -> Response:
-    """The defaults are those of rembg: the network's mask as it is, and the picture's own colours.
-    `a=true` refines edges, `dc=true` takes the old background's colour out
-    of them.
+    """The defaults are rembg's: the network's mask as it is, and the picture's own colours.
+    `a=true` refines edges; `dc=true` removes the old background's colour from them.
     """
     settings = services.settings
     if media_type(request) != FORM:
@@ -100,7 +99,7 @@ async def remove(
 async def remove_by_address(
     url: Annotated[str | None, Query(description="Not fetched.")] = None,
 ) -> Response:
-    """rembg fetches `url`; this server does not, and says so."""
+    """Reject `url`, which rembg would fetch."""
     del url
     raise InvalidParameter(
         f"url: {NOT_FETCHED}: curl -F file=@photo.jpg",
@@ -111,9 +110,9 @@ async def remove_by_address(
 def translate(
     body: bytes, fields: Mapping[str, str], *, bgc: str | None, extras: str | None
 ) -> SegmentRequest:
-    """rembg's fields as the task's request. Raises InvalidParameter by the field's name.
+    """Translate rembg's fields to the task's request.
 
-    Fields that rembg does not know it ignores, and so does this.
+    Unknown fields are ignored, as in rembg. Raises InvalidParameter, which names the field.
     """
     if extras is not None and extras.strip() not in ("", "{}"):
         raise refused("extras", "a session's own options are not offered; choose a model by name")
@@ -156,7 +155,7 @@ def _whole(fields: Mapping[str, str], name: str, default: int, most: int) -> int
 
 
 def _colour(text: str | None) -> str | None:
-    """`r,g,b,a` as #rrggbbaa."""
+    """Convert `r,g,b,a` to `#rrggbbaa`. Raises InvalidParameter."""
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]

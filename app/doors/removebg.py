@@ -1,8 +1,7 @@
-"""`/v1.0/removebg` and `/v1.0/account` as remove.bg's API has them.
+"""`/v1.0/removebg` and `/v1.0/account`, compatible with remove.bg's API.
 
-Fields, headers and errors: https://www.remove.bg/api and what its clients send: `removebg` 0.04 of
-PyPI and `remove.bg` 1.3 of npm. `translate` says what the fields mean to the
-task.
+Fields, headers and errors follow https://www.remove.bg/api and its clients: `removebg` 0.04 of PyPI
+and `remove.bg` 1.3 of npm. `translate` maps the fields to the task's request.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ from app.tasks.segment.settings import SegmentSettings
 JSON = "application/json"
 URLENCODED = "application/x-www-form-urlencoded"
 DETECTED = "other"
-"""remove.bg's X-Type for a picture of no kind of its own: this server detects none."""
+"""remove.bg's X-Type for a picture of no specific kind. This server detects no kinds."""
 UNLIMITED_CALLS = 1_000_000
-"""Free calls that /v1.0/account names without a quota: clients compare them with their need."""
+"""Free calls in /v1.0/account if there is no quota. Clients compare them with their need."""
 FIELD_TEXT_BYTES = 1024
 QUOTED = {
     b"%2B": b"+",
@@ -56,7 +55,7 @@ QUOTED = {
     b"%3A": b":",
     b"%3B": b";",
 }
-"""Characters that clients quote in base64 and in a `data:` address before it."""
+"""Characters that clients percent-encode in base64 and in a `data:` prefix."""
 UNKNOWN_FOREGROUND = {
     "title": "Could not identify foreground in image",
     "code": "unknown_foreground",
@@ -71,7 +70,7 @@ class RemoveBgFault(BaseModel):
 
 
 class RemoveBgError(BaseModel):
-    """An error as remove.bg has it."""
+    """An error in remove.bg's form."""
 
     errors: list[RemoveBgFault]
 
@@ -105,8 +104,8 @@ def routes(settings: Settings) -> APIRouter:
 async def remove_background(
     request: Request, services: ServicesDep, routing: RoutingDep
 ) -> Response:
-    """Takes a form, or the same fields as JSON with the picture as base64. `size` is `preview`
-    unless told otherwise, as it is there.
+    """Accepts a form, or the same fields as JSON with the picture as base64. As at remove.bg,
+    `size` is `preview` by default.
     """
     settings = services.settings
     given = await _given(request, services)
@@ -133,7 +132,7 @@ async def remove_background(
 
 
 async def account(services: ServicesDep) -> dict[str, Any]:
-    """Nothing is sold here: no credits, and as many free calls as the quota of a minute."""
+    """Returns zero credits, because nothing is sold, and the per-minute quota as free calls."""
     calls = services.settings.quota_requests_per_minute or UNLIMITED_CALLS
     credits = {"total": 0, "subscription": 0, "payg": 0, "enterprise": 0}
     return {
@@ -142,13 +141,15 @@ async def account(services: ServicesDep) -> dict[str, Any]:
 
 
 async def _given(request: Request, services: Services) -> Any:
-    """Receives the body; returns what reads it when a place in the queue is held: the source of the
-    picture and the other fields."""
+    """Receive the body, and return a function that reads the picture's source and the fields.
+
+    Call the function when the request has a place in the queue.
+    """
     kind = media_type(request)
     cap = services.settings.of(SegmentSettings).segment_max_bytes
     most = max(services.settings.form_max_fields, MAX_FIELDS)
     if kind == FORM:
-        # A field may be a picture in base64; all together are capped as the body is.
+        # A field may be a picture in base64. The body's limit caps all fields together.
         form = await read_form(request, max_files=2, max_fields=most, field_bytes=cap)
 
         async def from_form() -> tuple[Source, dict[str, str]]:
@@ -171,10 +172,10 @@ async def _given(request: Request, services: Services) -> Any:
 
 
 def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
-    """The fields of a form in the body. Raises InvalidParameter.
+    """Parse a URL-encoded form. Raises InvalidParameter.
 
-    A picture's base64 is not unquoted like other text: it may be megabytes long, few of its letters
-    are quoted, and a plus sign that somebody forgot to quote is no space.
+    A picture in base64 is not decoded like other text: it may be megabytes long with few encoded
+    characters, and an unencoded plus sign in it is not a space.
     """
     pairs = body.split(b"&", most + 1)
     if len(pairs) > most + 1:
@@ -220,7 +221,7 @@ CODES = {
     "overloaded": "rate_limit_exceeded",
     "quota_exceeded": "rate_limit_exceeded",
 }
-"""Names that remove.bg has for errors of ours; others keep the name they have here."""
+"""Our error codes mapped to remove.bg's; other codes stay unchanged."""
 FIELDS = (
     "image_url",
     "size",
@@ -234,13 +235,13 @@ FIELDS = (
     "bg_color",
     "bg_image_url",
 )
-"""For each of these it has a code of its own."""
+"""Fields for which remove.bg has an error code of its own, such as `invalid_size`."""
 
 
 def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
     del request_id
     code = CODES.get(fault.code, fault.code)
-    name = fault.detail.partition(" ")[0].removesuffix(":")  # refusals begin with the field's
+    name = fault.detail.partition(" ")[0].removesuffix(":")  # details begin with the field's name
     if code == "invalid_parameter" and name in FIELDS:
         code = f"invalid_{name}"
     return {"errors": [{"title": fault.title, "code": code, "detail": fault.detail}]}
@@ -286,12 +287,12 @@ BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 WHOLE = ("0% 0% 100% 100%", "0%,0%,100%,100%")
 WORD_CHARACTERS = 1024
 MAX_FIELDS = 20
-"""Fields that this form has; a client may send each of them, also empty."""
+"""Fields in this form. A client may send all of them, even empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The picture: a file of the form, or base64 that is still to be read; and the background."""
+    """The picture, as a file of the form or as base64 not yet decoded, and the background."""
 
     file: bytes | None
     base64: object
@@ -305,7 +306,7 @@ class Source:
 def read_source(
     fields: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> tuple[Source, dict[str, str]]:
-    """The picture's source and every other field that is filled in, as text.
+    """Return the picture's source, and every other field that is not empty, as text.
 
     Raises FileMissing and InvalidParameter.
     """
@@ -346,14 +347,15 @@ def _word(value: object) -> str:
 
 
 def translate(source: Source, fields: Mapping[str, str]) -> SegmentRequest:
-    """The task's request. Raises FileMissing and InvalidParameter by the field's name.
+    """Translate the fields to the task's request.
 
-    Fields that are not in remove.bg's documentation are ignored, as they are there.
+    Fields that remove.bg's documentation does not list are ignored, as at remove.bg. Raises
+    FileMissing and InvalidParameter, which name the field.
     """
     body = source.file or picture_in_base64(source.base64, "image_file_b64")
-    _one_of(fields, "type", TYPES)  # a hint; every picture is taken as it is
+    _one_of(fields, "type", TYPES)  # a hint without effect
     _one_of(fields, "type_level", LEVELS)
-    _flag(fields, "semitransparency")  # windows of cars are as the network sees them, either way
+    _flag(fields, "semitransparency")  # no effect: car windows stay as the network sees them
     if fields.get("roi", WHOLE[0]) not in WHOLE:
         raise refused("roi", f"a region of interest is not offered; only {WHOLE[0]}, the whole")
     size = fields.get("size", "preview")
@@ -361,9 +363,9 @@ def translate(source: Source, fields: Mapping[str, str]) -> SegmentRequest:
         raise refused("size", f"must be one of {', '.join(SIZES)}")
     options = {"size": SIZES[size], "crop": "true" if _flag(fields, "crop") else "false"}
     options |= {name: fields[name] for name in ("scale", "position") if name in fields}
-    if "crop_margin" in fields and options["crop"] == "true":  # else it has no effect there
+    if "crop_margin" in fields and options["crop"] == "true":  # else remove.bg ignores it
         margin = fields["crop_margin"]
-        options["crop_margin"] = "0px" if margin == "0" else margin  # its default, without a unit
+        options["crop_margin"] = "0px" if margin == "0" else margin  # its default lacks a unit
     if _one_of(fields, "channels", CHANNELS) == "alpha":
         options |= _alpha(fields)
     else:
@@ -373,7 +375,7 @@ def translate(source: Source, fields: Mapping[str, str]) -> SegmentRequest:
 
 
 def _alpha(fields: Mapping[str, str]) -> dict[str, str]:
-    """The mask alone; backgrounds and shadows have no effect on it."""
+    """Options for the mask alone; backgrounds and shadows do not affect it."""
     file_format = _format(fields)
     if file_format == "jpg":
         raise refused("format", "jpg is not offered with channels=alpha; use png")
@@ -395,13 +397,13 @@ def _coloured(fields: Mapping[str, str], source: Source) -> dict[str, str]:
     file_format = _format(fields)
     if file_format == "auto":
         file_format = "jpg" if opaque else "png"
-    if file_format == "jpg":  # which has no transparency: white, where no background is given
+    if file_format == "jpg":  # JPEG has no transparency: the default background is white
         options["output"] = "composite"
     return options | {"format": file_format}
 
 
 def _colour(text: str) -> tuple[str, bool]:
-    """The colour as the task reads it, and whether it is opaque. Digits may lack the #."""
+    """Convert a colour to the task's form, and return whether it is opaque. `#` is optional."""
     for written in (text, f"#{text}"):
         if (colour := read_colour(written)) is not None:
             return written, colour[3] == 255
@@ -439,8 +441,8 @@ def _flag(fields: Mapping[str, str], name: str) -> bool:
 
 
 def document() -> dict[str, Any]:
-    """The fields as OpenAPI shows them."""
-    text = {"type": "string", "example": ""}  # which a page leaves out
+    """The fields for the OpenAPI document."""
+    text = {"type": "string", "example": ""}  # the API page leaves empty fields out
     file = {"type": "string", "format": "binary"}
     flag = {"type": "boolean", "default": False}
     fields: dict[str, tuple[dict[str, Any], str]] = {

@@ -1,6 +1,6 @@
-"""`POST /predict` as text-embeddings-inference has it: texts in, labels with scores out.
+"""`POST /predict`, compatible with text-embeddings-inference: texts in, labels with scores out.
 
-Requests, replies and errors: `docs/openapi.json` and `router/src/http/server.rs` of
+Requests, replies and errors follow `docs/openapi.json` and `router/src/http/server.rs` of
 https://github.com/huggingface/text-embeddings-inference, 1.7.
 """
 
@@ -43,7 +43,7 @@ _INPUTS: dict[str, Any] = {
 
 
 class PredictRequest(BaseModel):
-    """A text, or a batch of texts. What else TEI does not know it ignores, and so does this."""
+    """A text, or a batch of texts. Unknown members are ignored, as in TEI."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -56,7 +56,7 @@ class PredictRequest(BaseModel):
     )
     truncation_direction: Annotated[
         Literal["Left", "Right"] | None,
-        # Small letters are taken, too; generators make one name of both.
+        # Lowercase is accepted but undocumented: client generators merge the two spellings.
         BeforeValidator(lambda word: {"left": "Left", "right": "Right"}.get(str(word), word)),
     ] = Field("Right", description="`Left` is refused with truncate.")
     raw_scores: bool | None = Field(False, description="Refused if true: scores are probabilities.")
@@ -68,7 +68,7 @@ class Prediction(BaseModel):
 
 
 class TeiError(BaseModel):
-    """An error as text-embeddings-inference has it."""
+    """An error in the form of text-embeddings-inference."""
 
     error: str
     error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
@@ -110,9 +110,12 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
 
 
 def read_inputs(inputs: Any) -> tuple[list[str], bool]:
-    """The texts, and whether it is one that stands alone. Raises InvalidParameter, TextEmpty."""
+    """Return the texts, and whether the input is a single text instead of a batch.
+
+    Raises InvalidParameter and TextEmpty.
+    """
     if isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], str):
-        inputs = inputs[0]  # a pair without its second, which TEI takes for a text
+        inputs = inputs[0]  # TEI reads a pair without its second text as a single text
     if isinstance(inputs, str):
         return [inputs], True
     if not isinstance(inputs, list):
@@ -134,7 +137,7 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
 
 
 def described(services: Services) -> dict[str, Any]:
-    """What TEI's `/info` says of a classifier, for clients that read its limits and labels."""
+    """The members of TEI's `/info` for a classifier; clients read its limits and labels."""
     own = services.settings.of(SentimentSettings)
     name = services.default_models.get("sentiment")
     parameters: Mapping[str, Any] = {}

@@ -1,1 +1,1 @@
-"""Processes, queues, pools and versions of models; knows no HTTP, settings or metrics."""
+"""Processes, queues, pools and model versions; independent of HTTP, settings and metrics."""

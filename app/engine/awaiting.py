@@ -1,4 +1,4 @@
-"""Await work that blocks, and the futures of several jobs at once."""
+"""Await blocking work, or the futures of several jobs at once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 class NoThread(OSError):
-    """The system has no thread to give (EAGAIN)."""
+    """The system cannot start another thread (EAGAIN)."""
 
 
 async def in_thread(name: str, work: Callable[[], T]) -> T:
-    """Run `work` in a new thread of that name and return what it returns or raises.
+    """Run `work` in a new thread named `name`; return its result or raise its error.
 
-    The thread is a daemon: it does not keep the process from ending. Work goes on when the awaiting
+    The thread is a daemon: it does not keep the process alive. The work continues if the awaiting
     task is cancelled. Raises NoThread.
     """
     loop = asyncio.get_running_loop()
@@ -28,7 +28,7 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
     outcome: list[tuple[Any, BaseException | None]] = []
 
     def wake() -> None:
-        if not ended.done():  # nor cancelled
+        if not ended.done():  # it may be cancelled
             ended.set_result(None)
 
     def run() -> None:
@@ -50,13 +50,14 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
     try:
         raise raised
     finally:
-        del raised  # its traceback holds this frame: each would keep the other, and the arrays
+        del raised  # breaks a reference cycle with its traceback, which would keep arrays alive
 
 
 async def in_some_thread(name: str, work: Callable[[], T]) -> T:
-    """Like in_thread(), but on the event loop where there is no thread: what must not be left out.
+    """Like in_thread(), but run `work` on the event loop if no thread can be started.
 
-    It holds up every request for a moment; left out, it would lose an instance or an answer.
+    For work that must not be skipped, since an instance or an answer would be lost. On the event
+    loop it delays every request for a moment.
     """
     try:
         return await in_thread(name, work)
@@ -65,10 +66,10 @@ async def in_some_thread(name: str, work: Callable[[], T]) -> T:
 
 
 async def results_of(futures: list[asyncio.Future[T]]) -> list[T]:
-    """Await all futures, or the first failure among them, and cancel what is not done then.
+    """Await all futures or the first failure among them, then cancel those that are not done.
 
-    Empties the list: an error keeps the frames that it was raised through, and a future keeps its
-    error. A frame that names the future would keep the request's tensors until the garbage
+    Empties the list. An error keeps the frames it was raised through, and a future keeps its error:
+    a frame that still refers to the future would keep the request's tensors until the garbage
     collector runs.
     """
     try:

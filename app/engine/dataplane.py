@@ -4,12 +4,13 @@
     infer   lease ─► reserve ─► read ────► submit one job ─────────────────────────► end of lease
 
 `run` answers a task (/segment, /sentiment): its pipeline decodes and preprocesses in `prepare`,
-postprocesses and encodes in `finish`. `infer` answers raw tensors (/v2), which `read` makes of the
-body. Both hold one model version from the first step to the last. Whatever can fail because of one
-client's bytes fails in prepare or read, before the queue; a place in the queue is held meanwhile,
-and where there is none the request is refused before that work. Whatever happens, what a request
-holds is given back: queued jobs are cancelled, pictures are released, and the lease ends, also when
-the client goes away and the task is cancelled.
+postprocesses and encodes in `finish`. `infer` answers raw tensors (/v2), which `read` extracts from
+the body. Both hold one model version from the first step to the last.
+
+Every failure that one client's bytes can cause happens in prepare or read, before the queue. A
+place in the queue is reserved first, so a request that finds no place is rejected before that work.
+A request always releases what it holds: queued jobs are cancelled, pictures are released, and the
+lease ends, even if the client disconnects and the task is cancelled.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 
 LARGE_TENSORS = 4 << 20
-"""Bytes that are looked through for what is no number in under a millisecond."""
+"""Tensors up to this many bytes are checked for NaN and infinity in under a millisecond."""
 
 
 class RequestObserver(Protocol):
-    """Told how long each stage of an answered request took; must not block or raise."""
+    """Receives the seconds of each stage of an answered request; must not block or raise."""
 
     def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None: ...
 
 
 class TrafficListener(Protocol):
-    """Told of requests as they come and go, from the event loop; must not block or raise."""
+    """Called on the event loop as requests begin and end; must not block or raise."""
 
     def began(self) -> None: ...
 
@@ -59,12 +60,12 @@ class TrafficListener(Protocol):
     def answered(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> None:
-        """The reply is settled: nothing done with these tensors can change it."""
+        """Receive the tensors of an answered request; its reply no longer depends on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A request's result and where it came from. `stages` are seconds, in the order they ran."""
+    """A request's result and its origin. `stages` are seconds, in the order the stages ran."""
 
     value: Any
     model: str
@@ -75,8 +76,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRequest:
-    """Raw tensors to run. `group` None is the model's default; `timeout` in seconds; `state` is
-    the reader's own."""
+    """Raw tensors to run.
+
+    `group` None means the default group; `timeout` is in seconds; `state` is for the reader's use.
+    """
 
     inputs: Tensors
     group: str | None
@@ -115,10 +118,10 @@ class DataPlane:
     ) -> Answer:
         """Answer one request of a task ("segment", "sentiment") with its pipeline.
 
-        A payload that is costly to read out of its body comes as a coroutine function, which is
-        called when a place in the queue is held and may raise what is wrong with the body.
+        If the payload is costly to read from the body, pass a coroutine function. It is called once
+        a place in the queue is reserved, and may raise errors about the body.
 
-        Raises what the pipeline says of the payload (InputError), TooManyInputs, ModelNotFound,
+        Raises the pipeline's errors about the payload (InputError), TooManyInputs, ModelNotFound,
         ModelNotReady, GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed and
         ModelOutputInvalid.
         """
@@ -157,12 +160,11 @@ class DataPlane:
         place_timeout: float | None = None,
         checked_in: Executor | None = None,
     ) -> tuple[TensorRequest, Answer]:
-        """Answer raw tensors: what `read` made of the body, and the outputs as the answer's value.
+        """Answer raw tensors. Returns the request that `read` made, and its outputs as an Answer.
 
-        With `place_timeout`, in seconds, a place in the default group's queue is held while a
-        large body is read. Large tensors are looked through in a thread of `checked_in`. Raises
-        what `read` does, InvalidTensor, InvalidParameter (group) and what run() raises of the
-        engine.
+        `place_timeout`, in seconds, reserves a place in the default group's queue while a large
+        body is read. Large tensors are checked in a thread of `checked_in`. Raises the errors of
+        `read`, InvalidTensor, InvalidParameter (group) and the engine's errors listed in run().
         """
         began = self._clock()
         with self._leased(model, version) as served, contextlib.ExitStack() as held:
@@ -173,7 +175,7 @@ class DataPlane:
             asked = await read(served)
             group = served.config.default_group if asked.group is None else asked.group
             if group != served.config.default_group:
-                held.close()  # the place is in another queue
+                held.close()  # the reserved place is in another queue
                 reservation = None
                 _check_may_start(served, group)
             deadline = began + asked.timeout
@@ -211,7 +213,7 @@ class DataPlane:
         value: Any,
         stages: Mapping[str, float],
     ) -> Answer:
-        """Tell observer and listener; of several jobs the slowest counts."""
+        """Notify observer and listener, and build the answer. Reports the slowest job."""
         group = results[0].group
         measured = {
             **stages,
@@ -230,7 +232,7 @@ class DataPlane:
         )
 
     def _leased(self, model: str, version: int | None) -> _Leased:
-        """The model version, held; the listener knows of the request while it is."""
+        """Return a context manager that holds the model version and notifies the listener."""
         return _Leased(self._registry, self._traffic_listener, model, version)
 
     def _default_model(self, task: str) -> str:
@@ -241,7 +243,7 @@ class DataPlane:
 
 
 class _Leased:
-    """Holds a model version and tells the listener, for the length of a block."""
+    """Context manager that holds a model version and notifies the listener."""
 
     __slots__ = ("_asked", "_lease", "_listener", "_registry")
 
@@ -276,9 +278,9 @@ class _Leased:
 
 
 class _Deadline:
-    """Ends what is awaited in its block after `left` seconds, with DeadlineExceeded.
+    """Cancels the work in its block after `left` seconds and raises DeadlineExceeded.
 
-    The caller allowed `timeout` seconds in all.
+    `timeout` is the total that the caller allowed, in seconds, for the message.
     """
 
     __slots__ = ("_group", "_served", "_timeout", "_timer")
@@ -295,7 +297,7 @@ class _Deadline:
         await self._timer.__aenter__()
 
     async def __aexit__(self, *raised: Any) -> None:
-        # The queue fails its jobs at the same moment: the answer is the same, whichever is first.
+        # The queue fails its jobs at the same moment; both ways must give the same answer.
         late = isinstance(raised[1], DeadlineExceeded)
         try:
             await self._timer.__aexit__(*raised)
@@ -314,9 +316,9 @@ class _Deadline:
 
 
 def _check_may_start(served: ServedModel, group: str) -> None:
-    """Raises GroupNotRunning where using the group would start it and the caller may not do that.
+    """Raise GroupNotRunning if the request would start the group and its caller may not do that.
 
-    A group has processes of its own, with the whole model in them.
+    Starting a group is costly: it has its own processes, each with the whole model in memory.
     """
     if group == served.config.default_group or CALLER.get().may_start:
         return

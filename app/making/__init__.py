@@ -1,1 +1,1 @@
-"""Making of models: export of networks, derivation of int8 programs."""
+"""Makes models: exports networks and derives int8 programs."""

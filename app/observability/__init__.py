@@ -1,1 +1,1 @@
-"""What the server tells about itself: metrics, gauges, build, log."""
+"""Observability of the server: metrics, gauges, history, traces, build information, log."""

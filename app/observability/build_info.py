@@ -1,4 +1,4 @@
-"""What this installation and its machine are made of, found without importing Paddle."""
+"""Versions of this installation and properties of its machine, without importing Paddle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NONE = "none"
 
 
 def build_info(cpuinfo: Path = CPUINFO) -> dict[str, str]:
-    """Labels of `paddlepool_build_info`; a word `none` where something is absent."""
+    """Return the labels of `paddlepool_build_info`; `none` stands for a missing component."""
     return {
         "version": __version__,
         "paddle": _version("paddlepaddle"),
@@ -28,9 +28,9 @@ def build_info(cpuinfo: Path = CPUINFO) -> dict[str, str]:
 def machine(
     *, environment: Mapping[str, str] = os.environ, cpuinfo: Path = CPUINFO
 ) -> dict[str, str]:
-    """Everything besides the model that a choice among configurations depends on.
+    """Return everything besides the model on which a choice among configurations depends.
 
-    That includes the variables that predictors are given: one of them can mask instructions.
+    This includes the environment variables of predictors: one of them can mask instructions.
     """
     switches = sorted(
         f"{name}={value}"
@@ -48,7 +48,8 @@ def machine(
 
 
 def describe_machine(*, cores: float) -> str:
-    """In one line, without its name: processor, usable cores, instruction sets and versions."""
+    """Describe the machine in one line, without hostname: processor, usable cores, instruction
+    sets and versions."""
     build = build_info()
     return (
         f"{processor().name}, {cores:g} cores, "
@@ -65,7 +66,7 @@ def _version(package: str) -> str:
 
 
 def _onednn_abi() -> str:
-    """The ABI number in the name of the oneDNN library that Paddle's package holds."""
+    """Return the ABI number in the file name of the oneDNN library in Paddle's package."""
     try:
         files = importlib.metadata.files("paddlepaddle") or []
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The Prometheus gauges: what is true now rather than counted, read when Prometheus asks."""
+"""The Prometheus gauges: current values, read when Prometheus scrapes the server."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ class ModelGauges:
 
 
 class Gauges:
-    """A Prometheus collector: `read` and `codec_processes` are asked at each scrape; `read` tells a
-    model's newest version first."""
+    """A Prometheus collector that calls `read` and `codec_processes` at each scrape.
+
+    `read` returns a model's newest version first.
+    """
 
     def __init__(self, build: Mapping[str, str], *, memory_limit: int) -> None:
         self.read: Callable[[], Iterable[ModelGauges]] = tuple
@@ -86,7 +88,7 @@ class Gauges:
             for group in model.groups:
                 series = (model.model, group.name)
                 resident.add_metric((model.model, version, group.name), group.resident_bytes)
-                # Two versions of a model have one series: which of them waits does not matter.
+                # Versions of a model share a series: it does not matter which of them waits.
                 values["paddlepool_queue_depth"][series] += group.queue_depth
                 values["paddlepool_inflight_requests"][series] += group.inflight
                 values["paddlepool_queue_limit"][series] += group.queue_limit

@@ -1,4 +1,4 @@
-"""The last hour of each instance group in the buckets of /metrics: history without a database."""
+"""Histograms of each instance group's last hour, with the buckets of /metrics and no database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 INTERVAL_SECONDS = 10.0
 INTERVALS = 360
-"""An hour of them. What is older is dropped."""
+"""Intervals of one hour; older ones are dropped."""
 
 
 class Series(NamedTuple):
@@ -28,7 +28,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Observations in each bucket, the last being those above every bound, and their sum."""
+    """Observations in each bucket (the last is for those above every bound), and their sum."""
 
     buckets: Sequence[int]
     total: float
@@ -45,10 +45,11 @@ class Counts:
 def quantiles(
     bounds: Sequence[float], buckets: Sequence[int], shares: Sequence[float]
 ) -> list[float] | None:
-    """Estimated as PromQL's `histogram_quantile` does: linearly inside the bucket that holds the
-    rank, from 0 in the first; the largest bound where it lies above that. None of no observations.
+    """Estimate quantiles as PromQL's `histogram_quantile` does; None without observations.
 
-    `buckets` are plain counts (not cumulative), one more than `bounds`.
+    It interpolates linearly inside the bucket that holds the rank, starting from 0 in the first
+    bucket. A rank above the largest bound gives that bound. `buckets` are plain counts (not
+    cumulative), one more than `bounds`.
     """
     below = list(accumulate(buckets))
     return (
@@ -60,7 +61,7 @@ def _at(
     bounds: Sequence[float], buckets: Sequence[int], below: Sequence[int], rank: float
 ) -> float:
     place = bisect_left(below, rank)
-    while not buckets[place]:  # the lowest rank of all lies in the first bucket that has any
+    while not buckets[place]:  # rank 0 lies in the first bucket that is not empty
         place += 1
     if place == len(bounds):
         return bounds[-1]
@@ -72,11 +73,11 @@ def _at(
 
 
 class WindowedHistogram:
-    """A histogram that can tell what came into it since when; not thread-safe.
+    """A histogram that can return the observations since an interval; not thread-safe.
 
-    Kept are the cumulative counts at the end of each interval in which something came in: a window
-    is one subtraction, however many observations it holds. At most `INTERVALS` + 2 of them are
-    kept, 34 counts each here.
+    It keeps the cumulative counts at the end of each interval with observations: a window is one
+    subtraction, however many observations it has. It keeps at most `INTERVALS` + 2 sets of counts,
+    here of 34 each.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -85,30 +86,30 @@ class WindowedHistogram:
         self._kept.append((-1, array("Q", [0] * (len(bounds) + 1)), 0.0))
 
     def observe(self, interval: int, value: float) -> None:
-        """In a bucket as Prometheus has it: with those that are at most its bound."""
+        """Count a value in the first bucket whose bound it does not exceed, as Prometheus does."""
         last, buckets, total = self._kept[-1]
         if last != interval:
             buckets = buckets[:]
         else:
             self._kept.pop()
         buckets[bisect_left(self._bounds, value)] += 1
-        # What is no number adds to no mean; it is in the last bucket.
+        # A value that is not finite is counted, but must not change the mean.
         self._kept.append((interval, buckets, total + value if math.isfinite(value) else total))
 
     @property
     def last(self) -> int:
-        """The newest interval with an observation; -1 where there is none."""
+        """The newest interval with an observation; -1 if there is none."""
         return self._kept[-1][0]
 
     def after(self, interval: int) -> Counts:
-        """What came in after that interval's end."""
+        """Return the observations after the end of `interval`."""
         _, now, total = self._kept[-1]
         earlier = (kept for kept in reversed(self._kept) if kept[0] <= interval)
         _, before, total_before = next(earlier, self._kept[0])
         return Counts([a - b for a, b in zip(now, before, strict=True)], total - total_before)
 
     def each_after(self, interval: int) -> Iterator[tuple[int, Counts]]:
-        """The intervals after that one in which something came in, the oldest first."""
+        """Yield the intervals after `interval` that have observations, the oldest first."""
         for (_, before, total_before), (found, now, total) in zip(
             self._kept, list(self._kept)[1:], strict=False
         ):
@@ -119,7 +120,7 @@ class WindowedHistogram:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One group in a window: times of its runs in seconds, drift and agreement of its replays."""
+    """One group in a window: seconds of its runs, drift and agreement of its replays."""
 
     runs: Counts
     drift: Counts
@@ -127,7 +128,7 @@ class Window:
 
 
 class History:
-    """Thread-safe; fed by Metrics with what its histograms are fed with.
+    """The last hour of all groups; thread-safe. Metrics adds the same values as to its histograms.
 
     **Invariant**: memory is bounded by the series that ran in the last hour, which come from closed
     sets: three histograms of at most 362 intervals each, about 0.1 MB for the runs of one group.
@@ -141,7 +142,7 @@ class History:
         agreement: Sequence[float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The bounds of the buckets of each."""
+        """Take the bucket bounds of each kind of histogram."""
         self.seconds, self.drift, self.agreement = seconds, drift, agreement
         self._clock = clock
         self._began = clock()
@@ -154,7 +155,7 @@ class History:
         return self._clock() - self._began
 
     def interval(self) -> int:
-        """The number of the interval that is not over yet; 0 is the server's first."""
+        """Return the number of the current interval; 0 is the server's first."""
         return int(self.uptime() / INTERVAL_SECONDS)
 
     def ran(self, series: Series, seconds: float) -> None:
@@ -177,7 +178,7 @@ class History:
                 self._agreement[key].observe(now, agreement)
 
     def window(self, series: Series, intervals: int) -> Window:
-        """What came in during the last `intervals`, of which the newest is not over yet."""
+        """Return the observations of the last `intervals`, including the current one."""
         with self._lock:
             since, key = self.interval() - intervals, (series.model, series.group)
             found = (self._runs.get(series), self._drift.get(key), self._agreement.get(key))
@@ -190,7 +191,7 @@ class History:
             )
 
     def runs(self, after: int) -> dict[Series, list[tuple[int, Counts]]]:
-        """Of each series the intervals after that one which are over and in which it ran."""
+        """Return, for each series, the finished intervals later than `after` in which it ran."""
         with self._lock:
             now = self.interval()
             after = max(after, now - INTERVALS - 1)
@@ -201,7 +202,7 @@ class History:
         return {series: intervals for series, intervals in found.items() if intervals}
 
     def _forget(self, now: int) -> None:
-        """Versions that have not run for an hour."""
+        """Drop the series that have not run for an hour."""
         old = [series for series, each in self._runs.items() if each.last < now - INTERVALS]
         for series in old:
             del self._runs[series]

@@ -1,4 +1,4 @@
-"""The log: one JSON object a line, or lines for people at a terminal."""
+"""The log: one JSON object per line, or readable lines for a terminal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def extras(record: logging.LogRecord) -> dict[str, Any]:
-    """What the caller gave as `extra`."""
+    """Return the values that the caller gave as `extra`."""
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
 class JsonLines(logging.Formatter):
-    """Time, level, event, and whatever the caller gave as `extra`. ASCII only, one line always."""
+    """Formats time, level, event and the caller's `extra` as one line of JSON, ASCII only."""
 
     def __init__(self, *, replica: str = "") -> None:
         """Every line names the `replica` unless it is empty."""
@@ -50,9 +50,9 @@ FAREWELL_SECONDS = 5.0
 
 
 class BackgroundHandler(logging.handlers.QueueHandler):
-    """Hands lines to a thread that formats and writes them: a slow reader stops no request.
+    """Hands lines to a thread that formats and writes them: a slow reader delays no request.
 
-    When `WAITING_LINES` lines wait, further ones are dropped, and a line says how many were.
+    While `WAITING_LINES` lines wait, further ones are dropped; a later line states how many.
     """
 
     def __init__(self, writer: logging.Handler) -> None:
@@ -80,17 +80,19 @@ class BackgroundHandler(logging.handlers.QueueHandler):
         self.lines.put_nowait(record)
 
     def close(self) -> None:
-        """Write what waits; logging.shutdown() calls this, also for a handler closed before.
+        """Write the waiting lines. logging.shutdown() calls this even on a closed handler.
 
-        A reader that has stopped reading keeps the process alive for `FAREWELL_SECONDS`, no longer.
+        A reader that has stopped reading delays the process's end by at most `FAREWELL_SECONDS`.
         """
         self._listener.stop()
         super().close()
 
 
 class _PacedListener(logging.handlers.QueueListener):
-    """Looks for lines every `INTERVAL_SECONDS`: one written as soon as its request is over would
-    take the interpreter from the next one, which its client is just sending."""
+    """Looks for lines every `INTERVAL_SECONDS`.
+
+    A line written right after its request would take the interpreter from the client's next one.
+    """
 
     def __init__(
         self, lines: queue.SimpleQueue[logging.LogRecord], writer: logging.Handler
@@ -100,7 +102,7 @@ class _PacedListener(logging.handlers.QueueListener):
         self._closing, self._written = threading.Event(), threading.Event()
 
     def dequeue(self, block: bool) -> logging.LogRecord:
-        closing = self._closing.is_set()  # before it looks: what was said by then is in the queue
+        closing = self._closing.is_set()  # read first: all earlier lines are in the queue then
         while self._lines.empty():
             if closing:
                 self._written.set()
@@ -110,7 +112,7 @@ class _PacedListener(logging.handlers.QueueListener):
         return self._lines.get(block)
 
     def stop(self) -> None:
-        """Bounded: the standard one waits for as long as the writer is stuck."""
+        """Stop after `FAREWELL_SECONDS` at most; the standard stop() waits for a stuck writer."""
         self._closing.set()
         self._written.wait(FAREWELL_SECONDS)
 
@@ -124,10 +126,10 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [BackgroundHandler(writer)]
     root.setLevel(level.upper())
-    # No line says where in the code it comes from; the manual's "Optimization" leaves that out.
+    # No line shows its place in the code: skip finding it, as the manual's "Optimization" advises.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    # Our own access line replaces uvicorn's, and its warnings of broken requests repeat our 400s.
+    # Our own access line replaces uvicorn's; its warnings of malformed requests repeat our 400s.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
@@ -136,8 +138,11 @@ def configure(
 
 
 def _not_said_by_us(record: logging.LogRecord) -> bool:
-    """Whether to keep uvicorn's line: `connection refused` says more of a broken request, and a
-    request that the end of a drain cancels is counted in a line before its traceback."""
+    """Return whether to keep uvicorn's line.
+
+    Our own line `connection refused` says more about a malformed request. A request that the end of
+    a drain cancels is already counted in a line before its traceback.
+    """
     cancelled = record.exc_info is not None and record.exc_info[0] is asyncio.CancelledError
     return not cancelled and record.msg != "Invalid HTTP request received."
 
@@ -146,13 +151,13 @@ COLOURS = {"good": "32", "warning": "33", "bad": "31", "dim": "2", "bold": "1"}
 
 
 def coloured(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether colours are wanted there: a terminal that knows them, and nobody against it
+    """Return whether to use colours: on a terminal that supports them, unless NO_COLOR is set
     (https://no-color.org)."""
     return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
 class TerminalLines(logging.Formatter):
-    """The time of day, the event, and whatever the caller gave as `extra`."""
+    """Formats the time of day, the event and the caller's `extra`."""
 
     def __init__(self, *, colour: bool) -> None:
         super().__init__()
@@ -204,7 +209,7 @@ def _pairs(extra: Mapping[str, object]) -> str:
 
 
 def _plain(text: str, kept: str = "") -> str:
-    """Printable alone: what a terminal would obey is written as Python writes it."""
+    """Escape unprintable characters, such as a terminal's control codes, as Python does."""
     return "".join(
         each if each.isprintable() or each in kept else each.encode("unicode_escape").decode()
         for each in text

@@ -1,4 +1,4 @@
-"""The Prometheus families of the server: one value, built once and passed in."""
+"""The Prometheus metric families of the server: one object, built once and passed in."""
 
 from __future__ import annotations
 
@@ -26,36 +26,37 @@ UNMATCHED, UNKNOWN, OTHER = "unmatched", "unknown", "OTHER"
 
 
 def geometric(first: float, last: float, steps: int) -> tuple[float, ...]:
-    """Bucket bounds from `first` to `last`, each the same factor above the one before."""
+    """Return bucket bounds from `first` to `last` with a constant factor between neighbours."""
     factor = (last / first) ** (1 / steps)
     return tuple(float(f"{first * factor**step:.4g}") for step in range(steps + 1))
 
 
 SECONDS = geometric(0.001, 10.0, 32)  # factor 1.33: a quantile read from it is right to 15 %
-COARSE_SECONDS = SECONDS[::2]  # factor 1.78, for the family with the most series of one model
-DRIFT = (0.0, *geometric(1e-8, 10.0, 27))  # three steps a decade; the first is "the same bits"
+COARSE_SECONDS = SECONDS[::2]  # factor 1.78, for the family with the most series per model
+DRIFT = (0.0, *geometric(1e-8, 10.0, 27))  # three steps per decade; the first means "the same bits"
 AGREEMENT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
 LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
 class Metrics:
-    """Observer of the engine, the data plane and the HTTP layer. The label `predictor` holds the
-    name of an instance group.
+    """Observer of the engine, the data plane and the HTTP layer.
 
-    **Invariant**: labels come from closed sets. Routes and models are made known with
-    `expect_route` and `expect_model`, reasons are declared by whoever gives them; whatever else
-    comes is counted as `unmatched`, `unknown` or `OTHER`.
+    The label `predictor` holds the name of an instance group.
+
+    **Invariant**: label values come from closed sets. `expect_route` and `expect_model` declare
+    routes and models; reasons are members of enumerations. Any other value is counted as
+    `unmatched`, `unknown` or `OTHER`.
 
     A series appears with its first event. Only the counters that alerts and dashboards compare with
-    zero exist from the start: refusals, restarts and shadowed requests.
+    zero exist from the start: rejections, restarts and shadowed requests.
     """
 
     def __init__(self, *, build: Mapping[str, str], memory_limit: int = 0) -> None:
-        # A second series for each counter, which only OpenMetrics has a use for.
+        # Only OpenMetrics has a use for the library's second series of each counter.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no type here
         self._known: dict[tuple[Histogram | Counter, tuple[str, ...]], Histogram | Counter] = {}
-        self.registry = CollectorRegistry(auto_describe=True)  # the gauges' names, for name[]
+        self.registry = CollectorRegistry(auto_describe=True)  # lets name[] select gauges
         self._routes: set[str] = set()
         self._models: set[str] = set()
         self._request = self._histogram(
@@ -138,26 +139,26 @@ class Metrics:
         return Counter(name, text, labels, registry=self.registry)
 
     def _series(self, metric: T, *labels: str) -> T:
-        """The series of these labels; the metric itself takes a lock each time."""
+        """Return the series of these labels from a cache: labels() takes a lock each time."""
         key = (metric, labels)
         if key not in self._known:
             self._known[key] = metric.labels(*labels)
         return cast(T, self._known[key])
 
     def watch(self, read: Callable[[], Iterable[ModelGauges]]) -> None:
-        """Have the gauges read from the engine at each scrape."""
+        """Let the gauges call `read` for the engine's state at each scrape."""
         self._gauges.read = read
 
     def watch_codecs(self, count: Callable[[], int]) -> None:
-        """Have the number of live codec processes read at each scrape."""
+        """Let the gauges call `count` for the number of live codec processes at each scrape."""
         self._gauges.codec_processes = count
 
     def expect_route(self, route: str) -> None:
-        """Make a route template a label."""
+        """Declare a route template as a label value."""
         self._routes.add(route)
 
     def expect_model(self, model: str, groups: Iterable[str]) -> None:
-        """Make a model and its instance groups labels."""
+        """Declare a model and its instance groups as label values."""
         self._models.add(model)
         for reason in Rejection:
             self._rejected.labels(model, reason)
@@ -168,7 +169,7 @@ class Metrics:
                 self._restarts.labels(model, group, restart)
 
     def request_done(self, *, route: str | None, method: str, status: int, seconds: float) -> None:
-        """One HTTP reply; `route` is the template that matched, None where none did."""
+        """Record one HTTP reply; `route` is the template that matched, or None."""
         known = route if route in self._routes and status != 405 else UNMATCHED
         self._series(self._request, known, _method(method), str(status)).observe(seconds)
 
@@ -186,7 +187,7 @@ class Metrics:
         self.history.ran(Series(model, version, group), seconds)
 
     def loop_woke(self, late: float) -> None:
-        """The event loop was `late` seconds behind its timer."""
+        """Record that the event loop was `late` seconds behind its timer."""
         self._lag.observe(late)
 
     def restarted(self, *, model: str, group: str, reason: Restart) -> None:
@@ -199,7 +200,7 @@ class Metrics:
         self._rejected.labels(self._model(model), reason).inc()
 
     def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
-        """One replay against the default group's answer."""
+        """Record the difference of one replay from the default group's answer."""
         self._drift.labels(self._model(model), group).observe(drift)
         if agreement is not None:
             self._agreement.labels(self._model(model), group).observe(agreement)
@@ -209,7 +210,7 @@ class Metrics:
         self._shadowed.labels(self._model(model), outcome).inc()
 
     def shadow_outcomes(self, model: str) -> dict[str, int]:
-        """Sampled requests of a model since the start, by what became of them."""
+        """Return the number of a model's sampled requests since the start, by outcome."""
         samples = next(iter(self._shadowed.collect())).samples
         return {
             sample.labels["outcome"]: int(sample.value)
@@ -218,15 +219,18 @@ class Metrics:
         }
 
     def padded(self, *, model: str, group: str, tokens: int) -> None:
-        """Tokens of padding a request's texts were given to fill their buckets."""
+        """Record the padding tokens that fill the buckets of a request's texts."""
         self._series(self._padding, self._model(model), group).inc(tokens)
 
     def _model(self, model: str) -> str:
         return model if model in self._models else UNKNOWN
 
     def render(self, accept: str = "", names: Iterable[str] = ()) -> tuple[bytes, str]:
-        """The exposition and its content type: OpenMetrics or Prometheus' text format as `accept`,
-        an Accept header, prefers; only the series called `names` unless there are none."""
+        """Return the exposition and its content type.
+
+        The Accept header `accept` selects OpenMetrics or Prometheus' text format. `names` limits
+        the exposition to the series with these names; empty means all.
+        """
         encode, content_type = choose_encoder(accept)
         names = frozenset(names)
         chosen = self.registry.restricted_registry(names) if names else self.registry

@@ -1,6 +1,6 @@
-"""Where spans go: to an OTLP collector over HTTP, as the standard OTEL_* variables say.
+"""Exports spans to an OTLP collector over HTTP, as the standard OTEL_* variables configure.
 
-A collector that does not answer is told of in one line, and again when it answers.
+One line is logged when the collector stops answering, and one when it answers again.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ log = logging.getLogger("paddlepool.tracing")
 
 
 def open_tracing() -> Tracing:
-    """Spans are sent from now on, and the log's lines name their trace.
+    """Start exporting spans, and add trace IDs to log lines.
 
-    Raises ConfigError where the variables ask for what there is not.
+    Raises ConfigError if the variables request something that is not supported.
     """
-    # It would tell of each attempt to send, and print each header that is broken, key and all.
+    # The library would log each attempt to send, and print malformed headers including their keys.
     library = logging.getLogger("opentelemetry")
     library.addHandler(logging.NullHandler())
     library.propagate = False
@@ -72,7 +72,7 @@ def _exporter() -> str:
 
 
 def _check_headers() -> None:
-    """Raises ConfigError, which repeats nothing of what is most likely a key."""
+    """Raise ConfigError for a malformed header, without repeating it: it is most likely a key."""
     for variable in HEADERS:
         headers = os.environ.get(variable, "").split(",")
         for place, header in enumerate(headers, start=1):
@@ -83,7 +83,7 @@ def _check_headers() -> None:
 
 
 class Delivery(SpanExporter):
-    """Says once when spans cannot be delivered, and why, and once when they can again."""
+    """Logs once, with the reason, when spans cannot be delivered, and once when they can again."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -111,7 +111,7 @@ class Delivery(SpanExporter):
 
 
 class _FirstWords(logging.Handler):
-    """Keeps the first line; it says why, the last one that no attempt is left."""
+    """Keeps the first line, which has the reason; the last only reports that no attempt is left."""
 
     words = ""
 

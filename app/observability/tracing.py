@@ -1,8 +1,8 @@
-"""A request as spans of OpenTelemetry (extra `otel`): the request itself, and below it its stages.
+"""OpenTelemetry spans of a request (extra `otel`): the request itself, and its stages below it.
 
-No clock is asked on a request's way. Stages are known by their seconds, jobs also by when they were
-queued: what comes before the queue ends there, what comes after the run ends when the stages are
-told. Spans are made when the reply is out, and sent by a thread.
+Tracing reads no clock between stages. It places them by their durations and by the time at which
+the jobs were queued: stages before the queue end at that time, stages after the run end when the
+stages are reported. Spans are made when the reply has been sent, and a thread exports them.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ MODEL, VERSION = "paddlepool.model.name", "paddlepool.model.version"
 GROUP, INSTANCE = "paddlepool.instance_group", "paddlepool.instance"
 ROWS = "paddlepool.batch.rows"
 BEFORE = STAGES[: STAGES.index(START_UP)]
-"""Stages of the time before a request's jobs are queued."""
+"""Stages before a request's jobs are queued."""
 OF_JOBS = (START_UP, "queue", "infer")
 
 TRACEPARENT = "traceparent"
 MOST_CHARACTERS = 512
-"""Of `traceparent`, or of all `tracestate` together; longer ones are ignored."""
+"""Maximum length of `traceparent`, or of all `tracestate` together; longer ones are ignored."""
 FAREWELL_SECONDS = 3.0
-"""For what is still to be sent when the server ends; a collector may be down."""
+"""Maximum wait for unsent spans when the server ends; the collector may be down."""
 
 Values = Callable[[str], Sequence[str]]
 """All values of a header."""
 
 Place = tuple[str, float, float, Mapping[str, int]]
-"""A stage: its name, when it began and ended by the clock, attributes of its own."""
+"""A stage: its name, its start and end by the clock, and its own attributes."""
 
 
 class _Headers(Getter[Values]):
-    """Leaves out what the W3C's text has ignored and the library would take, or log each time."""
+    """Omits headers that must be ignored by the W3C's text, but the library would accept or log."""
 
     def get(self, carrier: Values, key: str) -> list[str] | None:
         values = list(carrier(key))
@@ -63,7 +63,7 @@ class _Headers(Getter[Values]):
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """What an answer came from, without its tensors."""
+    """The origin of an answer (model, group, stages) without its tensors."""
 
     where: Mapping[str, str | int]
     places: Sequence[Place]
@@ -75,7 +75,7 @@ class RequestSpan:
     def __init__(self, span: Span, *, tracer: Tracer, clock: Clock, given: bool) -> None:
         self.trace_id = f"{span.get_span_context().trace_id:032x}"
         self.given = given
-        """Whether the trace was begun by the client."""
+        """True if the client began the trace."""
         self._span = span
         self._tracer = tracer
         self._clock = clock
@@ -97,8 +97,11 @@ class RequestSpan:
         failed: bool,
         why: str = "",
     ) -> None:
-        """`error` is its kind, for programs, or empty; `failed` says that the server is to blame,
-        and `why` says it for people."""
+        """End the span, and make the spans of its stages.
+
+        `error` is the kind of error for programs, or empty. `failed` means that the server caused
+        it; `why` is the reason for people.
+        """
         CURRENT.set(None)
         span = self._span
         if not span.is_recording():
@@ -139,7 +142,7 @@ class Tracing:
         self._propagator, self._headers = TraceContextTextMapPropagator(), _Headers()
 
     def begin(self, name: str, values: Values, attributes: Mapping[str, str]) -> RequestSpan:
-        """The span of a request with these headers; it is the task's own until it ends."""
+        """Start the span of a request with these headers; it is the task's own until end()."""
         parent = self._propagator.extract(values, Context(), self._headers)
         request = RequestSpan(
             self._tracer.start_span(
@@ -153,19 +156,19 @@ class Tracing:
         return request
 
     def observing(self, metrics: Metrics) -> TracedStages:
-        """What tells the metrics of a request's stages, and its span."""
+        """Return an observer that reports a request's stages to the metrics and to its span."""
         return TracedStages(metrics)
 
     def close(self) -> None:
-        """Send what is left, for a few seconds at most."""
-        # Its own wait is half a minute, and longer where nobody answers.
+        """Send the remaining spans, for a few seconds at most."""
+        # shutdown() waits half a minute, or longer if the collector does not answer.
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         sending.join(FAREWELL_SECONDS)
 
 
 class TracedStages:
-    """Observer of the data plane: tells the metrics, and the request's span."""
+    """Observer of the data plane that reports to the metrics and to the request's span."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -179,9 +182,9 @@ class TracedStages:
 def places_of(
     stages: Mapping[str, float], results: Sequence[InferResult], *, now: float
 ) -> list[Place]:
-    """When each stage was, by the clock of the jobs; `now` is when the last one ended.
+    """Return start and end of each stage by the clock of the jobs; the last one ended `now`.
 
-    Jobs of one request run beside each other: each has a queue and a run of its own.
+    Jobs of one request run in parallel: each has a queue stage and a run of its own.
     """
     places: list[Place] = []
     queued = min(result.enqueued for result in results)
@@ -204,7 +207,7 @@ def places_of(
 
 
 def add_trace_id(record: logging.LogRecord) -> bool:
-    """A filter that drops nothing: lines of a traced request say which trace it is."""
+    """Logging filter that drops nothing: adds the trace ID to the lines of a traced request."""
     if (request := CURRENT.get()) is not None:
         vars(record)["trace_id"] = request.trace_id
     return True

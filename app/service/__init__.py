@@ -1,1 +1,1 @@
-"""The server: HTTP, gRPC, connections, replicas. Knows no task by name."""
+"""The server: HTTP, gRPC, connections and replicas. It depends on no specific task."""

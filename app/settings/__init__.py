@@ -1,1 +1,1 @@
-"""Every setting that belongs to no task."""
+"""Settings of the server. Tasks declare their own."""

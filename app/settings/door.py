@@ -1,4 +1,4 @@
-"""Settings of the server's door: connections, request bodies together, the names it answers to."""
+"""Settings of the server's interfaces: connections, total request memory, host names, quotas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOOR_NAMES: tuple[DoorName, ...] = get_args(DoorName)
 
 
 def split_words(value: Any) -> Any:
-    """A list as the environment has it: words with commas between them. Raises ValueError."""
+    """Split a comma-separated list from the environment. Raises ValueError."""
     if not isinstance(value, str):
         return value
     items = tuple(item.strip() for item in value.split(",") if item.strip())
@@ -34,7 +34,7 @@ Keys = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split_words)]
 
 
 class DoorSettings(BaseModel):
-    """A part of app.settings.server.Settings."""
+    """The part of app.settings.server.Settings for connections and clients."""
 
     grpc_port: int | None = Field(
         None,
@@ -119,7 +119,7 @@ class DoorSettings(BaseModel):
         return value
 
     def proxies(self) -> list[str]:
-        """The trusted proxies; of IPv4 also as a socket of both kinds names them."""
+        """The trusted proxies; IPv4 networks also as a dual-stack socket reports them (mapped)."""
         found = [ipaddress.ip_network(network) for network in self.trusted_proxies]
         mapped = (
             f"::ffff:{network.network_address}/{96 + network.prefixlen}"
@@ -138,7 +138,7 @@ class DoorSettings(BaseModel):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Whether only this machine can reach a listener on `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

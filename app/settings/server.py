@@ -1,4 +1,4 @@
-"""Every setting of the server, with its default and its limits; tasks declare their own."""
+"""All settings of the server with their defaults and limits. Tasks declare their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.contracts.errors import ConfigError
 from app.settings.door import LOOPBACK, DoorSettings, Keys, Seconds, Words, is_loopback
-from app.settings.door import Bytes as Bytes  # tasks use it for their own
+from app.settings.door import Bytes as Bytes  # re-exported for the settings of tasks
 
 PREFIX = "PADDLEPOOL_"
 KEYS_FILE = PREFIX + "API_KEYS_FILE"
@@ -29,7 +29,7 @@ T = TypeVar("T", bound=BaseModel)
 
 
 class Settings(BaseSettings, DoorSettings):
-    """Read from the environment, `PADDLEPOOL_` and the field's name in capitals.
+    """Settings from environment variables: `PADDLEPOOL_` and the field's name in capitals.
 
     Lists are written with commas: `PADDLEPOOL_CORS_ORIGINS=https://a.example,https://b.example`.
     """
@@ -240,13 +240,16 @@ class Settings(BaseSettings, DoorSettings):
         return value
 
     def hosts(self) -> tuple[str, ...]:
-        """The names that a request may be for; `*` stands for every name."""
+        """The names that a request's Host header may have; `*` accepts every name."""
         if self.allowed_hosts:
             return self.allowed_hosts
         return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)
 
     def of(self, part: type[T]) -> T:
-        """These settings as the model in which a task declares its own."""
+        """Return these settings, typed as the model in which a task declares its own.
+
+        Raises TypeError if they do not include it.
+        """
         if not isinstance(self, part):
             raise TypeError(f"settings without {part.__name__}: this is a bug")
         return self
@@ -254,8 +257,8 @@ class Settings(BaseSettings, DoorSettings):
     def keys(self) -> tuple[bytes, ...]:
         """All API keys, from the setting and the file.
 
-        Raises ConfigError when the file cannot be read, has no key or is not UTF-8: who names a
-        file does not want a server that is open to all.
+        Raises ConfigError if the file cannot be read, has no key or is not UTF-8: an operator who
+        configures a key file does not want a server that is open to all.
         """
         keys = [key.get_secret_value() for key in self.api_keys]
         if self.api_keys_file is not None:
@@ -276,7 +279,7 @@ def _keys_in(file: Path) -> list[str]:
 
 
 def explain(error: ValidationError) -> str:
-    """One line: each wrong setting by its variable, what it must be and what it is (no keys)."""
+    """Describe all wrong settings in one line: variable, requirement, received value (no keys)."""
     faults = []
     for fault in error.errors(include_url=False):
         name = str(fault["loc"][0]) if fault["loc"] else "settings"
@@ -287,7 +290,7 @@ def explain(error: ValidationError) -> str:
 
 @cache
 def settings_with(*parts: type[BaseModel]) -> type[Settings]:
-    """Settings with the fields of `parts` too. Raises ValueError for a name declared twice."""
+    """Add the fields of `parts` to Settings. Raises ValueError for a name declared twice."""
     bases: list[type[BaseModel]] = [Settings]
     for part in parts:
         for base in bases:
@@ -299,6 +302,6 @@ def settings_with(*parts: type[BaseModel]) -> type[Settings]:
 
 
 def unknown_variables(names: Iterable[str], settings: type[Settings]) -> tuple[str, ...]:
-    """Environment variables that look like settings and are none: most often a typing error."""
+    """Find variables with the settings' prefix that name no setting: most are typing errors."""
     known = {PREFIX + name.upper() for name in settings.model_fields}
     return tuple(sorted(name for name in names if name.startswith(PREFIX) and name not in known))

@@ -1,6 +1,6 @@
-"""The tasks this server can do: one line each, naming the module whose `TASK` declares it.
+"""The tasks of this server: one line each, with the module whose `TASK` declares it.
 
-Nothing else in `app` knows a task by name. docs/new-task.md adds one.
+Nothing else in `app` refers to a task by name. docs/new-task.md shows how to add one.
 """
 
 from __future__ import annotations

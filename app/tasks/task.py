@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Everything the server knows of one task.
+    """Everything the server knows about one task.
 
-    `build` is called once for each model version and raises ConfigError where the model does not
-    fit. `endpoints` is called once at start; a route whose body may be larger than
-    PADDLEPOOL_BODY_MAX_BYTES says so as `max_body_size`, in bytes.
+    `build` is called once for each model version and raises ConfigError if the model does not fit
+    the task. `endpoints` is called once at startup; a route that accepts bodies larger than
+    PADDLEPOOL_BODY_MAX_BYTES sets `max_body_size`, in bytes.
     """
 
     build: Callable[[ServedModelInfo, Workers], Pipeline]
     endpoints: Callable[[Settings], APIRouter]
     settings: type[BaseModel] | None = None
-    """The task's own settings: read with the server's, under the same prefix, and shown in /info
-    under `limits`. No other may have a field of the same name; `Settings.of` hands them out."""
+    """The task's own settings, read with the server's, under the same prefix. `/info` shows them
+    under `limits`, and `Settings.of` returns them. Field names are unique across all settings."""
     headers: tuple[str, ...] = ()
-    """Its own reply headers: pages of PADDLEPOOL_CORS_ORIGINS may read them."""
+    """The task's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
     card: tuple[str, ...] = ()
-    """Names of `[parameters]` in config.toml that /info shows of a model."""
+    """Keys of `[parameters]` in config.toml that `/info` shows for a model."""
     tensors: Callable[[Settings], TaskTensors] | None = None
-    """The task as a model of tensors, under its own name below /v2."""
+    """The task as a tensor model, under its own name below `/v2`."""
     comparison: Callable[[ServedModelInfo], TaskComparison] | None = None
     """Inputs for `paddlepool compare` and a measure of agreement."""
     agreement: Callable[[ServedModelInfo], Callable[[Tensors, Tensors], float]] | None = None
@@ -54,13 +54,15 @@ class Task:
 
 
 def first_route(task: Task, settings: Settings) -> str:
-    """The path at which the log says that the task's models answer."""
+    """The path of the task's first endpoint, which the log names."""
     return str(vars(task.endpoints(settings).routes[0])["path"])
 
 
 def offline(name: str) -> Callable[..., Any]:
-    """The callable `module:attribute`, imported when it is called: by commands, not by the server,
-    whose process must not load what opens pictures."""
+    """A function that imports `module:attribute` and calls it.
+
+    Only commands call it. The server process must not load picture decoders.
+    """
 
     def call(*arguments: Any) -> Any:
         module, _, attribute = name.partition(":")
@@ -70,17 +72,17 @@ def offline(name: str) -> Callable[..., Any]:
 
 
 def load_tasks(pipelines: Mapping[str, str]) -> dict[str, Task]:
-    """The declaration of each task, by its name; `pipelines` names the modules."""
+    """The declaration of each task by name; `pipelines` maps names to modules."""
     return {name: importlib.import_module(module).TASK for name, module in pipelines.items()}
 
 
 def settings_class(tasks: Iterable[Task]) -> type[Settings]:
-    """The server's settings and those of these tasks in one model."""
+    """One model with the settings of the server and of these tasks."""
     return settings_with(*(task.settings for task in tasks if task.settings is not None))
 
 
 def task_of(info: ServedModelInfo, tasks: Mapping[str, Task]) -> Task | None:
-    """The task of a model; most have none. Raises ConfigError when there is none of that name."""
+    """The task of a model; None for most models. Raises ConfigError if the task is unknown."""
     if info.pipeline is None:
         return None
     if info.pipeline not in tasks:
@@ -94,7 +96,7 @@ def task_of(info: ServedModelInfo, tasks: Mapping[str, Task]) -> Task | None:
 def build_pipeline(
     info: ServedModelInfo, *, tasks: Mapping[str, Task], workers: Workers
 ) -> Pipeline | None:
-    """The pipeline that a model's config.toml names. Raises ConfigError where it cannot be."""
+    """Build the pipeline that config.toml names, if any. Raises ConfigError if that fails."""
     task = task_of(info, tasks)
     return None if task is None else task.build(info, workers)
 
@@ -108,6 +110,6 @@ def agreement_of(
 
 
 def comparison_of(info: ServedModelInfo, *, tasks: Mapping[str, Task]) -> TaskComparison | None:
-    """The comparison of the model's task; None as agreement_of()."""
+    """The comparison of the model's task; None in the same cases as agreement_of()."""
     task = task_of(info, tasks)
     return None if task is None or task.comparison is None else task.comparison(info)

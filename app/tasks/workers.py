@@ -1,4 +1,4 @@
-"""The executors that pipelines share: built by `app.main`, handed to `build(info, workers)`."""
+"""The executors that all pipelines share. `app.main` passes them to `build(info, workers)`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """`codec` opens pictures in processes that can be killed; `text` tokenises in threads."""
+    """`codec` decodes pictures in processes that can be killed; `text` tokenises in threads."""
 
     codec: Codecs
     text: ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Predictors: any framework in a child process behind one port, and one small module for each."""
+"""Predictors in child processes behind one port; one small module for each framework."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ BACKENDS: dict[str, str] = {
     "onnxruntime": "app.engine.backends.onnxruntime:open_predictor",
     "openvino": "app.engine.backends.openvino:open_predictor",
 }
-"""The name in config.toml, and what the child process imports and calls with its opening."""
+"""Name in config.toml, and the function with which the child process opens a model."""

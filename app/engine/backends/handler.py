@@ -1,8 +1,8 @@
 """The child's side of a backend: its handler, its options, and the ONNX form of its program.
 
-A program that is ONNX is read; any other is converted. The conversion is not trusted: the engine
-runs the version's golden self-test, which the reference itself answered, on every instance of every
-group before the group may serve.
+An ONNX program is read; any other is converted. The conversion is not trusted: before an instance
+serves, the engine runs the version's golden self-test on it, whose expected outputs come from the
+reference program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.contracts.tensors import Tensors
 
 CONVERSION_SECONDS = 120.0
 CONVERTER = Path(__file__).with_name("onnx_program.py")
-"""Run as a file: a confined process cannot look for modules in the directory that holds `app`."""
+"""Run as a file: a confined process cannot search for modules in the directory above `app`."""
 
 Run = Callable[[Tensors], Sequence[np.ndarray[Any, Any]]]
 Handler = Callable[
@@ -29,7 +29,7 @@ Handler = Callable[
 
 
 def serve(run: Run) -> Handler:
-    """For backend modules: a child's handler around `run(inputs)`, outputs in manifest order."""
+    """Return a child's handler for `run(inputs)`, which returns outputs in manifest order."""
 
     def handle(
         _meta: Mapping[str, Any], arrays: Tensors, _descriptors: Sequence[int]
@@ -42,9 +42,9 @@ def serve(run: Run) -> Handler:
 def checked_options(
     backend: str, received: Mapping[str, Any], known: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The options of an instance group over their defaults in `known`, each of the same type.
+    """Return the options of an instance group, merged over their defaults in `known`.
 
-    Raises ConfigError naming an option that is unknown or of the wrong type.
+    Raises ConfigError for an option that is unknown or not of its default's type.
     """
     for name, value in received.items():
         if name not in known:
@@ -61,9 +61,12 @@ def checked_options(
 
 
 def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
-    """Read, or convert in a process that ends with its answer. Raises BackendError."""
+    """Read the ONNX program, or convert a Paddle one in a process of its own.
+
+    Raises BackendError.
+    """
     if opening.get("format") == "onnx":
-        # As bytes, which cannot refer to weights in files outside the version.
+        # As bytes: a program from a file could refer to weights outside the version.
         return Path(opening["directory"], opening["program"]).read_bytes()
     files = [opening["directory"], opening["program"], opening["params"] or ""]
     try:
@@ -80,6 +83,6 @@ def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
         ) from None
     if done.returncode != 0 or not done.stdout:
         said = done.stderr.decode(errors="replace").replace(f"{opening['directory']}/", "")
-        last = said.strip().splitlines()[-1:] or ["no message"]  # clients read it in /info
+        last = said.strip().splitlines()[-1:] or ["no message"]  # clients can read it in /info
         raise BackendError(f"the program cannot be converted to ONNX: {last[0][:200]}")
     return done.stdout

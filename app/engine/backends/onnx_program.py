@@ -1,10 +1,10 @@
-"""A static Paddle program as ONNX.
+"""Convert a static Paddle program to ONNX.
 
     python -m app.engine.backends.onnx_program DIRECTORY PROGRAM PARAMS
 
-PARAMS is empty for a program without parameters. Writes the ONNX bytes to standard output. A
-process of its own, so that those who want only the result (the onnxruntime and openvino backends)
-do not carry Paddle in their memory.
+PARAMS is empty for a program without parameters. Writes the ONNX bytes to standard output. It runs
+in its own process, so that the backends that need only the result (onnxruntime, openvino) do not
+load Paddle into their memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ OPSET = 17
 
 
 def convert(directory: Path, program: str, params: str) -> bytes:
-    """The program's ONNX form. Raises ImportError without the extra `onnx`, or what it raises."""
+    """Return the program as ONNX. Raises ImportError without the extra `onnx`, and its errors."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Paddle and the converter about each other
+        warnings.simplefilter("ignore")  # from Paddle and the converter, about each other
         import paddle2onnx
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "model.onnx"
@@ -39,7 +39,7 @@ def convert(directory: Path, program: str, params: str) -> bytes:
 def main(arguments: list[str]) -> None:
     directory, program, params = arguments
     answer = os.dup(1)
-    os.dup2(2, 1)  # the converter reports on standard output, which is the answer's
+    os.dup2(2, 1)  # the converter prints to standard output, which is for the answer
     content = convert(Path(directory), program, params)
     with os.fdopen(answer, "wb") as stream:
         stream.write(content)

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU, from an ONNX program or the ONNX form of a Paddle one (extra `onnx`)."""
+"""ONNX Runtime on the CPU, for ONNX programs and converted Paddle programs (extra `onnx`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.engine.backends.handler import Handler, checked_options, onnx_bytes, se
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Load; called once in the child. Raises BackendUnavailable without the package."""
+    """Load the model; called once in the child. Raises BackendUnavailable without the package."""
     checked_options("onnxruntime", opening["options"], {})
     try:
         import onnxruntime
@@ -21,11 +21,11 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
         raise BackendUnavailable(
             "the backend onnxruntime needs the package onnxruntime (extra onnx)"
         ) from error
-    onnxruntime.set_default_logger_severity(4)  # it raises what it would write among our lines
+    onnxruntime.set_default_logger_severity(4)  # no log lines: it raises its errors, too
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = opening["threads"]
     options.inter_op_num_threads = 1
-    # The kernel of this fusion is much slower than the two that it replaces (ONNX Runtime 1.31).
+    # The fused kernel is much slower than the two kernels it replaces (ONNX Runtime 1.31).
     session = onnxruntime.InferenceSession(
         onnx_bytes(opening),
         options,

@@ -1,6 +1,6 @@
-"""OpenVINO on the CPU, from an ONNX program or the ONNX form of a Paddle one (extra `onnx`).
+"""OpenVINO on the CPU, for ONNX programs and converted Paddle programs (extra `onnx`).
 
-OpenVINO reads Paddle programs itself, but only the legacy format.
+OpenVINO can read Paddle programs, but only in the legacy format.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from app.engine.backends.handler import Handler, checked_options, onnx_bytes, se
 def imported_openvino() -> Any:
     """Return the package `openvino`, without its telemetry. Raises ImportError without the package.
 
-    OpenVINO and NNCF report their use to their makers and keep an identity in the home directory,
-    unless the package that reports looks as if it were not installed: both have stubs for that.
+    OpenVINO and NNCF report their use to their makers and store an identifier in the home
+    directory. If the reporting package cannot be imported, both use stubs instead.
     """
     sys.modules.setdefault("openvino_telemetry", cast(ModuleType, None))
     import openvino
@@ -30,7 +30,10 @@ def imported_openvino() -> Any:
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Compile; called once in the child. Raises BackendUnavailable without the package."""
+    """Compile the model; called once in the child.
+
+    Raises BackendUnavailable without the package.
+    """
     checked_options("openvino", opening["options"], {})
     try:
         openvino = imported_openvino()
@@ -40,7 +43,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
         ) from error
     core = openvino.Core()
     model = core.read_model(onnx_bytes(opening))
-    # The compiled model may call an input by what only passes it on.
+    # The compiled model may name an input after an operator that only passes it on.
     names = [port.get_any_name() for port in model.inputs]
     compiled = core.compile_model(
         model,
@@ -49,9 +52,9 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": str(opening["threads"]),
             "NUM_STREAMS": "1",
-            # By default its threads hold to the first cores, and so do those of the next process.
+            # By default, the threads of every process are pinned to the first cores.
             "ENABLE_CPU_PINNING": False,
-            # Without this it computes in bfloat16 where the processor can: not the same model.
+            # By default it computes in bfloat16 if the processor can: not the same model.
             "INFERENCE_PRECISION_HINT": "f32",
         },
     )

@@ -1,7 +1,7 @@
-"""Paddle Inference, with oneDNN or without: the target of a predictor process.
+"""Paddle Inference, with or without oneDNN: the target of a predictor process.
 
-The framework's Python package costs a second of import and 100 MB in every process, and a
-predictor needs none of it: only the extension module behind it is loaded (`_load_core`).
+Importing Paddle's Python package costs a second and 100 MB in every process. A predictor does not
+need it: only the extension module below it is loaded (`_load_core`).
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ OPTIONS: dict[str, Any] = {
     "device": "cpu",
     "float16": False,
 }
-"""`onednn` is on in Paddle by default, so false must call disable_mkldnn(). Inputs of fewer
-rows than `onednn_rows` run on Paddle's own kernels, in a second predictor with its own weights:
-each of oneDNN's operators costs 10 to 20 µs more than Paddle's own, which a small run feels
-(docs/decisions/0030). `cache_capacity` is
-the number of input shapes for which oneDNN keeps its prepared primitives, each shape with packed
-weights of its own; with 0 all shapes share one set of weights, and SHAPES of them are kept.
-`bfloat16` is oneDNN's and wants a processor that has it; `float16` is the GPU's."""
+"""`onednn` is on in Paddle by default, so false must call disable_mkldnn(). Inputs with fewer rows
+than `onednn_rows` run on Paddle's own kernels, in a second predictor with its own weights: each
+operator of oneDNN costs 10 to 20 µs more, which matters in a small run (docs/decisions/0030).
+`cache_capacity` is the number of input shapes for which oneDNN keeps its prepared primitives, each
+shape with its own packed weights; with 0, all shapes share one set of weights, and SHAPES of them
+are kept. `bfloat16` is for oneDNN, on a processor that supports it; `float16` is for a GPU."""
 
 SHAPES = 128
-"""With `cache_capacity = 0` nothing is ever dropped, at 1 MB a shape, so a client that sends free
-shapes has the predictor made anew after so many. Eight rows by seven length buckets are 56."""
+"""With `cache_capacity = 0`, oneDNN never drops a shape, which costs 1 MB each. The predictor is
+therefore created again after this many shapes. Eight rows by seven length buckets are 56."""
 
 GATHERED_BYTES = 4 * 2**20
-"""Activations gathered before Paddle frees them. By default it wakes a thread for every single one,
-which a small model's run feels."""
+"""Bytes of activations that Paddle collects before it frees them. By default it wakes a thread for
+each one, which slows down small models."""
 
 GPU_POOL_MEGABYTES = 256
 """Initial memory pool of a GPU predictor; it grows if needed."""
@@ -51,7 +50,7 @@ GPU_POOL_MEGABYTES = 256
 WITHOUT_BFLOAT16 = frozenset(
     ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
 )
-"""Values of oneDNN's limit on instruction sets below those that compute in bfloat16."""
+"""Values of oneDNN's limit on instruction sets that exclude bfloat16."""
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
@@ -82,7 +81,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
             shapes.add(tuple(inputs[name].shape for name in names))
             if len(shapes) > SHAPES:
                 shapes.clear()
-                predictor = None  # its memory goes before its successor takes as much
+                predictor = None  # frees its memory before its successor needs as much
                 predictor = _create(core, opening, options)
         return _run(predictor, names, outputs, inputs)
 
@@ -99,7 +98,7 @@ def _run(
 
 
 def _create(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """A predictor; Paddle wants a configuration of its own for each."""
+    """Create a predictor; Paddle needs a separate configuration for each one."""
     directory, params = Path(opening["directory"]), opening["params"]
     config = core.AnalysisConfig(
         str(directory / opening["program"]), str(directory / params) if params else ""
@@ -107,15 +106,18 @@ def _create(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -
     _choose_kernels(core, config, options)
     config.set_cpu_math_library_num_threads(opening["threads"])
     config.enable_new_ir(True)
-    config.enable_new_executor()  # memory optimisation of a PIR program needs it
+    config.enable_new_executor()  # needed for the memory optimisation of a PIR program
     config.enable_memory_optim()
     config.disable_glog_info()
     return core.create_predictor(config)
 
 
 def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
-    """Raises ConfigError for options that exclude each other, and BackendUnavailable for what this
-    machine lacks: Paddle itself would take the option and run 850 times slower, or crash."""
+    """Apply the options to the configuration.
+
+    Raises ConfigError for options that exclude each other, and BackendUnavailable if this machine
+    lacks what they need: Paddle itself would accept them and run 850 times slower, or crash.
+    """
     if options["device"] not in ("cpu", "gpu"):
         raise ConfigError('device must be "cpu" or "gpu"', received=str(options["device"])[:40])
     gpu = options["device"] == "gpu"
@@ -155,9 +157,11 @@ def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
 
 
 def _forbidden_bfloat16(environment: Mapping[str, str]) -> str:
-    """The variable that keeps oneDNN from it, or an empty string; Paddle asks the processor alone,
-    and oneDNN then fails in the first run without a reason."""
-    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):  # oneDNN heeds the first that is set
+    """Return the variable that forbids bfloat16 to oneDNN, or an empty string.
+
+    Paddle checks only the processor; oneDNN would then fail in the first run without a reason.
+    """
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):  # oneDNN uses the first one set
         if name in environment:
             below = environment[name].upper() in WITHOUT_BFLOAT16
             return f"{name}={environment[name]}" if below else ""
@@ -165,10 +169,10 @@ def _forbidden_bfloat16(environment: Mapping[str, str]) -> str:
 
 
 def _load_core() -> Any:
-    """Import `paddle.base.libpaddle` without the packages above it, and start it as they would.
+    """Import `paddle.base.libpaddle` without its parent packages, and initialise it as they do.
 
-    **Invariant**: this process never imports `paddle` proper. Rests on the pinned version; a
-    test compares its results with those of the whole package.
+    **Invariant**: this process never imports the real `paddle` package. This relies on the pinned
+    version; a test compares its results with those of the whole package.
     """
     found = importlib.util.find_spec("paddle")
     if found is None or found.origin is None:

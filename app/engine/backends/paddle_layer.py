@@ -1,7 +1,7 @@
-"""Paddle's layers run one operator after another: the dynamic graph, and `paddle.jit.load`.
+"""Paddle layers, which run one operator after another: the dynamic graph, and `paddle.jit.load`.
 
-The dynamic graph is as it was trained and debugged: the slow end of every comparison. The static
-program is traced, but not optimised for inference.
+The dynamic graph runs as in training and debugging, and is the slow end of every comparison. The
+static program is traced, but not optimised for inference.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from app.models.networks.saved import load_parameters, load_program
 
 
 def open_dygraph(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Rebuild the network that the manifest names. Raises BackendError for a foreign model."""
+    """Rebuild the network that the manifest names. Raises BackendError if it names none."""
     _prepare("paddle_dygraph", opening)
     description = opening["network"]
     if description is None:
         raise BackendError("the manifest names no network, so there is no dynamic graph to run")
-    # Parts that are marked for export would be translated, into files that nobody here may write.
+    # Parts marked for export would be translated into files, which this process may not write.
     paddle.jit.enable_to_static(False)
     network = build(description["name"], description["options"])
     network.set_state_dict(load_parameters(Path(opening["directory"])))

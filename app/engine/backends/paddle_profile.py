@@ -1,8 +1,9 @@
-"""The program that Paddle Inference really runs, with the time of every operator in it.
+"""The program that Paddle Inference actually runs, with the time of every operator in it.
 
-Two sources, both Paddle's own: the optimised program, which the predictor saves after its passes,
-and the profiler's events of a few runs. They are joined by order: the n-th event of a name is the
-n-th operator of that name. What the executor adds (layout changes) has an event and no operator.
+There are two sources, both from Paddle: the optimised program, which the predictor saves after its
+passes, and the profiler's events of a few runs. They are matched by order: the n-th event of a name
+is the n-th operator of that name. Operations that the executor adds (layout changes) have an event
+but no operator.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ACTIVATIONS = ("fuse_activation", "activation_type")
 
 
 def open_profile(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Target of a Child; `opening` has directory, program, params, threads and onednn (bool)."""
+    """Target of a Child. `opening` has directory, program, params, threads and onednn (bool)."""
     paddle.disable_signal_handler()
 
     def handle(
@@ -80,7 +81,7 @@ def _profile(opening: Mapping[str, Any], inputs: Tensors) -> dict[str, Any]:
 
 
 def _events(predictor: Any, scratch: Path) -> list[tuple[str, float]]:
-    """Names and median milliseconds of one run's operators, in the order they run."""
+    """Return names and median milliseconds of one run's operators, in the order they run."""
     traces = scratch / "traces"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -111,8 +112,11 @@ def _events(predictor: Any, scratch: Path) -> list[tuple[str, float]]:
 
 
 def _operators(program: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What computes in every run, in order. Parameters, constants and operators on nothing else
-    are left out: those run once, when the program is loaded."""
+    """Return the operators that compute in every run, in order.
+
+    Parameters, constants and operators that depend only on them are left out: they run once, when
+    the program is loaded.
+    """
     operators = []
     constants: set[int] = set()
     for operator in program["program"]["regions"][0]["blocks"][0]["ops"]:
@@ -140,7 +144,7 @@ def _operators(program: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _name(name: str) -> str:
-    """The saved program writes a number for its own dialects."""
+    """Return an operator's full name; the saved program has numbers for Paddle's own dialects."""
     for short, dialect in (("0.", "builtin."), ("1.", "pd_op.")):
         if name.startswith(short):
             return dialect + name.removeprefix(short).rstrip("_")
@@ -162,7 +166,7 @@ def _timed(
     timed = []
     for operator in operators:
         own = times[operator["name"]]
-        # Should some have run at loading only, the last of a name have the events.
+        # If some ran only while loading, the last operators of that name have the events.
         missing = wanted[operator["name"]] - len(own)
         if missing > 0:
             wanted[operator["name"]] -= 1

@@ -1,4 +1,4 @@
-"""A predictor of any framework in a child process of its own, behind the engine's port."""
+"""A predictor of any framework in its own child process, behind the engine's port."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from app.engine.process.confinement import MEASURES, Confinement
 log = logging.getLogger(__name__)
 
 NICE = 10
-"""Predictors give way to the event loop: liveness must answer while they use every core."""
+"""Niceness of predictors: liveness probes must be answered while predictors use every core."""
 
 ENVIRONMENT = {
     "GLOG_minloglevel": "2",
-    # Paddle's package warns of a C++ build tool for custom operators, which is not needed.
+    # Paddle's package warns about a C++ build tool for custom operators, which is not needed.
     "PYTHONWARNINGS": "ignore:No ccache found",
 }
-"""Set before any predictor process starts."""
+"""Environment of every predictor process."""
 
 TUNED_ALLOCATOR = {
-    # Paddle allocates and frees every activation of every run (26-52 MB each for U²-Netp). By
-    # default glibc maps and unmaps those, which costs 43,000 page faults a run: a quarter of it.
+    # Paddle allocates and frees every activation in every run (26-52 MB each for U²-Netp). By
+    # default glibc maps and unmaps them, which costs 43,000 page faults: a quarter of the run.
     "GLIBC_TUNABLES": ":".join(
         f"glibc.malloc.{setting}"
         for setting in (
@@ -52,29 +52,30 @@ TUNED_ALLOCATOR = {
     ),
 }
 CURRENT_PROGRAMS = {"FLAGS_enable_pir_api": "1"}
-"""Without it `paddle.jit.load` takes programs of Paddle 2, and unpickles a file beside them."""
+"""Without it, `paddle.jit.load` accepts programs of Paddle 2 and unpickles a file beside them."""
 
 BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
     "paddle_inference": TUNED_ALLOCATOR,
-    # Without the first flag its executor hands operators to a pool of threads: more than its
-    # budget, and for U²-Netp a third slower and a third more memory.
+    # Without the first flag, its executor uses a thread pool for operators: more threads than its
+    # budget, and for U²-Netp a third slower with a third more memory.
     "paddle_jit": TUNED_ALLOCATOR | {"FLAGS_new_executor_serial_run": "1"} | CURRENT_PROGRAMS,
     "paddle_dygraph": CURRENT_PROGRAMS,
-    # It would report its use to its makers, and keep an identity in the home directory.
+    # It would report its use to its makers and store an identifier in the home directory.
     "onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"},
 }
-"""Part of how static programs are served. The dynamic graph and the other frameworks run as in any
-process of their users, which is what they are compared as: docs/decisions/0006."""
+"""Environment by backend; the tuning is part of how static programs are served. The dynamic graph
+and the other frameworks run untuned, as in any process of their users, because they are compared in
+that form: docs/decisions/0006."""
 
 
 CONVERTING = ("onnxruntime", "openvino")
-"""Backends that run ONNX programs, and convert a Paddle program while they open it."""
+"""Backends that run ONNX programs and convert a Paddle program while they open it."""
 
 
 def environment_of(
     backend: str, environments: Mapping[str, Mapping[str, str]] = BACKEND_ENVIRONMENT
 ) -> dict[str, str]:
-    """Additional environment of a predictor process of this framework."""
+    """Return the additional environment of a predictor process of this framework."""
     return ENVIRONMENT | dict(environments.get(backend, {}))
 
 
@@ -149,7 +150,7 @@ class ProcessPredictor:
         return Ran(outputs, reply.seconds)
 
     def _blamed(self, error: ChildDied | BackendError) -> PaddlepoolError:
-        """What a failure means to the caller of a run."""
+        """Return the error that a failed run raises to its caller."""
         if isinstance(error, BackendError):
             return RunRefused("the framework cannot run the model on these tensors")
         self._failure = error.reason
@@ -176,9 +177,9 @@ class ProcessPredictor:
 class ProcessBackend:
     """Opens predictors: a `PredictorFactory`. `backends` names each framework's target.
 
-    `held` is what confines them, of `app.engine.process.confinement.MEASURES`, once one has been
-    opened. With a `suspension`, all of them give way to everything else for good: see
-    `app.engine.process.child.Limits`.
+    `held` lists the `app.engine.process.confinement.MEASURES` in force; None before a predictor is
+    opened. With a `suspension`, all predictors stay in it and run only on idle processors: see
+    `app.engine.process.environment.Limits`.
     """
 
     def __init__(
@@ -196,9 +197,12 @@ class ProcessBackend:
         self._environments = environments
 
     def __call__(self, spec: PredictorSpec, *, suspension: Suspended | None = None) -> Predictor:
-        """Raises ConfigError for an unknown backend or option, BackendError for an unfit model or
-        a program that is not there or not the backend's, and WorkerCrashed or OSError where the
-        process could not be started or died."""
+        """Open a predictor.
+
+        Raises ConfigError for an unknown backend or option, BackendError for a model that cannot be
+        loaded or a program that is missing or not for this backend, and WorkerCrashed or OSError if
+        the process could not be started or died.
+        """
         target = self._backends.get(spec.backend)
         if target is None:
             raise ConfigError(
@@ -237,7 +241,7 @@ class ProcessBackend:
 
 
 def _starts_programs(spec: PredictorSpec) -> bool:
-    """Whether opening takes system calls that are refused later: CUDA may need some as well."""
+    """Whether opening needs system calls that are rejected later; CUDA may need some, too."""
     return _converts(spec) or spec.options.get("device") == "gpu"
 
 
@@ -247,7 +251,7 @@ def _converts(spec: PredictorSpec) -> bool:
 
 @contextlib.contextmanager
 def _scratch(spec: PredictorSpec) -> Iterator[dict[str, str]]:
-    """Make a temporary directory, as TMPDIR, while a model is opened that must be converted."""
+    """Provide a temporary directory as TMPDIR if the model must be converted to open it."""
     if _converts(spec):
         with tempfile.TemporaryDirectory(prefix="paddlepool-") as path:
             yield {"TMPDIR": path}
@@ -261,9 +265,10 @@ def check_outputs(
     meta: Mapping[str, Any],
     arrays: Tensors,
 ) -> None:
-    """Hold a run against the declared outputs, and the rows it was asked for where it was asked for
-    any (None: of any number); what a test of the model runs is not. An
-    `app.engine.process.answers.Check`.
+    """Check a run's outputs against the model's specification and the rows of the request.
+
+    Rows None allows any number; runs of a self-test are not checked. An
+    `app.engine.process.answers.Check`, which raises ValueError.
     """
     if "rows" not in asked:
         return
@@ -277,7 +282,7 @@ def check_outputs(
 
 
 def _check_program(spec: PredictorSpec) -> None:
-    """Raises BackendError before a process is started that could only fail."""
+    """Raise BackendError if the backend cannot run the program, before a process is started."""
     if spec.refusal:
         raise BackendError(spec.refusal, received=spec.program_name)
     if spec.format == "onnx" and spec.backend.startswith("paddle_"):

@@ -1,1 +1,1 @@
-"""Processes at work, predictors and codecs alike: instances, groups, restarts."""
+"""Instances, groups and restarts of predictor and codec processes."""

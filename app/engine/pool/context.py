@@ -1,4 +1,4 @@
-"""What the instance groups of one registry share: processor time, memory, and who watches."""
+"""Resources that the instance groups of one registry share: processor time, memory, observers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from app.engine.process.suspension import Suspension
 
 class Startable(Protocol):
     def idle(self) -> bool:
-        """Whether no request waits or runs, so that it may be stopped."""
+        """Whether no request waits or runs; an idle group may be stopped."""
 
     def resident_bytes(self) -> int:
-        """Resident memory of its processes."""
+        """Resident memory of its processes, in bytes."""
 
     def stop(self) -> None:
-        """End its processes, without waiting for them; its next job starts it again."""
+        """End its processes without waiting for them; its next job starts it again."""
 
 
 class OnDemand:
-    """At either limit the group that was not used for the longest makes room.
+    """Limits the groups that start on demand; evicts the least recently used one at a limit.
 
-    No further group is started while those that live hold `max_bytes` or more of resident memory;
-    what a group will hold is not known before it runs.
+    At most `limit` groups are live. No further group starts while the live ones hold `max_bytes` or
+    more of resident memory; the size of a group is unknown before it runs.
     """
 
     def __init__(self, limit: float = math.inf, max_bytes: float = math.inf) -> None:
         self._limit = limit
         self._max_bytes = max_bytes
-        self._started: list[Startable] = []  # the last one was used last
+        self._started: list[Startable] = []  # least recently used first
 
     def use(self, group: Startable) -> None:
-        """To be called before each job. Raises Overloaded when all the others are at work."""
+        """Mark a group as used, before each job. Raises Overloaded if no other can be evicted."""
         if group in self._started:
             self._started.remove(group)
         else:
@@ -44,7 +44,7 @@ class OnDemand:
         self._started.append(group)
 
     def _make_room(self) -> None:
-        """For one more group."""
+        """Stop idle groups until one more may start. Raises Overloaded if none is idle."""
         while reason := self._full():
             unused = next((other for other in self._started if other.idle()), None)
             if unused is None:
@@ -73,31 +73,32 @@ class OnDemand:
         )
 
     def forget(self, group: Startable) -> None:
-        """It has no processes any more."""
+        """Remove a group that has no processes left."""
         if group in self._started:
             self._started.remove(group)
 
 
 SLICE_SECONDS = 0.01
-"""What a predictor that is being opened gets of every tenth of a second in any case: a server that
-is never idle can be reloaded, too."""
+"""Minimum run time, in every tenth of a second, of a predictor that is being opened: a server that
+is never idle can still reload its models."""
 
 
 class Yielding:
-    """Predictors are opened with its `suspension`; those that serve say when they are at work.
+    """Suspends predictors that are being opened while those that serve need the cores.
 
-    Priorities alone would not do: a process that has lowered its own cannot raise it again, and
-    oneDNN prepares a shape for each thread anew, so that no other thread can warm one up.
+    Predictors are opened with its `suspension`. Priorities would not be enough: a process that has
+    lowered its priority cannot raise it again, and oneDNN prepares a shape separately for each
+    thread, so another thread of lower priority cannot do the warm-up.
     """
 
     def __init__(self, cores: float | None = None) -> None:
         self.suspension = Suspension(slice_seconds=SLICE_SECONDS)
-        # One core for what is opened, and one for all that is neither of the two.
+        # Opening needs two free cores: one for itself, and one for everything else.
         self._limit = max(1.0, (available_cores() if cores is None else cores) - 1)
         self._busy = 0
 
     def serving(self, threads: int) -> None:
-        """So many threads begin to work for users; a negative number ends it."""
+        """Record that this many threads begin to serve requests, or end if negative."""
         self._busy += threads
         crowded = self._busy >= self._limit
         if crowded and not self.suspension.held:
@@ -108,7 +109,7 @@ class Yielding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineContext:
-    """What every group of a registry shares."""
+    """The objects that all groups of a registry share."""
 
     open_predictor: PredictorFactory
     observer: EngineObserver

@@ -1,4 +1,4 @@
-"""An instance group at work: one batcher, its instances, and whether they are fit to serve."""
+"""A running instance group: one batcher, its instances, and whether they can serve."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ log = logging.getLogger(__name__)
 
 
 class Group:
-    """Instances are opened by start(), or by the first job when the group starts on demand.
+    """One instance group of a served version.
 
-    Such a group may be stopped while nobody uses it; its next job starts it again.
+    start() opens its instances; a group that starts on demand is started by its first job. Such a
+    group may be stopped while it is idle, and its next job starts it again.
     """
 
     def __init__(
@@ -91,9 +92,9 @@ class Group:
     def start(self, *, gently: bool = False) -> list[asyncio.Future[None]]:
         """Open every instance; a second call returns the same futures.
 
-        Gently means one after another, each with what processor time the users of others leave.
-        When one refuses the model, the group takes no job until the model is loaded again. Where
-        processes die while they are opened, the futures fail only in a crash loop.
+        `gently` opens one after another, each with the processor time that serving predictors
+        leave. If an instance rejects the model, the group accepts no job until the model is loaded
+        again. If processes die while they are opened, the futures fail only in a crash loop.
         """
         if self._failure is not None and not self.has_program:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -123,9 +124,9 @@ class Group:
         )
 
     def _deliver(self, instance: int, run: Run, ran: Ran) -> None:
-        """Count the run's times and give each job its rows.
+        """Record the run's times and give each job its rows.
 
-        Raises ValueError when the outputs do not have the rows of the batch.
+        Raises ValueError if the number of output rows differs from that of the batch.
         """
         received, batch, infer = run.ended, run.batch, ran.seconds
         parts = batch.split(ran.outputs)
@@ -145,7 +146,7 @@ class Group:
                 job.fail(ModelOutputInvalid("the model's output contains NaN or infinity"))
                 continue
             if job.future.done():
-                continue  # its deadline was first or its client has left: it counts as a failure
+                continue  # expired or cancelled, and counted as a failure
             queued = received - infer - run.joining - job.enqueued
             starting = self.opening.start_up_seconds(job.enqueued, job.enqueued + queued)
             self._statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
@@ -165,7 +166,7 @@ class Group:
             )
 
     def reserve(self, *, deadline: float) -> Reservation:
-        """Hold a place in the queue while a job is made. Raises what submit() raises."""
+        """Hold a place in the queue while a job is prepared. Raises the errors of submit()."""
         self._check_fit()
         return self._used().reserve(deadline)
 
@@ -180,7 +181,7 @@ class Group:
             self.start(gently=True)
 
     def _used(self) -> Batcher:
-        """Its batcher, for the next job; raises Overloaded where a group may not start now."""
+        """Return the batcher for the next job. Raises Overloaded if the group may not start now."""
         if self.config.start == "on_demand" and not self._batcher.closed:
             self._context.on_demand.use(self)
         return self._batcher
@@ -189,7 +190,7 @@ class Group:
         return self._batcher.idle and all(each.opened.done() for each in self._instances)
 
     def stop(self) -> None:
-        """End its processes, without waiting for them; the next job starts it again."""
+        """End its processes without waiting for them; the next job starts it again."""
         if self._batcher.closed:
             return
         batcher, self._batcher = self._batcher, self._new_batcher()
@@ -207,7 +208,7 @@ class Group:
             raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
 
     def _unfit(self) -> str:
-        """Why no job may enter, or an empty string."""
+        """The reason why no job is accepted, or an empty string."""
         if self._failure is not None:
             return "cannot start"
         if self._batcher.live == 0 and self._backoff.in_crash_loop():
@@ -215,7 +216,7 @@ class Group:
         return ""
 
     def ready(self) -> bool:
-        """At least one instance takes batches, and they do not keep crashing."""
+        """Whether at least one instance takes batches and the group accepts jobs."""
         return self._batcher.live > 0 and not self._unfit()
 
     def status(self) -> GroupStatus:
@@ -242,13 +243,13 @@ class Group:
         return sum(instance.resident_bytes() for instance in self._instances)
 
     def _reason(self, started: bool) -> str:
-        """Why it is not ready, for operators; clients hear less."""
+        """The reason why it is not ready, for operators; clients get less detail."""
         if self._failure is not None:
             return f"{CANNOT_START}{self._failure}"
         return self._unfit() or ("restarting" if started else "not started")
 
     async def close(self) -> None:
-        """Fail what is queued, end the processes. Safe to call twice and while starting."""
+        """Fail queued jobs and end the processes. Safe to call twice and during the start."""
         self._batcher.close(ModelNotReady("this model version is no longer served"))
         await close_all(self._instances)
         self._context.on_demand.forget(self)

@@ -6,9 +6,9 @@ start ──► opening ──► serving ──► died, stopped or timed out �
    died: back-off ─┘         └── resident memory above the cap: a successor is opened beside
                                  it and takes over between two batches
 
-A task of the event loop opens and replaces the process; what blocks of that runs in a thread.
-While it serves, the loop reads its socket: when a run has ended, the next batch is handed over
-before the jobs of the first are settled, so that the process need not wait for this one.
+A task of the event loop opens and replaces the process; blocking steps run in a thread. While the
+process serves, the loop reads its socket. When a run has ended, the next batch is handed over
+before the jobs of the first are settled, so that the process does not wait for the event loop.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import INLINE_BYTES, Batch
 
 GRACE_SECONDS = 2.0
-"""How long a run may outlive the latest deadline in its batch before its process is ended: clients
-with short deadlines must not be able to make the server start processes."""
+"""How long a run may exceed the latest deadline in its batch before its process is killed: clients
+with short deadlines must not be able to cause restarts."""
 PATIENCE = 10.0
-"""A run is given this many times its usual seconds, however short the deadlines in its batch are:
-an impatient client must not cost a predictor."""
+"""A run may take this many times its usual seconds, however short the deadlines in its batch are:
+a client with a short deadline must not cost a predictor."""
 IDLE_LOOK_SECONDS = 0.5
-"""How often an idle process is checked. One that was used within that time is not checked again."""
+"""How often an idle process is checked, unless it was used within that time."""
 FAREWELL_SECONDS = 0.2
 OPENING_SECONDS = 10.0
-"""How long close_all() waits for runs in progress, and for a process that is just being opened."""
+"""How long close_all() waits for runs in progress, and for a process that is being opened."""
 
 log = logging.getLogger(__name__)
 
 
 class Timed(Protocol):
-    """An answer that says how many seconds the run took in its process."""
+    """An answer with the seconds that its run took in the process."""
 
     @property
     def seconds(self) -> float: ...
@@ -57,8 +57,11 @@ Answer = TypeVar("Answer", bound=Timed)
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A batch that a worker runs; `joining` is the seconds that joining its inputs took, `began`
-    when it was sent or, if later, when the run before it ended, `ended` when its answer came."""
+    """A batch that a worker runs.
+
+    `joining` is the seconds that joining its inputs took, `began` the time when it was sent or the
+    run before it ended, whichever is later, and `ended` the time when its answer came.
+    """
 
     batch: Batch
     joining: float
@@ -67,15 +70,15 @@ class Run:
 
 
 class Instance(Generic[Request, Answer]):
-    """Starts opening at once; `opened` is settled when the first worker is ready or refused.
+    """Owner of one worker. Opening starts at once; `opened` is settled when the first is ready.
 
-    `open_worker(first)` gives a worker that has proven itself and is warm. A first one that is
-    refused (ConfigError, BackendError) ends the instance; after any other error it is opened again.
-    `lost(reason)` hears of each worker that is replaced and returns the seconds to wait before the
-    next is opened. `request_of(batch)` is what the worker is sent; it runs in a thread for a large
-    batch. `deliver(run, answer)` settles the jobs. `serving(+1)` hears when the process begins to
-    work, `serving(-1)` when it has nothing to do. `ahead` lets a second batch lie ready behind the
-    one that runs.
+    `open_worker(first)` returns a worker that is tested and warm. If the first one is rejected
+    (ConfigError, BackendError), the instance ends and `opened` fails; after any other error,
+    opening is retried. `lost(reason)` is called for each worker that is replaced and returns the
+    seconds to wait before the next is opened. `request_of(batch)` builds the worker's request; it
+    runs in a thread for a large batch. `deliver(run, answer)` settles the jobs. `serving(+1)` is
+    called when the process begins to work, `serving(-1)` when it becomes idle. With `ahead`, a
+    second batch may be sent while one runs.
     """
 
     def __init__(
@@ -122,14 +125,14 @@ class Instance(Generic[Request, Answer]):
         return worker.resident_bytes() if worker is not None else 0
 
     def ask_to_close(self) -> None:
-        """Open no worker any more, and end this one when it has nothing under way."""
+        """Open no more workers, and end the current one when it has nothing under way."""
         self._closing.set()
         if not self._runs and self._copying is None:
             self._lose(None)
 
     async def join(self, farewell: float) -> None:
-        """Wait for its end. A run in progress is broken off after so many seconds: nobody holds a
-        lease on its result."""
+        """Wait for its end. A run in progress is aborted after `farewell` seconds: no request
+        holds a lease on its result."""
         await asyncio.wait([self._task], timeout=max(0.0, farewell))
         if not self._task.done() and self._worker is not None:
             self._worker.abort()
@@ -151,7 +154,7 @@ class Instance(Generic[Request, Answer]):
             worker = await self._replace(reason)
 
     async def _first(self) -> Worker[Request, Answer] | None:
-        """The first worker, however long it takes; None when it is refused or this is closing."""
+        """Open the first worker, retrying without limit; None if it is rejected or on closing."""
         while True:
             try:
                 return await self._open(True)
@@ -166,7 +169,7 @@ class Instance(Generic[Request, Answer]):
                 return None
 
     async def _replace(self, reason: Restart) -> Worker[Request, Answer] | None:
-        """A new worker, however long it takes; None when this instance is closing."""
+        """Open a new worker, retrying without limit; None if this instance is closing."""
         successor = self._succession.take()
         while True:
             delay = self._lost(reason)
@@ -179,7 +182,7 @@ class Instance(Generic[Request, Answer]):
                 successor, reason = None, unopened(error)
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait; True at once where this instance is closing."""
+        """Wait; returns True as soon as this instance is closing, else False."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._closing.wait()
@@ -187,7 +190,7 @@ class Instance(Generic[Request, Answer]):
             return False
 
     async def _serve(self, worker: Worker[Request, Answer]) -> Restart | None:
-        """Run batches until the worker is lost (the reason) or this instance closes (None)."""
+        """Run batches until the worker is lost (returns why) or the instance closes (None)."""
         self._loss = self._loop.create_future()
         self._worker = worker
         self._used = self._clock()
@@ -209,7 +212,7 @@ class Instance(Generic[Request, Answer]):
             await in_some_thread(f"{self._name} end", worker.close)
 
     def _lose(self, reason: Restart | None) -> None:
-        """End the worker's time: it takes no batch, and what it had not begun goes back."""
+        """Stop using the worker; batches that have not begun go back to the batcher."""
         worker = self._worker
         if worker is None or self._loss.done():
             return
@@ -224,7 +227,7 @@ class Instance(Generic[Request, Answer]):
         self._batcher.give_back(*unbegun)
 
     def healthy(self) -> bool:
-        """Part of Taker. A process that died while it was idle costs nobody a request."""
+        """Part of Taker. Notices a process that died while idle before it gets a request."""
         worker = self._worker
         if worker is None or self._loss.done():
             return False
@@ -263,8 +266,7 @@ class Instance(Generic[Request, Answer]):
             self._not_sent(batch, error)
 
     def _put(self, worker: Worker[Request, Answer], batch: Batch) -> tuple[Request, float]:
-        """Join the batch's inputs and copy them; returns what is to be sent, and the seconds of
-        joining."""
+        """Join the batch's inputs and copy them; returns the request and the seconds of joining."""
         began = self._clock()
         request = self._request_of(batch)
         joining = self._clock() - began
@@ -285,14 +287,14 @@ class Instance(Generic[Request, Answer]):
             self._refused(batch, error)
             self._next()
             return
-        if self._runs:  # hear() will tell what becomes of the one under way
+        if self._runs:  # hear() will report how the run under way ended
             self._batcher.leave(self)
         else:
             self._lose(worker.failure() or Restart.CRASHED)
         self._batcher.give_back(batch)
 
     def _expect(self, now: float) -> None:
-        """Give the oldest run its time."""
+        """Set the timeout of the oldest run, which begins now."""
         if self._worker is None:
             return
         run = self._runs[0]
@@ -302,7 +304,7 @@ class Instance(Generic[Request, Answer]):
         self._look_in(min(IDLE_LOOK_SECONDS, patience + GRACE_SECONDS))
 
     def _look_in(self, seconds: float) -> None:
-        """Check on the process within so many seconds."""
+        """Schedule a check of the process within this many seconds."""
         due = self._loop.time() + seconds
         if self._look is not None:
             if not self._look.cancelled() and self._loop.time() <= self._look.when() <= due:
@@ -311,7 +313,7 @@ class Instance(Generic[Request, Answer]):
         self._look = self._loop.call_later(seconds, self._check)
 
     def _check(self) -> None:
-        """Look whether a run takes too long, or whether an idle process has gone."""
+        """Check whether a run takes too long, or an idle process has died."""
         worker, wait = self._worker, IDLE_LOOK_SECONDS
         self._look = None
         if worker is None or self._loss.done():
@@ -327,7 +329,7 @@ class Instance(Generic[Request, Answer]):
             self._look_in(wait)
 
     def _heard(self) -> None:
-        """The socket is readable: the oldest run has ended, or the process has."""
+        """Handle the readable socket: the oldest run, or the process itself, has ended."""
         worker = self._worker
         if worker is None:
             return
@@ -355,7 +357,7 @@ class Instance(Generic[Request, Answer]):
             self._answered(answer)
 
     def _copy(self, copying: Coroutine[Any, Any, None]) -> None:
-        """Let a thread have the worker; the event loop does not touch it meanwhile."""
+        """Hand the worker to a thread; the event loop does not use it meanwhile."""
         if self._worker is not None:
             self._loop.remove_reader(self._worker.fileno())
         self._copying = self._loop.create_task(copying)
@@ -377,17 +379,17 @@ class Instance(Generic[Request, Answer]):
             self._refused(run.batch, error)
 
     def _failed(self, error: Exception) -> None:
-        """A run came to no end, or an idle process has gone.
+        """Handle a failed run, or an idle process that has died.
 
-        A crash fails every job of the batch: which of them caused it cannot be known, and running
-        them again could crash the next predictor.
+        A crash fails every job of the batch: the job that caused it is unknown, and running them
+        again could crash the next predictor.
         """
         worker = self._worker
         run = self._ended() if self._runs else None
         lost = None if worker is None else worker.failure()
         about_run = isinstance(error, PaddlepoolError | Interrupted)
         if lost is None and worker is not None and not about_run:
-            worker.abort()  # its answer was not taken, and would be the next request's
+            worker.abort()  # its unread answer would be taken for that of the next request
             lost = Restart.CORRUPT
         if lost is None and run is not None:
             self._refused(run.batch, error)
@@ -409,7 +411,7 @@ class Instance(Generic[Request, Answer]):
         return run
 
     def _next(self) -> None:
-        """Take what waits, unless this process is to go."""
+        """Take the next batch, unless this process is to be closed or replaced."""
         if self._worker is None or self._copying is not None:
             return
         self._succession.watch(self._worker)
@@ -429,8 +431,10 @@ class Instance(Generic[Request, Answer]):
             self._serving(+1 if busy else -1)
 
     def _refused(self, batch: Batch, error: Exception) -> None:
-        """The process lives on: a batch of several is run again one job at a time, and only the
-        guilty one fails."""
+        """Handle a failed run that the process survived.
+
+        A batch of several jobs is run again one job at a time, so that only the faulty one fails.
+        """
         if len(batch.jobs) == 1:
             self._fail(batch, error)
             self._batcher.finished(batch, None)
@@ -446,7 +450,7 @@ class Instance(Generic[Request, Answer]):
 
 
 async def close_all(instances: Sequence[Instance[Request, Answer]]) -> None:
-    """End them and wait; their batcher is closed by now."""
+    """End the instances and wait; their batcher must be closed before."""
     for instance in instances:
         instance.ask_to_close()
     await asyncio.gather(*(instance.join(FAREWELL_SECONDS) for instance in instances))

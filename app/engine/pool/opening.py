@@ -1,4 +1,4 @@
-"""Predictors of one configuration, opened, tested and warm."""
+"""Opens, tests and warms up the predictors of one configuration."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ FIRST_RUN_SECONDS = 60.0
 SHORT_RUN_SECONDS = 0.25
 
 Usual = Sequence[tuple[ShapeKey, float]]
-"""How many seconds a run of each shape usually takes."""
+"""The usual seconds of a run, for each shape."""
 
 
 class Opening:
-    """Every method raises ConfigError or BackendError where the model is refused, and WorkerCrashed
-    or OSError where the process could not be started or died: the next may live."""
+    """Opens predictors of one configuration.
+
+    Each open method raises ConfigError or BackendError if the model is rejected, and WorkerCrashed
+    or OSError if the process could not be started or died; a retry may succeed then.
+    """
 
     def __init__(
         self,
@@ -47,23 +50,23 @@ class Opening:
         self._first_opened: float | None = None
 
     def start_up_seconds(self, since: float, until: float) -> float:
-        """How much of that time no predictor had been opened yet; both are values of the clock."""
+        """Seconds of this period before the first predictor was opened; both are clock values."""
         opened = until if self._first_opened is None else min(self._first_opened, until)
         return max(0.0, opened - since)
 
     def forget(self) -> None:
-        """All were closed; the next one is the first again."""
+        """Note that all predictors were closed: the next one is the first again."""
         self._first_opened = None
 
     async def open(self, *, timed: bool) -> tuple[Predictor, Usual]:
-        """A predictor, and how long its runs usually take where that is to be `timed`."""
+        """Open a predictor; also returns the usual seconds of its runs if `timed`."""
         work = partial(self._opened, timed=timed)
         return self._noted(await in_thread(f"{self._name} opening", work))
 
     async def open_gently(self) -> tuple[Predictor, Usual]:
-        """One after another, each with what processor time the users of others leave.
+        """Open one predictor at a time, with the processor time that serving predictors leave.
 
-        What stood still in between cannot be timed; the first jobs will be.
+        A suspended process cannot be timed; its first jobs are timed instead.
         """
         async with self._turn:
             work = partial(self._opened, timed=False, gently=True)
@@ -75,14 +78,14 @@ class Opening:
         return opened
 
     def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
-        """A tested predictor that takes no part in the group's work; blocks, in any thread.
+        """Open a tested predictor outside the group's work. Blocks; may be called in any thread.
 
         It may also raise DeadlineExceeded.
         """
         return self._selftest.opened(open_predictor, self._spec, timeout=FIRST_RUN_SECONDS)
 
     def _opened(self, *, timed: bool, gently: bool = False) -> tuple[Predictor, Usual]:
-        """Blocks until the predictor has proven itself and is warm."""
+        """Open a predictor, blocking until it is tested and warm."""
         suspension = self._yielding.suspension if gently else None
         predictor = self._open_predictor(self._spec, suspension=suspension)
         try:
@@ -99,11 +102,11 @@ class Opening:
         return predictor, usual
 
     def _warm_up(self, predictor: Predictor, timed: bool) -> Usual:
-        """Run every configured shape, and see how long each usually takes.
+        """Run every configured shape and measure its usual time.
 
-        A shape's first run is up to eight times slower than what admission should count with, so
-        a second one is timed where that is short. Where nobody asks for times the self-test's shape
-        is not run again: a replacement is back the sooner, and a reload costs the users less.
+        A shape's first run takes up to eight times as long as later ones, so a short run is
+        repeated and the second one counts. If not `timed`, the self-test's shape is not run again:
+        a replacement is ready sooner, and a reload delays requests less.
         """
         tested = [array.shape for array in self._selftest.inputs.values()]
         usual = []

@@ -1,4 +1,4 @@
-"""How soon a lost worker is replaced, and when a group that loses too many is not ready."""
+"""Delays before lost workers are replaced, and detection of crash loops."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MOST_LOSSES = 5
 DELAYS = (0.0, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Seconds to wait after the first, second, ... loss within the window. The last one repeats."""
 LACKING_DELAYS = (0.25, 0.5, 1.0, 2.0)
-"""The same where the system had nothing to give for a process: what it lacks may be free again."""
+"""Delays while the system lacks resources for a process; they may be available again soon."""
 
 
 class RestartBackoff:
     """Counts the losses of one group in the last minute; more than five are a crash loop.
 
-    What could not be opened for want of memory or descriptors is no loss.
+    A worker that could not be opened for lack of memory or descriptors is not a loss.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -31,12 +31,12 @@ class RestartBackoff:
         return DELAYS[self._losses_in_window() - 1]
 
     def delay_while_lacking(self) -> float:
-        """The seconds to wait before the next attempt to open a worker."""
+        """Return the seconds to wait before the next attempt to open a worker."""
         self._lacked += 1
         return LACKING_DELAYS[min(self._lacked, len(LACKING_DELAYS)) - 1]
 
     def opened(self) -> None:
-        """The system lacks nothing any more."""
+        """Note that a worker was opened: the system no longer lacks resources."""
         self._lacked = 0
 
     def in_crash_loop(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a served version has done since it was loaded: requests, runs, and where their time went."""
+"""Counters of a served version since it was loaded: requests, runs and their times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(slots=True)
 class Duration:
-    """How often something happened and how many seconds it took in all."""
+    """Count and total seconds of an operation."""
 
     count: int = 0
     seconds: float = 0.0
@@ -50,8 +50,8 @@ class Stages:
 class Snapshot:
     """The counters at one moment. `rows` are inferences, `executions` are predictor runs.
 
-    `success`, `failure` and `queue` count requests; `requests` gives each request the times of
-    the run it shared, `batches` has each run once, by its number of rows.
+    `success`, `failure` and `queue` count requests. `requests` adds the times of a run once for
+    each request in it; `batches` adds them once for each run, keyed by its number of rows.
     """
 
     rows: int
@@ -65,7 +65,10 @@ class Snapshot:
 
 
 class Statistics:
-    """Times are in seconds, `ended` on the engine's clock. Any thread may take a snapshot()."""
+    """Counts requests and runs. Times are in seconds; `ended` is a value of the engine's clock.
+
+    snapshot() may be called in any thread.
+    """
 
     def __init__(self) -> None:
         self._rows = 0
@@ -76,20 +79,20 @@ class Statistics:
         self._last_ended: float | None = None
 
     def executed(self, rows: int, times: RunTimes, *, ended: float) -> None:
-        """A predictor run came to its end."""
+        """Record a predictor run that ended."""
         self._executions += 1
         self._batches.setdefault(rows, Stages()).add(times)
         self._last_ended = ended
 
     def succeeded(self, rows: int, times: RunTimes, *, queued: float, total: float) -> None:
-        """A request of so many rows was answered `total` seconds after it was queued."""
+        """Record a request of `rows` rows, answered `total` seconds after it was queued."""
         self._rows += rows
         self._success.add(total)
         self._queue.add(queued)
         self._requests.add(times)
 
     def failed(self, total: float) -> None:
-        """A request that was fit for the model ended in an error."""
+        """Record a valid request that ended in an error after `total` seconds."""
         self._failure.add(total)
 
     def snapshot(self) -> Snapshot:

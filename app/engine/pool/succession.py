@@ -1,4 +1,4 @@
-"""A worker whose memory has grown above the cap is succeeded by a fresh one, opened beside it."""
+"""Replaces a worker whose memory exceeds a cap by a fresh one, opened while the first serves."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 LOOK_SECONDS = 0.05
-"""Between two looks at a worker's memory: the system adds it up of every processor's part, which
-takes as long as a tenth of a short run."""
+"""Interval between two checks of a worker's memory: the system sums it over all processors, which
+takes a tenth of the time of a short run."""
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 class Succession(Generic[Request, Answer]):
     """The successor of one instance's worker.
 
-    A cap below a worker's own size counts as half as much again as that size. Where no successor
-    can be opened the worker serves on, until it is half as large again.
+    The effective cap is at least 1.5 times the worker's initial size. If no successor can be
+    opened, the worker serves on and the cap grows by half.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Succession(Generic[Request, Answer]):
         self._look_from = -math.inf
 
     def watch(self, worker: Worker[Request, Answer]) -> None:
-        """Between two runs."""
+        """Open a successor if the worker exceeds the cap; called between two runs."""
         if self._successor is None and self._above_cap(worker):
             self._successor = asyncio.create_task(self._open(), name=f"{self._name} successor")
         successor = self._successor
@@ -69,12 +69,12 @@ class Succession(Generic[Request, Answer]):
         return successor is not None and successor.done() and successor.exception() is None
 
     def take(self) -> asyncio.Task[Worker[Request, Answer]] | None:
-        """The successor that is open or being opened, from now on the caller's."""
+        """Return the successor that is open or being opened, if any; the caller now owns it."""
         successor, self._successor = self._successor, None
         return successor
 
     async def close(self) -> None:
-        """End the successor once it is open."""
+        """Close the successor, if any, once it is open."""
         if (successor := self.take()) is not None:
             await asyncio.wait([successor])
             if successor.exception() is None:

@@ -1,1 +1,1 @@
-"""One killable child process: its parent's side, its own side, shared arrays, suspension."""
+"""A killable child process: the parent's side, the child's side, shared arrays, suspension."""

@@ -1,4 +1,4 @@
-"""Reads what a child answers. A stranger's code may run in it by now, so types are checked."""
+"""Reads a child's answers and checks their types: an attacker's code may control the child."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ RAISED_BY_CHILDREN = {
     and issubclass(kind, errors.InputError | errors.OperatorError | errors.WorkerCrashed)
     and kind is not errors.InputError  # raised only as one of its members
 }
-"""Errors by name. A child has nothing to say about a key, another model or this server."""
+"""Errors by name. A child cannot raise errors about keys, other models or this server."""
 
 Check = Callable[[Mapping[str, Any], Mapping[str, Any], Tensors], None]
-"""Takes what a call was sent and the values and arrays that answer it. Raises ValueError for what
-the started code never answers. The arrays still lie in memory that the child can write: their
-dtypes and shapes hold, their values may change."""
+"""Takes a call's values, and the values and arrays of its answer. Raises ValueError for an answer
+that the genuine target never gives. The arrays are in memory that the child can still write: their
+dtypes and shapes are fixed, their values may change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a handler returned, with arrays that the caller owns.
+    """A handler's result, with arrays that the caller owns.
 
-    `seconds` were measured in the child: they exclude the parent's delay.
+    `seconds` are measured in the child and exclude the parent's delay.
     """
 
     meta: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer whose `layout` SharedArrays.read() has still to check against its block."""
+    """An answer whose `layout` is not checked yet; SharedArrays.read() does that."""
 
     meta: Mapping[str, Any]
     layout: Sequence[object]
@@ -50,9 +50,9 @@ class Answer:
 
 
 def read_answer(text: bytes, *, opening: bool = False) -> Answer | Exception:
-    """Return what a call returned, or the error it raised. Raises ValueError for anything else.
+    """Return the result of a call, or the error it raised. Raises ValueError for anything else.
 
-    Only an answer to `opening` may say that the system lacks something: it is then tried again.
+    Only an answer to `opening` may report that the system lacks resources; opening is then retried.
     """
     try:
         answer = json.loads(text)

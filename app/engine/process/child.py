@@ -1,8 +1,8 @@
-"""A child process that can be called with arrays, limited, timed out and killed: the parent's side.
+"""The parent's side of a child process; `app.engine.process.worker` is the child's side.
 
-Predictors and codecs run in such children. Whatever happens in one (a native crash, an endless
-loop, a stop signal, memory without end) costs the call that was in it and nothing else.
-The other side of the wire is `app.engine.process.worker`.
+Predictors and codecs run in children that can be called with arrays, limited, timed out and killed.
+A failure in one (a native crash, an endless loop, a stop signal, unlimited memory use) affects only
+the call in progress.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from app.contracts.tensors import Array, Tensors
 from app.engine.process.answers import Check, read_answer
 from app.engine.process.answers import Reply as Reply
 from app.engine.process.environment import (
-    Limits as Limits,  # whoever starts a child takes it from here
+    Limits as Limits,  # exported for callers of Child
 )
 from app.engine.process.environment import child_environment
 from app.engine.process.printed import pass_on
@@ -40,15 +40,15 @@ from app.engine.process.suspension import HELD_SECONDS
 from app.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
 
 FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
-"""Nothing that a call does ends in one of these; out of memory, systems send TERM first or KILL."""
+"""Exit codes that no call causes by itself. Out of memory, systems send KILL, some TERM first."""
 
 
 OUT_OF_TIME = -signal.SIGPROF
-"""A call exceeded the limit of processor time that the process had set for itself."""
+"""A call exceeded the limit of processor time that the child had set for itself."""
 
 
 class ChildDied(Exception):
-    """The process ended, or was ended, while it was being called."""
+    """The process died or was killed during a call."""
 
     def __init__(self, reason: Restart, exit_code: int | None) -> None:
         super().__init__(f"child process ended: {reason} (exit code {exit_code})")
@@ -57,9 +57,9 @@ class ChildDied(Exception):
 
 
 class ChildTimeout(ChildDied):
-    """The call took longer than its timeout; the process has been killed.
+    """The call exceeded its timeout; the process has been killed.
 
-    `starved`: it would have gone on, but others had the processors.
+    `starved` means that it was ready to run, but other processes used the processors.
     """
 
     def __init__(self, *, starved: bool = False) -> None:
@@ -68,18 +68,18 @@ class ChildTimeout(ChildDied):
 
 
 def ended(code: int | None) -> Restart:
-    """Why a process ended that we have not killed, by its exit code."""
+    """Return why a process that was not killed here has ended, from its exit code."""
     if code == OUT_OF_TIME:
         return Restart.TIMEOUT
     return Restart.KILLED if code in FROM_OUTSIDE else Restart.CRASHED
 
 
 class ProcStatus:
-    """Reads /proc/PID. Its files are kept open: they are read before every run, and opening them by
-    path would cost ten times as much. Also read by threads that do not own the child."""
+    """Reads the status of a process from /proc/PID; may be used in any thread. It keeps the files
+    open: they are read before every run, and opening them by path costs ten times as much."""
 
     def __init__(self, pid: int) -> None:
-        """Raises OSError."""
+        """Open the files. Raises OSError."""
         self._stat = self._statm = -1
         try:
             self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -89,11 +89,11 @@ class ProcStatus:
             raise
 
     def state(self) -> str:
-        """One letter: R runs, D waits for a disk, T is stopped, X is gone."""
+        """Return one letter: R runs, D waits for a disk, T is stopped, X is gone."""
         return self._fields()[0].decode("ascii")
 
     def cpu_seconds(self) -> float:
-        """User and system time of all its threads."""
+        """Return the user and system time of all its threads."""
         return sum(map(int, self._fields()[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def resident_bytes(self) -> int:
@@ -105,7 +105,7 @@ class ProcStatus:
         return pages * mmap.PAGESIZE
 
     def close(self) -> None:
-        # Forgotten before they are closed: nobody must read what is opened next under their number.
+        # Cleared first: another thread must not read a file that reuses a closed descriptor.
         stat, self._stat = self._stat, -1
         statm, self._statm = self._statm, -1
         for descriptor in (stat, statm):
@@ -113,7 +113,7 @@ class ProcStatus:
                 os.close(descriptor)
 
     def _fields(self) -> list[bytes]:
-        """/proc/PID/stat from the state on."""
+        """Return the fields of /proc/PID/stat, beginning with the state."""
         try:
             return os.pread(self._stat, 512, 0).rpartition(b")")[2].split()
         except OSError:
@@ -121,14 +121,14 @@ class ProcStatus:
 
 
 STOPPED_SECONDS = 0.5
-"""A child in state T (stopped) for this long counts as dead: nothing in it will ever answer."""
+"""A child that stays in state T (stopped) for this long counts as dead: it cannot answer."""
 PRINTED = select.EPOLLIN | select.EPOLLONESHOT
 DYING_SECONDS = 0.1
-"""How long a process that has closed its socket may take to end by itself."""
+"""How long a process that has closed its socket may take to exit by itself."""
 
 
 class _UnderWay(NamedTuple):
-    """A request that was sent: the memory it uses, when, with what, and the bytes of its arrays."""
+    """A request that was sent: its memory slot, the time, its values and the size of its arrays."""
 
     slot: int
     sent: float
@@ -138,7 +138,8 @@ class _UnderWay(NamedTuple):
 
 @dataclass(slots=True)
 class _Wait:
-    """The oldest request's time: `timeout` in seconds, all else values of time.monotonic()."""
+    """Time limits of the oldest request; `timeout` and `had` are in seconds, the other numbers are
+    values of time.monotonic()."""
 
     timeout: float
     deadline: float
@@ -151,8 +152,8 @@ class _Wait:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A reply that has arrived; `views` lie in memory that the child can write. `nbytes` are those
-    of the reply and of its request, which both are given back to the system if they are large."""
+    """A reply that has arrived; its `views` are in memory that the child can still write. `nbytes`
+    is the size of the reply and its request; if large, both are returned to the system."""
 
     meta: Mapping[str, Any]
     views: Tensors
@@ -166,14 +167,14 @@ log = logging.getLogger(__name__)
 class Child:
     """One process running `target` ("module:function"); owned by one thread at a time.
 
-    `target(init)` runs in the child and returns `handler(meta, arrays, descriptors)`, which
-    returns `(meta, arrays)`. A PaddlepoolError it raises is raised again here as the same class;
-    any other exception becomes a BackendError, its text in the log only. `ready` is what opening
-    returned, `held` which MEASURES of its confinement are in force. What `check` refuses of later
-    answers ends the process like every answer that is none.
+    `target(init)` runs in the child and returns `ready` and `handler(meta, arrays, descriptors)`,
+    which returns `(meta, arrays)`. A PaddlepoolError of the handler is raised here as the same
+    class; any other exception becomes a BackendError, and no text of it reaches the caller. `held`
+    lists the MEASURES of its confinement that are in force. `check` verifies each later answer; the
+    process is killed if an answer fails the check or is malformed.
 
-    Calls run one after another, in the order they were sent. SLOTS of them may be under way, so
-    that the child need not wait for its parent between two calls.
+    Calls run one after another, in the order they were sent. Up to SLOTS of them may be under way,
+    so that the child does not wait for its parent between two calls.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class Child:
             self._opened = opened.pop_all()
 
     def _start(self, opened: contextlib.ExitStack, limits: Limits) -> None:
-        """Start the process; all that it takes is closed with `opened`, also where this fails."""
+        """Start the process; all its resources are closed with `opened`, even if this fails."""
         self._under_way: deque[_UnderWay] = deque()
         self._wait = _Wait(0.0, 0.0, 0.0, 0.0, 0.0, patient=False)
         self._put: tuple[int, Layout, int] = (0, [], 0)
@@ -254,8 +255,8 @@ class Child:
             os.set_blocking(self._printed.fileno(), False)
             self._events.register(self._printed, PRINTED)
         if limits.idle:
-            # Before it has a second thread: threads inherit the policy. Where a sandbox forbids it,
-            # its niceness alone must do.
+            # Set before it has a second thread, as threads inherit the policy. If a sandbox forbids
+            # it, niceness alone must be enough.
             with contextlib.suppress(OSError):
                 os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
         if self._suspension is not None:
@@ -264,9 +265,9 @@ class Child:
         opened.callback(self._status.close)
 
     def _give_way(self, nice: int) -> None:
-        """Lower the priority of every thread: Linux counts niceness for each one of them.
+        """Lower the priority of every thread: on Linux, each thread has its own niceness.
 
-        The child cannot do it itself: its filter of system calls refuses it.
+        The child cannot do it itself: its system-call filter rejects it.
         """
         priority = os.getpriority(os.PRIO_PROCESS, self.pid) + nice
         for task in Path(f"/proc/{self.pid}/task").iterdir():
@@ -274,7 +275,7 @@ class Child:
                 os.setpriority(os.PRIO_PROCESS, int(task.name), priority)
 
     def fileno(self) -> int:
-        """Readable when hear() has something to do: a reply, the end, or printed text."""
+        """A descriptor that is readable when hear() should be called: a reply, end, or output."""
         return self._events.fileno()
 
     def call(
@@ -291,15 +292,15 @@ class Child:
         return self.receive(timeout=timeout)
 
     def put(self, arrays: Tensors) -> None:
-        """Copy the arrays of the next request into the memory shared with the process."""
+        """Copy the arrays of the next request into the shared memory."""
         slot = next(n for n in range(SLOTS) if all(n != each.slot for each in self._under_way))
         size = sum(array.nbytes for array in arrays.values())
         self._put = slot, self._slots[slot][0].write(arrays), size
 
     def send(self, meta: Mapping[str, Any], *, descriptors: Sequence[int] = ()) -> None:
-        """Send the request whose arrays were put, without waiting for anything.
+        """Send the request whose arrays were put, without blocking.
 
-        Raises ChildDied: it then never began.
+        If it raises ChildDied, the request never began.
         """
         if not self._under_way and self._arrives(0.0):
             raise self._died() if self._hung_up() else self._not_believed("it spoke unasked")
@@ -314,14 +315,14 @@ class Child:
                 socket.send_fds(self._socket, [header], list(descriptors), socket.MSG_DONTWAIT)
             else:
                 self._socket.send(header, socket.MSG_DONTWAIT)
-        except BlockingIOError:  # it has answered earlier requests without taking them
+        except BlockingIOError:  # it has answered earlier requests without reading them
             raise self._not_believed("it reads nothing") from None
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
         self._under_way.append(_UnderWay(slot, time.monotonic(), meta, size))
 
     def _arrives(self, seconds: float) -> bool:
-        """Whether within so many seconds hear() has something to say: a reply, or the end."""
+        """Wait up to this many seconds for a reply or the end of the process; False if none."""
         return bool(self._arrival.poll(max(0.0, 1000 * seconds)))
 
     def receive(self, *, timeout: float) -> Reply:
@@ -332,19 +333,19 @@ class Child:
                 return self.fetch(heard)
 
     def expect(self, *, timeout: float, patience: float = 0.0) -> None:
-        """Give the oldest request under way `timeout` seconds from now.
+        """Set the timeout of the oldest request under way, in seconds from now.
 
-        A process that wants to run and has had less processor time than that gets more, up to
-        `patience` seconds: it is not slow, the machine is busy.
+        A process that is ready to run and has had less processor time than `timeout` gets up to
+        `patience` seconds more: it is not slow, the machine is busy.
         """
         now = time.monotonic()
         had = self._cpu_seconds() if patience else 0.0
         self._wait = _Wait(timeout, now + timeout, now + timeout + patience, had, now, patience > 0)
 
     def look(self) -> float:
-        """Check on a request under way, and return the seconds until the next check is due.
+        """Check on the oldest request and return the seconds until the next check is due.
 
-        Raises ChildTimeout or ChildDied (STOPPED); the process is then gone for good.
+        Raises ChildTimeout or ChildDied (STOPPED); the process has then been killed.
         """
         wait, now = self._wait, time.monotonic()
         if self._suspension is not None and self._suspension.held:
@@ -353,7 +354,7 @@ class Child:
             wait.deadline += now - wait.looked
             wait.stopped_since = None
         elif now >= wait.deadline and self._arrives(0.0):
-            return 0.001  # just in time, and this thread was late
+            return 0.001  # the reply came in time, only this thread was late
         elif now >= wait.deadline:
             lacking = wait.timeout - (self._cpu_seconds() - wait.had) if wait.patient else 0.0
             starved = lacking > 0.0 and self._status.state() in "RD"
@@ -374,15 +375,15 @@ class Child:
         return max(0.001, min(most, wait.deadline - now))
 
     def hear(self) -> Heard | None:
-        """The oldest reply, checked, whose arrays still lie in shared memory; None before it comes.
+        """Return the oldest reply, checked, with arrays still in shared memory; None before it.
 
-        Raises ChildDied (the process is then gone for good, and requests behind that one never
-        began), or what the handler raised (the process lives on).
+        Raises ChildDied if the process has died or was killed; later requests then never began.
+        Raises the handler's error, too; the process then goes on.
         """
         try:
             received = self._socket.recv(HEADER_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:  # it has printed something
-            self._events.poll(0)  # what it prints further is not heard of until the next _listen()
+            self._events.poll(0)  # further output gives no event until the next _listen()
             self._pass_on()
             return None
         except (BrokenPipeError, ConnectionResetError):
@@ -408,10 +409,10 @@ class Child:
         try:
             raise answer
         finally:
-            del answer  # this frame is in its traceback: each would keep the other
+            del answer  # breaks a reference cycle with its traceback
 
     def fetch(self, heard: Heard) -> Reply:
-        """The reply, with arrays copied out of shared memory; its place is free for a request."""
+        """Return the reply with arrays copied out of shared memory, and free its slot."""
         owned: dict[str, Array] = {name: np.array(view) for name, view in heard.views.items()}
         slot = self._under_way.popleft().slot
         for block in self._slots[slot]:
@@ -419,9 +420,9 @@ class Child:
         return Reply(heard.meta, owned, heard.seconds)
 
     def _pass_on(self) -> None:
-        """Copy a block of what was printed; the next one after another look() or failure().
+        """Copy one block of printed text; the next one follows after look() or failure().
 
-        So a process that prints without end costs this one next to nothing.
+        This limits the cost of a process that prints without end.
         """
         if self._printed is not None and not pass_on(self._printed):
             self._events.unregister(self._printed)
@@ -432,7 +433,7 @@ class Child:
             self._events.modify(self._printed, PRINTED)
 
     def _end_printed(self) -> None:
-        """Copy its last words."""
+        """Copy the last printed text and close the pipe."""
         if self._printed is not None:
             pass_on(self._printed)
         if self._process.stderr is not None:
@@ -444,13 +445,13 @@ class Child:
     def _died(self) -> ChildDied:
         try:
             code = self._process.wait(timeout=DYING_SECONDS)
-        except subprocess.TimeoutExpired:  # it lives, and has closed its socket
+        except subprocess.TimeoutExpired:  # it has closed its socket but still runs
             self.kill()
             return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
         return ChildDied(ended(code), code)
 
     def _hung_up(self) -> bool:
-        """Whether its end of the socket is closed; a message of no bytes looks the same to recv."""
+        """Whether its end of the socket is closed; to recv(), an empty message looks the same."""
         return any(events & select.POLLHUP for _, events in self._arrival.poll(0))
 
     def _not_believed(self, fault: str) -> ChildDied:
@@ -460,9 +461,10 @@ class Child:
         return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
 
     def failure(self) -> Restart | None:
-        """Why an idle child can answer no further call (CRASHED, KILLED, STOPPED), or None.
+        """Return why an idle child can answer no further call, or None.
 
-        Costs two system calls. Not for use during a call: look() and hear() notice.
+        The reason is CRASHED, KILLED or STOPPED. Costs two system calls. During a call, use look()
+        and hear() instead.
         """
         code = self._process.poll()
         if code is not None:
@@ -472,21 +474,21 @@ class Child:
         return Restart.STOPPED if stopped else None
 
     def resident_bytes(self) -> int:
-        """Resident set size in bytes; 0 when the process is gone."""
+        """Resident set size in bytes; 0 if the process is gone."""
         return self._status.resident_bytes()
 
     def settle(self) -> None:
-        """Leave the suspension: from now on like a child that never had one."""
+        """Leave the suspension for good."""
         if self._suspension is not None:
             self._suspension.discard(self._process)
             self._suspension = None
 
     def kill(self) -> None:
-        """End the process, without waiting for its end."""
+        """Kill the process without waiting for its end."""
         if self._suspension is not None:
             self._suspension.discard(self._process)
         self._process.kill()
 
     def close(self) -> None:
-        """End the process, wait for its end and free its memory. Safe to call twice."""
+        """Kill the process, wait for its end and free its memory. Safe to call twice."""
         self._opened.close()

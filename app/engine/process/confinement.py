@@ -1,10 +1,10 @@
-"""What a child may not do: a stranger's bytes may one day run their own code in it.
+"""Confines a child process, in case a client's bytes run their own code in it.
 
-Both kinds get no new privileges, no sockets, no other processes to start, signal or look into, no
-mode or owner of a file to change, and no terminal. They read only code, libraries and what the
-system says about itself; a `PREDICTOR` also its model. They write to devices alone, which are those
-of a GPU for a predictor. Where the kernel lacks one of these measures the others hold, and whoever
-started the child gets the list of what holds.
+Children of both kinds get no new privileges and no sockets. They cannot start, signal or inspect
+other processes, change the mode or owner of a file, or use a terminal. They read only code,
+libraries and information about the system; a `PREDICTOR` also reads its model. They write only to
+/dev/null; a predictor also to the devices of a GPU. If the kernel lacks one of these measures, the
+others still apply; the parent gets the list of the measures in force.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from app.engine.process import landlock, seccomp
 _PR_SET_NO_NEW_PRIVS = 38
 _CAPABILITIES_VERSION = 0x20080522
 _KEPT = 1 << 1 | 1 << 2
-"""Of root's: to read files of other users, which the code or a model may be. The others would let
-it look into processes and change the system whatever stands below."""
+"""Root's capabilities to access files of other users, who may own the code or a model. The others
+would let it inspect processes and change the system despite the measures below."""
 _SYSTEM = ("/usr", "/lib", "/lib64", "/sys", "/etc/ld.so.cache", "/etc/localtime")
 _PROC = ("self", "cpuinfo", "meminfo", "stat", "version", "filesystems", "sys", "driver", "devices")
-"""Not of other processes."""
+"""Entries of /proc that are not about other processes."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-"""The others are disks, terminals and shared memory."""
+"""Other devices are disks, terminals and shared memory."""
 _PACKAGE = Path(__file__).parents[2]
 
 
@@ -42,9 +42,9 @@ MEASURES = ("no_new_privileges", "landlock", "seccomp")
 
 
 def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[Path]) -> list[str]:
-    """Confine this process to its code, `reading` and `writing`; returns what is in force.
+    """Confine this process to its code, `reading` and `writing`; returns the measures in force.
 
-    Call it before the first thread is started: that one would stay free.
+    Call it before the first thread is started: existing threads are not confined.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
@@ -59,17 +59,17 @@ def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[
 
 
 def confine_calls(kind: Confinement) -> list[str]:
-    """Install the filter of system calls for all threads; returns what is in force."""
+    """Install the system-call filter for all threads; returns the measures in force."""
     codec = kind is Confinement.CODEC
     devices = not codec and Path("/dev/nvidiactl").exists()
     return ["seccomp"] if seccomp.install(codec=codec, devices=devices) else []
 
 
 def _make_cache() -> None:
-    """Make the directory that Paddle makes when it is imported, and fails without."""
+    """Create the directory that Paddle creates on import; without it, the import fails."""
     with contextlib.suppress(OSError, RuntimeError):
         home = Path("~").expanduser()
-        os.environ.setdefault("HOME", str(home))  # the list of users cannot be read later
+        os.environ.setdefault("HOME", str(home))  # /etc/passwd cannot be read later
         (home / ".cache/paddle/dataset").mkdir(parents=True, exist_ok=True)
 
 
@@ -83,9 +83,10 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
 
 
 def _code() -> Iterator[Path]:
-    """Where programs and libraries are. Of a checkout only the package: keys may lie beside it.
+    """Yield the paths of programs and libraries.
 
-    Libraries lie beside an installed package (`pip install --user` or `--target`).
+    Of a checkout, only the package itself: keys may be stored beside it. An installed package has
+    libraries beside it (`pip install --user` or `--target`), so that directory is included.
     """
     yield from map(Path, (*_SYSTEM, *_DEVICES, sys.prefix, sys.base_prefix))
     yield from (Path("/proc", name) for name in _PROC)

@@ -1,4 +1,4 @@
-"""What a child process is given: its limits, and of this environment how code runs, no secret."""
+"""Limits of a child process, and the part of the environment that it gets; no secrets."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a child may take. `address_space` in bytes is RLIMIT_AS, set after its imports;
-    `environment` is added to what `child_environment` passes on.
+    """Limits of a child process.
 
-    With a `suspension` the child stands still while that is held, and no timeout runs on then. An
-    `idle` one runs only on processors that nobody else wants. `confinement` says what it may do to
-    the rest of the system. A confined child may also read `reading` and write beneath `writing`.
-    Its system calls are confined before its target opens anything, unless that `starts_programs`.
+    `address_space`, in bytes, is RLIMIT_AS, set after the child's imports. `environment` is added
+    to the result of child_environment(). With a `suspension`, the child is stopped while that is
+    held, and its timeouts are paused. An `idle` child runs only on processors that no other process
+    needs. A child with a `confinement` may read also under `reading` and write also under
+    `writing`. Its system calls are confined before its target opens anything, or afterwards if
+    opening `starts_programs`.
     """
 
     address_space: int | None = None
@@ -44,9 +45,10 @@ class Limits:
 
 
 def child_environment(added: Mapping[str, str]) -> dict[str, str]:
-    """The listed part of the environment, and what this child is to have beside it.
+    """Return the environment of a child: the listed variables of this process, and `added`.
 
-    Children open hostile bytes: API keys and the service's settings (PADDLEPOOL_…) stay here.
+    Children open untrusted bytes, so API keys and the service's settings (PADDLEPOOL_…) are not
+    passed on.
     """
     passed = {
         name: value
@@ -57,7 +59,7 @@ def child_environment(added: Mapping[str, str]) -> dict[str, str]:
 
 
 def lower_limit(kind: int, most: int) -> None:
-    """Set a limit of this process for good, or keep the system's hard limit where that is lower."""
+    """Lower a limit of this process for good; keeps the system's hard limit if that is lower."""
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
         most = min(most, hard)

@@ -1,7 +1,7 @@
-"""Rules of the kernel for this thread and those it starts: which files it may touch.
+"""Landlock rules for this thread and the threads it starts: which files they may access.
 
-See landlock(7). A process under such rules may neither read the memory nor the environment of one
-that is not, whoever its user is.
+See landlock(7). A process under such rules can read neither the memory nor the environment of a
+process that is not under them, regardless of their users.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pathlib import Path
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _WRITE_FILE, _READ_FILE, _READ_DIRECTORY = 2, 4, 8
 _CHANGE_DIRECTORY = sum(1 << bit for bit in range(4, 13))
-"""Make or remove what is in it."""
+"""Rights to create or remove the entries of a directory."""
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
 _TCP = 0b11
 _SCOPE = 0b11
-"""Neither signals nor abstract sockets to whoever is not under these rules."""
+"""Blocks signals and abstract sockets to processes that are not under these rules."""
 
 
 def restrict(*, reading: Iterable[Path], writing: Iterable[Path]) -> int:
-    """Let this thread read files only beneath `reading`, write only beneath `writing`; and no TCP.
+    """Let this thread read files only under `reading`, write only under `writing`, and use no TCP.
 
-    Returns the version of the rules that the kernel knows, 0 where it has none. Files that are open
-    already stay open. Paths that do not exist are left out.
+    Returns the version of Landlock that the kernel supports, or 0 if the rules are not in force.
+    Files that are already open stay accessible. Paths that do not exist are skipped.
     """
     call = ctypes.CDLL(None, use_errno=True).syscall
     version = int(call(_CREATE, None, 0, 1))

@@ -1,6 +1,6 @@
-"""What a child process prints, passed on to the standard error of this one.
+"""Copies what a child process prints to the standard error of this process.
 
-A child never has this process's own standard error: it could open a pipe again to read what others
+A child never inherits this process's standard error: it could reopen a pipe and read what others
 write there, read what an operator types at a terminal, or truncate a file.
 """
 
@@ -15,12 +15,12 @@ BLOCK_BYTES = 1 << 16
 
 
 def pass_on(printed: IO[bytes]) -> bool:
-    """Copy what has been printed, up to one block, without waiting; False at its end."""
+    """Copy printed text, up to one block, without waiting; False at the end of the stream."""
     try:
         block = os.read(printed.fileno(), BLOCK_BYTES)
     except BlockingIOError:
         return True
-    if block and sys.__stderr__ is not None:  # else its number may belong to another file
-        with contextlib.suppress(OSError):  # nobody reads any more; the child may go on
+    if block and sys.__stderr__ is not None:  # else descriptor 2 may be another file
+        with contextlib.suppress(OSError):  # no reader is left; the child may go on
             os.write(2, block)
     return bool(block)

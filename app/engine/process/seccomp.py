@@ -1,8 +1,8 @@
-"""A system-call filter for this process and all its threads; no later call removes it.
+"""A system-call filter for this process and all its threads; it cannot be removed.
 
-It refuses what Landlock does not know, or knows only in newer kernels: starting programs and
+It rejects what Landlock does not cover, or covers only in newer kernels: starting programs and
 processes, sockets, signals, and reading, changing or slowing down other processes. The numbers are
-from Linux's system-call tables; the program is classic BPF, which the kernel runs before each call:
+from Linux's system-call tables. The program is classic BPF, which the kernel runs before each call:
 see seccomp(2).
 """
 
@@ -15,28 +15,28 @@ import platform
 import struct
 from collections.abc import Sequence
 
-# name: number on x86_64 and on aarch64, _NONE where there is none
+# name: number on x86_64 and on aarch64, _NONE if there is none
 _NONE = 0xFFFFFFFF
 _REFUSED = {
     "execve": (59, 221), "execveat": (322, 281), "fork": (57, _NONE), "vfork": (58, _NONE),
     "socket": (41, 198), "socketpair": (53, 199),
-    "io_uring_setup": (425, 425),  # its requests pass no filter
+    "io_uring_setup": (425, 425),  # its requests bypass filters
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
     "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424), "pidfd_getfd": (438, 438),
     "setpriority": (141, 140), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
     "sched_setattr": (314, 274),
     "ioprio_set": (251, 30), "open_by_handle_at": (304, 265),
-    "unshare": (272, 97), "setns": (308, 268),  # all capabilities, in a namespace of its own
-    # Memory, queues and keys of other processes have names of their own, which Landlock ignores.
-    # They also have numbers, which are guessed without asking for a name.
+    "unshare": (272, 97), "setns": (308, 268),  # would give all capabilities in a new namespace
+    # Shared memory, queues and keys of other processes are not files, so Landlock ignores them.
+    # Their numbers can be guessed without knowing a name.
     "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195),
     "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192),
     "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
     "mq_open": (240, 180), "mq_unlink": (241, 181),
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
     "inotify_init": (253, _NONE), "inotify_init1": (294, 26), "fanotify_init": (300, 262),
-    # Landlock knows nothing of modes, owners and times, and a descriptor to read is enough.
+    # Landlock does not cover modes, owners and times; a read-only descriptor is enough to set them.
     "utime": (132, _NONE), "utimes": (235, _NONE), "futimesat": (261, _NONE),
     "utimensat": (280, 88), "file_setattr": (469, 469),
     "chmod": (90, _NONE), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
@@ -49,23 +49,24 @@ _REFUSED_TO_CODECS = {
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "sched_setaffinity": (203, 122),
 }  # fmt: skip
 _CLONE3 = 435
-"""Its arguments lie in memory, where a filter cannot look: it is said to be missing, and libraries
-call clone()."""
+"""Its arguments are in memory, which a filter cannot read. It fails with ENOSYS, so that libraries
+fall back to clone()."""
 _KILL, _TGKILL, _PRLIMIT, _CLONE = (62, 129), (234, 131), (302, 261), (56, 220)
 _FCNTL, _IOCTL, _SET_AFFINITY, _CLOSE_RANGE = (72, 25), (16, 29), (203, 122), (436, 436)
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
-"""Column above, the kernel's name for it, number of seccomp()."""
+"""Column in the tables above, the kernel's AUDIT_ARCH value, number of seccomp()."""
 
 _THREAD = 0x10000 | 0x400
-"""CLONE_THREAD and CLONE_FILES: /proc/PID/fd shows the files of every thread."""
+"""CLONE_THREAD and CLONE_FILES: all threads share one file table, which /proc/PID/fd shows."""
 _OWN_FILES = 2
-"""CLOSE_RANGE_UNSHARE, which gives a thread a table of files of its own."""
+"""CLOSE_RANGE_UNSHARE, which gives a thread its own file table."""
 _REFUSED_TO_FILES = (8, 15, 1024)
-"""Of fcntl(): F_SETOWN and F_SETOWN_EX name a process that the kernel sends signals to, F_SETLEASE
-holds up whoever opens the file for writing."""
+"""Commands of fcntl(): F_SETOWN and F_SETOWN_EX make the kernel send signals to another process;
+F_SETLEASE delays any process that opens the file for writing."""
 _IOCTLS = (0x6600, 0x7600, 0x5800, 0x9400, 0xF500, 0x8900)
-"""Requests to file systems ("f", "v", "X", Btrfs and F2FS: flags, versions, encryption) and to
-sockets (the process that gets their signals). A descriptor to read is enough for most."""
+"""Types of ioctl() requests to file systems ("f", "v", "X", Btrfs and F2FS: flags, versions,
+encryption) and to sockets (which process gets their signals). Most need only a read-only
+descriptor."""
 _TYPE_OF_IOCTL = 0xFF00
 _X32 = 0x40000000
 
@@ -80,10 +81,10 @@ _EPERM: Instruction = (_RETURN, 0, 0, _REFUSE | errno.EPERM)
 
 
 def install(*, codec: bool, devices: bool) -> bool:
-    """Install the filter; a codec's also refuses files of memory.
+    """Install the filter. Returns False if this processor or kernel does not support it.
 
-    It refuses every ioctl but those that `devices` of a GPU may need. Returns False where this
-    processor or kernel has none.
+    For a `codec` it also rejects memory files (memfd). It rejects every ioctl, except those that a
+    GPU may need if `devices` is set.
     """
     known = _ARCHITECTURES.get(platform.machine())
     if known is None:
@@ -93,7 +94,8 @@ def install(*, codec: bool, devices: bool) -> bool:
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
     memory = ctypes.create_string_buffer(code, len(code))
     described = struct.pack("@HP", len(program), ctypes.addressof(memory))
-    # Mode "filter"; for all threads; without the mitigations that would slow down their loops.
+    # SECCOMP_SET_MODE_FILTER for all threads (TSYNC), without speculation mitigations (SPEC_ALLOW),
+    # which would slow down computation.
     return int(ctypes.CDLL(None, use_errno=True).syscall(call, 1, 1 | 4, described)) == 0
 
 
@@ -137,9 +139,9 @@ def _by_argument(
     *,
     mask: int = 0xFFFFFFFF,
 ) -> list[Instruction]:
-    """For one system call: `found` where the masked argument is among `values`, else `otherwise`.
+    """Return the steps for one call: `found` if its masked argument is in `values`, or `otherwise`.
 
-    Loads the argument's lower half, which is all that the kernel looks at in those checked here.
+    They load the lower half of the argument: the kernel ignores the rest in the calls checked here.
     """
     tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
     load = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_AND, 0, 0, mask)]

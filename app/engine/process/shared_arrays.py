@@ -15,29 +15,29 @@ from app.contracts.tensors import Array, Tensors
 ALIGNMENT = 64
 KEEP_BYTES = 32 << 20
 MAX_BYTES = 512 << 20
-"""What one call may carry in one direction."""
+"""Maximum bytes of one call's arrays in one direction."""
 MAX_AXES = 32
 
 Layout = list[tuple[str, str, list[int], int]]
-"""Name, dtype, shape and offset of each array in a block; travels beside it as JSON."""
+"""Name, dtype, shape and offset of each array in a block; sent as JSON in the call's header."""
 
 NUMBERS = frozenset(np.dtype(code).str for code in "?bhilqBHILQefd")
-"""No other dtype is read: an object's would be addresses."""
+"""The dtypes that are read; an array of objects would contain addresses."""
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class SharedArrays:
-    """One side's view of a memfd. Writer and reader take turns; whoever holds the turn may grow it.
+    """One side's view of a memfd. Both sides take turns to use it, and either may grow it.
 
-    The file is sealed: it never gets shorter, so neither side can take away a page that the other
-    reads (that would be SIGBUS). Each side maps it again when it has grown.
+    The file is sealed against shrinking: otherwise one side could remove a page that the other
+    reads, and cause SIGBUS. Each side maps it again when it has grown.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._map: mmap.mmap | None = None
-        self._size = 0  # as last seen
+        self._size = 0  # last known size
 
     @classmethod
     def create(cls, name: str) -> SharedArrays:
@@ -50,7 +50,7 @@ class SharedArrays:
         return cls(descriptor)
 
     def write(self, arrays: Tensors) -> Layout:
-        """Copy the arrays in, growing the file as needed; returns where each one lies."""
+        """Copy the arrays into the block and return their layout; grows the file if needed."""
         layout: Layout = []
         offset = 0
         for name, array in arrays.items():
@@ -66,10 +66,10 @@ class SharedArrays:
         return layout
 
     def read(self, layout: Sequence[object]) -> Mapping[str, Array]:
-        """Views into the block, valid until the next write by either side.
+        """Return views into the block, valid until the next write by either side.
 
-        The layout need not be believed: raises ValueError for one that is not a Layout, names
-        anything but numbers, or leaves the block.
+        The layout is not trusted: raises ValueError if it is malformed, has a dtype other than
+        numbers, or exceeds the block.
         """
         if not layout:
             return {}
@@ -81,7 +81,7 @@ class SharedArrays:
         return views
 
     def _seen(self) -> int:
-        """The block's size; the other side may have grown it."""
+        """Update and return the block's size; the other side may have grown it."""
         self._size = min(os.fstat(self.descriptor).st_size, MAX_BYTES)
         return self._size
 
@@ -89,12 +89,12 @@ class SharedArrays:
         if not math.prod(shape):
             return np.empty(shape, dtype)
         if self._map is None or len(self._map) < self._size:
-            # The old map lives on as long as a view into it does.
+            # Views into the old map keep it alive.
             self._map = mmap.mmap(self.descriptor, self._size)
         return np.ndarray(shape, dtype, self._map, offset)
 
     def trim(self) -> None:
-        """Return an unusually large block to the system; the other side must not be using it."""
+        """Return the memory of a large block to the system; the other side must not use it now."""
         if self._size <= KEEP_BYTES:
             return
         status = os.fstat(self.descriptor)
@@ -109,7 +109,7 @@ class SharedArrays:
 
 
 def checked_entry(entry: object, size: int) -> tuple[str, str, tuple[int, ...], int]:
-    """Name, dtype, shape and offset of an array that lies within `size` bytes; or ValueError."""
+    """Return name, dtype, shape and offset of an array within `size` bytes. Raises ValueError."""
     if not isinstance(entry, list | tuple) or len(entry) != 4:
         raise ValueError("an array's layout has four parts")
     name, dtype, shape, offset = entry

@@ -1,4 +1,4 @@
-"""Processes that stand still while others have work to do."""
+"""Stops processes while others have work to do."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import threading
 import time
 
 HELD_SECONDS = 0.1
-"""How long run_briefly() expects a process to have stood still."""
+"""Interval between two calls of run_briefly() for a held process."""
 
 
 class Suspension:
-    """Thread-safe. While it is held, every process in it is stopped by the system.
+    """A set of processes that are stopped (SIGSTOP) while it is held. Thread-safe.
 
-    `holds` counts how often that began: a run that saw the same number before and after it, and
-    did not find it held, was never interrupted. `slice_seconds` is what run_briefly() gives.
+    `holds` counts the calls of hold(): if it is equal before and after a run, and the suspension
+    was not held, the run was not interrupted. `slice_seconds` is the duration of run_briefly().
     """
 
     def __init__(self, *, slice_seconds: float = 0.0) -> None:
@@ -28,7 +28,7 @@ class Suspension:
         self._lock = threading.Lock()
 
     def hold(self) -> None:
-        """Stop them all; takes some microseconds a process."""
+        """Stop all processes; takes a few microseconds for each."""
         with self._lock:
             self.held = True
             self.holds += 1
@@ -48,14 +48,16 @@ class Suspension:
                 process.send_signal(signal.SIGSTOP)
 
     def discard(self, process: subprocess.Popen[bytes]) -> None:
-        """From now on it runs whatever happens."""
+        """Remove a process, which runs freely from now on."""
         with self._lock:
             self._processes.discard(process)
             self._send(signal.SIGCONT, process)
 
     def run_briefly(self, process: subprocess.Popen[bytes]) -> None:
-        """Let a held process run for its slice: asked every HELD_SECONDS, it finishes in the end
-        however long the others keep it waiting. Blocks for that slice."""
+        """Let a held process run for its slice; blocks meanwhile.
+
+        Called every HELD_SECONDS, it makes the process finish even if the suspension stays held.
+        """
         if not self._slice_seconds:
             return
         self._send(signal.SIGCONT, process)
@@ -65,7 +67,7 @@ class Suspension:
                 self._send(signal.SIGSTOP, process)
 
     def end(self) -> None:
-        """Kill them all, and every process that is still added."""
+        """Kill all processes, and every process that is added later."""
         with self._lock:
             self._ended = True
             self._send(signal.SIGKILL, *self._processes)

@@ -1,4 +1,4 @@
-"""The child's side of `child.py`: imports a target, answers calls, ends with the parent."""
+"""The child's side of `child.py`: imports a target, answers calls and ends with the parent."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ _NAME = "app.engine.process.worker"
 _ROOT = str(Path(__file__).parents[3])
 _PROGRAM = f"import sys; sys.path.append({_ROOT!r}); from {_NAME} import main; main(sys.argv[2:])"
 ARGUMENTS = ("-P", "-c", _PROGRAM, _NAME)
-"""Python's, to run this; the name is for whoever lists processes. With `-m` it would import from
-the working directory, before anything is confined, and codec processes could read there."""
+"""Arguments that make Python run this module; the last one is the name shown in process lists.
+With `-m`, Python would import from the working directory before any confinement, and codec
+processes could read files there."""
 HEADER_BYTES = 128 << 10
 MAX_DESCRIPTORS = 8
 SLOTS = 2
-"""Calls that may be under way at a time: one runs, and the next lies ready when it ends."""
+"""Maximum calls under way: one runs, and the next is ready when it ends."""
 
 Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 
@@ -45,12 +46,12 @@ def main(arguments: Sequence[str]) -> None:
     wire_fd, lifeline, *blocks = map(int, arguments)
     _end_with_parent(lifeline)
     # A terminal signals the whole process group when it closes and at Ctrl-C and Ctrl-Z. Only the
-    # parent decides to stop, and a stopped child would be taken for a dead one.
+    # parent may end a child, and it would treat a stopped child as dead.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
     _leave_terminal()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("500")  # out of memory ends a child, never the API process
+        score.write("500")  # the OOM killer picks a child, not the API process
     wire = socket.socket(fileno=wire_fd)
     slots = [(SharedArrays(blocks[2 * n]), SharedArrays(blocks[2 * n + 1])) for n in range(SLOTS)]
     handler: Handler | None = None
@@ -88,15 +89,15 @@ def main(arguments: Sequence[str]) -> None:
         try:
             wire.send(json.dumps(answer).encode())
         except (BrokenPipeError, ConnectionResetError):
-            return  # the parent has gone; there is nobody to tell
+            return  # the parent has gone
 
 
 def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Import the target, build its handler and apply the limits.
 
     Files are confined first, before a library starts a thread. System calls are confined before
-    the target opens anything; where its opening starts programs, after it. Imports need more room
-    than calls.
+    the target opens anything, or after it if opening starts programs. The limit of the address
+    space is set last, because imports need more than calls.
     """
     confinement = Confinement(kind) if (kind := opening["confinement"]) else None
     reading, writing = map(Path, opening["reading"]), map(Path, opening["writing"])
@@ -114,7 +115,7 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
 
 
 def _passing(failure: Exception) -> int | None:
-    """The error number where the system had nothing to give just then: the next try may succeed."""
+    """Return the error number if the system lacked resources, so that a retry may succeed."""
     if isinstance(failure, MemoryError):
         return errno.ENOMEM
     passing = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
@@ -122,7 +123,10 @@ def _passing(failure: Exception) -> int | None:
 
 
 def _log(error: BaseException, *, opening: bool) -> None:
-    """One line of the server's log. Its text may quote what a client sent, except while opening."""
+    """Write one line of the server's log.
+
+    The error's text is left out except while opening: it may quote a client's input.
+    """
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     line = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -147,25 +151,25 @@ def _describe(error: PaddlepoolError) -> dict[str, Any]:
 
 
 def _leave_terminal() -> None:
-    """Give up the controlling terminal: a process may type into its own.
+    """Give up the controlling terminal, into which a process may inject input.
 
-    Not by a session of its own: Linux may share out the processors among sessions (autogroup), and
-    a niceness counts only within one.
+    A new session would do that, too, but Linux may divide processor time between sessions
+    (autogroup), and niceness counts only within one session.
     """
-    with contextlib.suppress(OSError):  # there is none, or it is out of reach
+    with contextlib.suppress(OSError):  # no terminal, or no access to it
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
         fcntl.ioctl(terminal, termios.TIOCNOTTY)
         os.close(terminal)
 
 
 def _end_with_parent(lifeline: int) -> None:
-    """Have the kernel kill this process when the parent's end of the pipe closes.
+    """Make the kernel kill this process when the parent's end of the pipe closes.
 
-    That works in the middle of a native call and while this process is stopped. The parent's death
-    signal would not do: it comes when the starting *thread* ends.
+    This works during a native call and while this process is stopped. The parent death signal
+    cannot be used: it is sent when the *thread* that started the process ends.
     """
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # it has closed before
+    if select.select([lifeline], [], [], 0)[0]:  # it is closed already
         os._exit(0)

@@ -1,1 +1,1 @@
-"""Which job runs next, and which is refused."""
+"""Admission, scheduling and batching of jobs."""

@@ -1,10 +1,10 @@
-"""Who may wait in the queue: whoever could not be served in time is refused at once.
+"""Admission control: rejects a job at once if it could not be served in time.
 
-A job is admitted only if, by the moving service time, it can finish before its deadline. One
-exception keeps a wrong estimate from refusing everyone for ever: a job that would run at once is
-always admitted, and its run corrects the estimate.
+A job is admitted only if it can finish before its deadline, by the moving average of service times.
+The one exception is a job that would run immediately: it is always admitted, so that its run can
+correct an estimate that is too high.
 
-What counts before a job is what goes before it: of other callers no more than its turn lets pass.
+The estimated wait counts only jobs that are scheduled ahead of this one, for every caller.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from app.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
 
 
 class Refused(Exception):
-    """`reason` is counted, `error` is for the caller."""
+    """A rejection: `reason` is counted, `error` is raised to the caller."""
 
     def __init__(self, reason: Rejection, error: PaddlepoolError) -> None:
         super().__init__(reason)
@@ -30,8 +30,10 @@ class Refused(Exception):
 
 
 class Reservation:
-    """A place in the queue for a job that is still being made, such as one whose picture is being
-    opened. Nobody else's job takes it. As a context manager it ends with its block."""
+    """A place in the queue for a job in preparation, for example while its picture is decoded.
+
+    No other job takes the place. As a context manager, it is released at the end of its block.
+    """
 
     __slots__ = ("_among", "caller")
 
@@ -47,17 +49,17 @@ class Reservation:
         self.release()
 
     def release(self) -> None:
-        """Give the place up, if no job has taken it."""
+        """Release the place, unless a job has taken it."""
         self._among.discard(self)
 
 
 class Admission:
-    """Decides what enters the queues of one batcher.
+    """Decides which jobs enter the queues of one batcher.
 
-    **Invariant**: reservations and the jobs of normal priority together never exceed `max_queue`,
-    so the job of a reservation always finds room; beside them, callers who have nothing here find a
-    place each, as many as `max_queue` again, so that nobody can fill the queue for the others.
-    Urgent work has been paid for: it is not counted and never refused.
+    **Invariant**: reservations and jobs of normal priority together never exceed `max_queue`, so
+    the job of a reservation always finds room. Beyond that, each caller without a job or
+    reservation here may add one, up to `max_queue` more in total, so no caller can fill the queue
+    for the others. Urgent work has been paid for: it is not counted and never rejected.
     """
 
     def __init__(self, queues: ShapeQueues, times: ServiceTime, *, max_queue: int) -> None:
@@ -73,11 +75,11 @@ class Admission:
         instances: Instances,
         reservation: Reservation | None = None,
     ) -> list[Job]:
-        """Put the jobs into their queues, the first in the place of the reservation, which ends.
+        """Queue the jobs; the first takes the place of the reservation, which ends.
 
-        That one was promised room and time: whoever came later does not count against it. Returns
-        those of lower priority that had to go for them. Raises Refused, with the queues as they
-        were before.
+        The reservation promised room and time, so later arrivals do not count against it. Returns
+        the jobs of lower priority that were shed to make room. Raises Refused and then leaves the
+        queues as they were.
         """
         reserved = reservation in self.reservations
         self.reservations -= {reservation}
@@ -96,7 +98,7 @@ class Admission:
         return [shed for job in jobs if (shed := self._make_room(job.priority))]
 
     def _make_room(self, priority: int) -> Job | None:
-        """Take out the job that one of this priority has displaced, if it has."""
+        """Remove and return the job that one of this priority displaces, if any."""
         full = priority >= NORMAL and self._taken() > self._max_queue
         unlucky = self._queues.least_urgent(priority) if full else None
         if unlucky is not None:
@@ -104,7 +106,7 @@ class Admission:
         return unlucky
 
     def reserve(self, deadline: float, now: float, instances: Instances) -> Reservation:
-        """Raises Refused when a job that is still to be made would find no room or no time."""
+        """Reserve a place. Raises Refused if a future job would find no room or no time."""
         if self._queues or self.reservations or not instances.free:
             caller = CALLER.get().name
             wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), instances)
@@ -113,7 +115,7 @@ class Admission:
         return Reservation(self.reservations)
 
     def _check_number(self, jobs: Sequence[Job]) -> None:
-        """Raises Refused for more jobs than an empty queue has places: waiting would not help."""
+        """Raise Refused for more jobs than an empty queue holds: waiting would not help."""
         if len(jobs) > self._max_queue and jobs[0].priority >= NORMAL:
             endless = TooManyInputs(
                 f"the request makes {len(jobs)} jobs; the limit is {self._max_queue}, all the "
@@ -124,8 +126,11 @@ class Admission:
             raise Refused(Rejection.QUEUE_FULL, endless)
 
     def _check(self, job: Job, now: float, instances: Instances, *, reserving: int) -> None:
-        """Raises Refused. `reserving`: how many reservations go before the job; those made before
-        its own did, and are jobs by now or come behind it."""
+        """Raise Refused if the job finds no room or no time.
+
+        `reserving` is the number of reservations ahead of the job. It is 0 if the request had its
+        own: any earlier one has become a job by now, or is scheduled after it.
+        """
         _check_deadline(job, now)
         if job.priority < NORMAL:
             return
@@ -139,8 +144,10 @@ class Admission:
         return self._queues.counted() + len(self.reservations)
 
     def _reserving(self, caller: str) -> int:
-        """How many reservations go before the caller's next: of others as many as it has itself,
-        and the one whose turn it is."""
+        """Number of reservations ahead of the caller's next one.
+
+        These are all its own, and from each other caller at most one more than that.
+        """
         held = Counter(each.caller for each in self.reservations if each is not None)
         own = held.pop(caller, 0)
         return own + sum(min(count, own + 1) for count in held.values())
@@ -158,7 +165,7 @@ class Admission:
         reserving: int,
         instances: Instances,
     ) -> float:
-        """Seconds until a job of this shape would begin; `key` is None where it is not known."""
+        """Seconds until a job of this shape would begin; `key` is None if the shape is unknown."""
         before = self._queues.seconds_before(priority, key, rows, caller, self._times)
         before += reserving * self._times.overall()
         return (instances.running + before) / max(1, instances.live)
@@ -174,7 +181,10 @@ class Admission:
             raise Refused(Rejection.DEADLINE, hopeless)
 
     def _check_room(self, priority: int, wait: float, caller: str) -> None:
-        """Jobs of lower priority do not count: the least urgent of them makes room."""
+        """Raise Refused if the queue is full.
+
+        Jobs of lower priority do not count: the least urgent of them is shed.
+        """
         taken = self._queues.counted(priority) + len(self.reservations)
         limit = self._max_queue
         if taken >= limit and self._has_nothing(caller):
@@ -190,7 +200,7 @@ class Admission:
 
 
 def _check_deadline(job: Job, now: float) -> None:
-    """Raises Refused."""
+    """Raise Refused if the deadline has passed."""
     if job.deadline <= now:
         late = DeadlineExceeded("the deadline had passed before the job could be queued")
         raise Refused(Rejection.DEADLINE, late)

@@ -24,30 +24,31 @@ from app.engine.queue.running import Instances, Running
 from app.engine.queue.shape_queues import ServiceTime, ShapeQueues
 
 SHORT_RUN_SECONDS = 0.1
-"""A longer run ends before the next batch is handed over: nothing measurable would be gained, and
-another instance may be free first."""
+"""A batch with a longer run is not sent to a busy instance: nothing measurable would be gained,
+and another instance may be free first."""
 
 
 class Taker(Protocol):
     """An instance, as the batcher sees it."""
 
     def healthy(self) -> bool:
-        """Whether it can run a batch now. One that cannot has left the batcher by then."""
+        """Whether it can run a batch now. If not, it has already left the batcher."""
 
     def has_room(self) -> bool:
-        """Whether a second batch may lie ready behind the one that runs."""
+        """Whether it accepts a second batch, to run after the current one."""
 
     def take(self, batch: Batch) -> None:
         """Run the batch; must not raise."""
 
 
 class Batcher:
-    """Belongs to the event loop: nothing here is called from another thread, but `live`, `depth`
-    and `inflight` may be read from any.
+    """Queues jobs and hands them to instances in batches.
 
-    **Invariants**: no instance is given a job that is cancelled or past its deadline; every future
-    that was admitted is settled, whatever happens to its neighbours; a normal job never waits
-    behind one of low priority that no instance has taken.
+    Belongs to the event loop; only `live`, `depth` and `inflight` may be read in other threads.
+
+    **Invariants**: no instance gets a job that is cancelled or past its deadline; the future of
+    every admitted job is settled, whatever happens to other jobs; a normal job never waits behind a
+    job of low priority that no instance has taken.
     """
 
     def __init__(
@@ -75,10 +76,9 @@ class Batcher:
         self._alarm_at = math.inf
 
     def reserve(self, deadline: float) -> Reservation:
-        """Hold a place for a job that is still to be made, until it is submitted or released.
+        """Hold a place for a job in preparation, until it is submitted or released.
 
-        Raises what submit() would if the job were there: nobody waits until a picture is open to
-        hear that there is no room for it.
+        Raises the errors of submit(), so a request is rejected before its picture is decoded.
         """
         now = self._clock()
         try:
@@ -89,13 +89,13 @@ class Batcher:
         try:
             raise error
         finally:
-            del error  # this frame is in its traceback: each would keep the other
+            del error  # breaks a reference cycle with its traceback
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
-        """Queue all of the jobs or none, all at once: jobs of one request share batches.
+        """Queue all of the jobs or none, in one step so that jobs of one request share batches.
 
-        Raises TooManyInputs, Overloaded, DeadlineExceeded or ModelNotReady. A reservation ends
-        here; the first job takes its place.
+        The first job takes the place of the reservation, which ends. Raises TooManyInputs,
+        Overloaded, DeadlineExceeded or ModelNotReady.
         """
         now = self._clock()
         try:
@@ -133,27 +133,27 @@ class Batcher:
         return Instances(live=live, running=left, free=free)
 
     def join(self, taker: Taker) -> None:
-        """An instance begins to take batches."""
+        """Add an instance, which takes batches from now on."""
         self._takers.append(taker)
         self.offer(taker)
 
     def leave(self, taker: Taker) -> None:
-        """An instance takes no further batch; it may have left before."""
+        """Remove an instance, which takes no further batch; does nothing if it has left already."""
         for each in (self._takers, self._free):
             if taker in each:
                 each.remove(taker)
 
     def offer(self, taker: Taker) -> None:
-        """An instance that has joined runs nothing any more: it takes the next batch."""
+        """Mark an instance that has joined as free for the next batch."""
         if taker in self._takers:
             self._free.append(taker)
             self.dispatch()
 
     def dispatch(self) -> None:
-        """Hand over what may run now, and set a timer for what may run later.
+        """Hand over the batches that may run now, and set a timer for those that may run later.
 
-        A taker may come back here from take(), with a batch that it could not send: whoever is at
-        it goes on, so that a queue full of such batches does not end in a deep recursion.
+        take() may call this method again, for a batch that it could not send. The nested call
+        returns at once and the outer loop continues, which avoids deep recursion.
         """
         if self._dispatching:
             return
@@ -165,7 +165,7 @@ class Batcher:
             self._dispatching = False
 
     def _dispatched(self) -> bool:
-        """Hand over one batch; False when none may run now, or nobody is free."""
+        """Hand over one batch; False if none may run now or no instance is free."""
         now = self._clock()
         jobs, ask_again = self._queues.next_batch(now)
         if not jobs and not self._running.returned:
@@ -182,7 +182,7 @@ class Batcher:
         return True
 
     def _free_taker(self) -> Taker | None:
-        """The free instance that ran last, whose memory is warm."""
+        """Take the free instance that ran last: its memory is warm."""
         while self._free:
             taker = self._free[-1]
             if taker.healthy():
@@ -190,7 +190,7 @@ class Batcher:
         return None
 
     def _taker_ahead(self, jobs: list[Job]) -> Taker | None:
-        """One whose run is under way, for a small batch that no further job could join."""
+        """Find a busy instance that may hold this batch ready, if it is small, full and short."""
         if not jobs or sum(job.rows for job in jobs) < self._max_rows:
             return None
         if sum(job.nbytes for job in jobs) > INLINE_BYTES:
@@ -224,13 +224,13 @@ class Batcher:
         return batch
 
     def finished(self, batch: Batch, seconds: float | None) -> None:
-        """The batch has left its instance; `seconds` of the run, None when it came to no end."""
+        """Record that a batch has left its instance; `seconds` is None if its run failed."""
         self._running.batches.discard(batch)
         if seconds is not None:
             self._times.record(batch.key, seconds)
 
     def give_back(self, *batches: Batch) -> None:
-        """The batches have not begun: the next instance takes them before anything else."""
+        """Take back batches that have not begun; the next instance takes them first."""
         if self._closed_with is None:
             self._running.returned.extend(batches)
             self.dispatch()
@@ -240,11 +240,11 @@ class Batcher:
             job.fail(self._closed_with)
 
     def divide(self, batch: Batch) -> None:
-        """A batch that came to no end goes back as one for each of its jobs."""
+        """Take back a batch whose run failed, as one batch for each of its jobs."""
         self.give_back(*self._running.divide(batch))
 
     def observed(self, key: ShapeKey, seconds: float) -> None:
-        """A run outside the queue, such as a warm-up, took `seconds`."""
+        """Record the `seconds` of a run outside the queue, such as a warm-up."""
         self._times.record(key, seconds)
 
     @property
@@ -262,7 +262,7 @@ class Batcher:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits, runs or is reserved."""
+        """Whether nothing waits, runs or is reserved."""
         return not (self._queues or self._running.batches or self._admission.reservations)
 
     @property
@@ -270,9 +270,9 @@ class Batcher:
         return len(self._running.jobs())
 
     def close(self, error: PaddlepoolError) -> None:
-        """Fail what waits and what comes later, each with a copy of the error.
+        """Fail all waiting and later jobs, each with a copy of the error.
 
-        Batches that run are finished.
+        Batches that are running are finished.
         """
         self._closed_with = error
         self._ask_again(math.inf)
@@ -280,7 +280,7 @@ class Batcher:
             job.fail(error)
 
     def _wake_at(self, deadline: float) -> None:
-        """Have what is due failed then, if that is earlier than the alarm that is set."""
+        """Set the alarm for this deadline, unless it is set for an earlier one."""
         if deadline >= self._alarm_at:
             return
         if self._alarm is not None:

@@ -1,4 +1,4 @@
-"""One job on its way to a process, and the batch in which jobs run together."""
+"""One job for a process, and the batch in which jobs run together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.contracts.errors import PaddlepoolError
 from app.contracts.tensors import Tensors
 
 INLINE_BYTES = 2 << 20
-"""Larger requests and answers are copied in a thread: the event loop has others to answer."""
+"""Larger requests and answers are copied in a thread, so that the event loop is not blocked."""
 
 ShapeKey = tuple[tuple[str, str, tuple[int, ...]], ...]
 
@@ -27,7 +27,7 @@ def _future() -> asyncio.Future[Any]:
 class Job:
     """Validated tensors that wait for a process; times are values of the engine's clock.
 
-    The future may be settled from several sides (result, deadline, cancellation): the first wins.
+    A result, the deadline or a cancellation may settle the future: the first one wins.
     """
 
     inputs: Tensors
@@ -37,21 +37,21 @@ class Job:
     deadline: float
     enqueued: float
     caller: str = field(default_factory=lambda: CALLER.get().name)
-    future: asyncio.Future[Any] = field(default_factory=_future)  # typed by whoever made the job
+    future: asyncio.Future[Any] = field(default_factory=_future)  # the creator knows its type
 
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.inputs.values())
 
     def fail(self, error: PaddlepoolError) -> None:
-        """With a copy of the error, unless it is already settled."""
+        """Fail the future with a copy of the error, unless it is already settled."""
         if not self.future.done():
             self.future.set_exception(error.alone())
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Batch:
-    """Jobs of equal shape that have entered one run; `started` is a value of the clock."""
+    """Jobs of equal shape that run together; `started` is a value of the clock."""
 
     jobs: Sequence[Job]
     started: float
@@ -82,9 +82,9 @@ class Batch:
         }
 
     def split(self, outputs: Tensors) -> list[Tensors]:
-        """Each job's rows of the outputs, in the order of the jobs.
+        """Return each job's rows of the outputs, in the order of the jobs.
 
-        Raises ValueError when an output has not one row for each row of the batch.
+        Raises ValueError unless each output has one row for each row of the batch.
         """
         if len(self.jobs) == 1:
             return [outputs]

@@ -1,4 +1,4 @@
-"""The batches that instances hold, and those that were given back."""
+"""The batches that instances hold, and those that they gave back."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from app.engine.queue.job import Batch, Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """What the instances are doing at a moment: `live` take batches, and `free` says whether one
-    would take a job at once. Where a job has to wait, the runs under way still need `running`
-    seconds in all."""
+    """State of the instances at one moment.
+
+    `live` of them accept batches, and `free` is whether one would take a job at once. If a job has
+    to wait, the runs under way still need `running` seconds in total.
+    """
 
     live: int
     running: float
@@ -21,14 +23,14 @@ class Instances:
 
 
 class Running:
-    """A batch that was given back still counts as running."""
+    """All batches under way; a batch that was given back still counts as running."""
 
     def __init__(self) -> None:
         self.batches: set[Batch] = set()
         self.returned: deque[Batch] = deque()
 
     def seconds_left(self, now: float) -> float:
-        """What the runs under way still need in all, by how long they usually take."""
+        """Total seconds that the runs under way still need, from their usual duration."""
         return sum(max(0.0, batch.started + batch.expected_seconds - now) for batch in self.batches)
 
     def jobs(self) -> list[Job]:
@@ -41,7 +43,7 @@ class Running:
         return min((job.deadline for job in self.jobs() if not job.future.done()), default=math.inf)
 
     def resume(self, now: float) -> Batch | None:
-        """A batch that was given back, less the jobs that nobody waits for any more."""
+        """Return a batch that was given back, without the jobs that are settled, or None."""
         while self.returned:
             batch = self.returned.popleft()
             self.batches.discard(batch)
@@ -52,14 +54,14 @@ class Running:
         return None
 
     def divide(self, batch: Batch) -> list[Batch]:
-        """The batch as one for each of its jobs."""
+        """Split the batch into one for each of its jobs."""
         alone = [replace(batch, jobs=(job,)) for job in batch.jobs]
         self.batches.discard(batch)
         self.batches.update(alone)
         return alone
 
     def drop_returned(self) -> list[Job]:
-        """The jobs of what was given back, which nobody will take any more."""
+        """Forget the batches that were given back and return their jobs."""
         jobs = [job for batch in self.returned for job in batch.jobs]
         self.batches.difference_update(self.returned)
         self.returned.clear()

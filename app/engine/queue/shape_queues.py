@@ -1,4 +1,4 @@
-"""The waiting jobs of one instance group, by priority and shape: which batch may run next."""
+"""The waiting jobs of one instance group, by priority and shape; chooses the next batch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from app.engine.queue.job import Job, ShapeKey
 WEIGHT = 0.25
 MAX_SHAPES = 256
 MOST_AT_ONCE = 4.0
-"""A run counts as so many averages at most: one that was held up, by a process that was stopped or
-a machine that stood still, says little about the next, and requests would be refused for it."""
+"""A run counts as at most this many averages. A delayed run (a stopped process, a frozen machine)
+says little about the next one, and admission would reject requests because of it."""
 
 
 class ServiceTime:
     """Moving average of the seconds of one run, for each shape; the newest run weighs a quarter.
 
-    A shape not seen yet takes the average over all shapes, and nothing is known before the first
-    run.
+    A shape not seen yet uses the average over all shapes; before the first run it is unknown.
     """
 
     def __init__(self) -> None:
@@ -53,34 +52,35 @@ def _moved(average: float | None, value: float) -> float:
 QueueKey = tuple[int, ShapeKey]
 
 REMEMBERED = 1024
-"""Callers whose next turns are kept, unless more than half as many wait."""
+"""Callers whose next turns are kept, or twice the number of waiting callers if that is more."""
 
 URGENT, NORMAL = -1, 0
 """Priorities: smaller goes first. Urgent work is not counted against the limit of the queue."""
 
 
 Turn = tuple[float, int]
-"""When a job's turn is: its caller's virtual time, then its place in the order of arrival."""
+"""Scheduling key of a job: its caller's virtual time, then its place in the order of arrival."""
 
 
 class ShapeQueues:
-    """Fair between callers, and first come, first served for each, within a priority.
+    """Within a priority, fair between callers, and first come, first served for each caller.
 
     Start-time fair queueing (Goyal, Vin and Cheng, 1996): a caller's turn comes when it has had as
-    many rows as the others who wait, so that whoever sends one job waits for one of each of the
-    others, not for all. A queue holds the jobs of one priority and shape in the order of their
-    turns. The queue whose head's turn is first goes first. A queue of lower priority (a larger
-    number) is not looked at while any job of higher priority waits, and never fills up a batch of
-    one.
+    many rows as the other waiting callers. A caller with one job thus waits for one job of each
+    other caller, not for all of them.
+
+    Each queue holds the jobs of one priority and shape, ordered by turn. The queue whose head has
+    the earliest turn goes first. A queue of lower priority (a larger number) waits while any job of
+    higher priority waits, and its jobs never fill up a batch of higher priority.
     """
 
     def __init__(self, *, max_rows: int, max_delay: float) -> None:
         self._max_rows = max_rows
         self._max_delay = max_delay
         self._queues: dict[QueueKey, list[tuple[Turn, Job]]] = {}
-        self._now = 0.0  # virtual: the start of the latest job that was taken
+        self._now = 0.0  # virtual time: the start of the latest job that was taken
         self._next_start: dict[str, float] = {}
-        self._rows: Counter[str] = Counter()  # that wait, by caller
+        self._rows: Counter[str] = Counter()  # waiting rows by caller
         self._sequence = itertools.count()
         self._size = 0
 
@@ -102,18 +102,18 @@ class ShapeQueues:
         self._rows[job.caller] += job.rows
         self._size += 1
         if len(self._next_start) > max(REMEMBERED, 2 * len(self._rows)):
-            # Of those who have nothing here, each is let off one job at most.
+            # Forget callers without waiting jobs; each is forgiven at most one job of debt.
             self._next_start = {each: self._next_start[each] for each in self._rows}
 
     def remove(self, *jobs: Job) -> bool:
-        """Take jobs out that will not run; False when none of them is here (any more)."""
+        """Remove jobs that will not run; False if none of them is queued."""
         gone = [(job, turn) for job in jobs if (turn := self._remove(job)) is not None]
         for job, turn in gone:
             self._refund(job, turn)
         return bool(gone)
 
     def take(self, job: Job) -> None:
-        """Take a job out that will run: its caller has had its turn."""
+        """Remove a job that will run, and advance the virtual time to its turn."""
         if (turn := self._remove(job)) is not None:
             self._now = max(self._now, turn[0])
 
@@ -131,8 +131,10 @@ class ShapeQueues:
         return None
 
     def _refund(self, gone: Job, turn: Turn) -> None:
-        """What its caller has behind a job that did not run moves up by its rows, all alike: it
-        keeps its order. Rows whose turn has passed do not count, for nobody saves them up."""
+        """Move the caller's later jobs forward by the rows of a job that did not run.
+
+        They keep their order. Rows whose turn has passed are not refunded: they cannot be saved up.
+        """
         start, place = turn
         rows = min(gone.rows, start + gone.rows - self._now)
         if rows <= 0 or not self._queues:
@@ -147,7 +149,7 @@ class ShapeQueues:
             queue.sort(key=itemgetter(0))
 
     def take_expired(self, now: float) -> list[Job]:
-        """Take out every job whose deadline has come."""
+        """Remove and return every job whose deadline has come."""
         expired = [job for job in self if job.deadline <= now]
         self.remove(*expired)
         return expired
@@ -156,9 +158,9 @@ class ShapeQueues:
         return min((job.deadline for job in self), default=math.inf)
 
     def next_batch(self, now: float) -> tuple[list[Job], float]:
-        """The jobs that may run now, still in their queue, and when to ask again if there are none.
+        """Return the jobs that may run now, still queued; or none, and when to ask again.
 
-        A queue is ready when its next batch is full or its head has waited the delay.
+        A queue is ready if its next batch is full or its head has waited for the delay.
         """
         ask_again = math.inf
         if not self._queues:
@@ -187,7 +189,7 @@ class ShapeQueues:
         return jobs, rows >= self._max_rows
 
     def least_urgent(self, than: int) -> Job | None:
-        """The job of the lowest priority below `than` whose turn is last: the first to be shed."""
+        """Return the job to shed: lowest priority below `than`, then latest turn; or None."""
         lowest = max((priority for priority, _ in self._queues), default=than)
         if lowest <= than:
             return None
@@ -195,13 +197,13 @@ class ShapeQueues:
         return max(tails, key=lambda entry: entry[0])[1]
 
     def counted(self, priority: float = math.inf) -> int:
-        """Jobs that count against the limit, of this priority or a higher one."""
+        """Number of jobs of this or a higher priority that count against the limit."""
         return sum(
             len(queue) for (other, _), queue in self._queues.items() if NORMAL <= other <= priority
         )
 
     def callers(self) -> Counter[str]:
-        """How many of the jobs that count each caller has."""
+        """Number of each caller's jobs that count against the limit."""
         return Counter(
             job.caller
             for (priority, _), queue in self._queues.items()
@@ -212,8 +214,10 @@ class ShapeQueues:
     def seconds_before(
         self, priority: int, joining: ShapeKey | None, rows: int, caller: str, times: ServiceTime
     ) -> float:
-        """Predictor seconds of the runs that go before a job of this priority and so many rows,
-        were it added now; `joining` is its shape, None where that is not known."""
+        """Predictor seconds of the runs ahead of a job if it were added now.
+
+        The job has this priority and this many `rows`; `joining` is its shape, None if unknown.
+        """
         seconds = 0.0
         start = self.start_of(caller)
         for (other, key), queue in self._queues.items():
@@ -221,7 +225,7 @@ class ShapeQueues:
                 continue
             waiting = sum(job.rows for (turn, _), job in queue if other < priority or turn <= start)
             if (other, key) == (priority, joining):
-                # In its own queue it shares the last run, unless that one is full already.
+                # In its own queue the job shares the last run, unless that one is full.
                 runs = (waiting + rows - 1) // self._max_rows
             else:
                 runs = -(-waiting // self._max_rows)
@@ -231,6 +235,6 @@ class ShapeQueues:
     def _forget_if_empty(self, queue: QueueKey) -> None:
         if not self._queues[queue]:
             del self._queues[queue]
-        if not self._queues:  # nobody has had more than another: begin anew
+        if not self._queues:  # no caller waits, so no debts remain: reset
             self._now = 0.0
             self._next_start.clear()

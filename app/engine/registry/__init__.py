@@ -1,1 +1,1 @@
-"""Which model versions are served."""
+"""The model versions that are served: loading, replacing, unloading."""

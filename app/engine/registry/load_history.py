@@ -1,4 +1,4 @@
-"""What became of each attempt to load a version: the source of the repository index."""
+"""The outcome of each attempt to load a version; the source of the repository index."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ NOT_LOADED = "not loaded"
 UNSEALED = "it has no manifest.json: `paddlepool models seal` writes it"
 
 Key = tuple[str, int | None]
-"""Name and version; None stands for the model as a whole, before its versions are chosen."""
+"""Name and version; None means the model as a whole, before its versions are chosen."""
 
 
 class LoadHistory:
     """Remembers for each version whether it is being loaded and why it last failed.
 
-    index() and knows() may be called in any thread.
-
-    What keeps a model as a whole from being loaded is the reason of each of its versions.
+    If a model as a whole cannot be loaded, that reason applies to each of its versions. index() and
+    knows() may be called in any thread.
     """
 
     def __init__(self) -> None:
@@ -31,7 +30,7 @@ class LoadHistory:
 
     @contextlib.contextmanager
     def attempt(self, name: str, version: int | None) -> Iterator[None]:
-        """LOADING inside; afterwards a failure keeps its reason, and success forgets it."""
+        """Mark a version as LOADING during the block; then keep or forget the reason of failure."""
         key = (name, version)
         self._loading.add(key)
         reason = ""
@@ -53,13 +52,13 @@ class LoadHistory:
                 self._failures[key] = reason
 
     def knows(self, name: str, version: int | None) -> bool:
-        """Whether this version, or any where it is None, is being loaded or has failed to load."""
+        """Whether this version (any version if None) is being loaded or has failed to load."""
         known = {*self._loading, *self._failures}
         as_a_whole = (name, None) in self._failures and version in self._kept.get(name, ())
         return as_a_whole or any(key[0] == name and version in (None, key[1]) for key in known)
 
     def keep(self, name: str, versions: Iterable[int]) -> None:
-        """These are the versions that matter now; why any other one failed is forgotten."""
+        """Set the versions that matter now, and forget why any other one failed."""
         kept = frozenset(versions)
         self._kept[name] = kept
         for key in [key for key in self._failures if key[0] == name]:
@@ -67,7 +66,7 @@ class LoadHistory:
                 del self._failures[key]
 
     def forget(self, name: str) -> None:
-        """The model is gone or wanted no longer; why its versions failed matters to nobody."""
+        """Forget a model that is gone or was unloaded."""
         self._kept.pop(name, None)
         for key in [key for key in self._failures if key[0] == name]:
             del self._failures[key]
@@ -78,8 +77,10 @@ class LoadHistory:
         published: Mapping[str, Iterable[int]],
         unsealed: Mapping[str, Iterable[int]],
     ) -> tuple[ModelStatus, ...]:
-        """One row for each version on disk or in memory, by name, newest version first; one
-        without a version for a model that has none."""
+        """Return one row for each version on disk or in memory, by name, newest version first.
+
+        A model without versions has one row with version None.
+        """
         without: set[Key] = {(name, each) for name in unsealed for each in unsealed[name]}
         loading = set(self._loading)
         failures = dict(self._failures)
@@ -87,7 +88,7 @@ class LoadHistory:
         on_disk: set[Key] = {(name, each) for name in published for each in published[name]}
         rows = {*served, *loading, *failures, *on_disk, *without}
         numbered = {name for name, version in rows if version is not None}
-        # A fault of the whole model is newer than any of a version: none has been tried since.
+        # The model's failure is newer than those of its versions: none has been tried since.
         reasons = {key: failures.get((key[0], None)) or failures.get(key) for key in rows}
         reasons |= dict.fromkeys(without, UNSEALED)
         return tuple(

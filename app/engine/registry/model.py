@@ -1,4 +1,4 @@
-"""A served model version: checks what comes in, hands it to a group, and counts its leases."""
+"""A served model version: checks jobs, submits them to its groups, and counts leases."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
-    """The default group before anything is measured."""
+    """Return the default group before anything is measured."""
     if config.first_group is None:
         return Choice(group=config.default_group, by="config", reason=PINNED)
     return Choice(group=config.default_group, by="start", reason=reason)
@@ -48,7 +48,7 @@ def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
 
 @dataclass(frozen=True, slots=True)
 class CheckedJob:
-    """Tensors of one job that fit the model, and what the queue is to know of them."""
+    """Tensors of one job that fit the model, with the facts that the queue needs."""
 
     inputs: Tensors
     rows: int
@@ -56,10 +56,11 @@ class CheckedJob:
 
 
 class ServedModel:
-    """Verified files with predictors behind them; **Invariant**: never changed once built.
+    """A verified model version and its predictors.
 
-    A reload builds another one and swaps it in the registry; requests keep this one through
-    their leases, and it is closed when the last of them ends.
+    **Invariant**: its files and configuration never change. A reload builds another one and swaps
+    it in the registry. Requests keep this one through their leases, and it is closed when the last
+    lease ends.
     """
 
     def __init__(
@@ -70,10 +71,10 @@ class ServedModel:
         choice: Choice | None = None,
         before: ServedModel | None = None,
     ) -> None:
-        """`choice` names another default group than config.toml; `before` is the same version,
-        whose counts and findings this one goes on with.
+        """Prepare the version without starting a process. Raises ManifestError and ConfigError.
 
-        Raises ManifestError and ConfigError; no process is started yet.
+        `choice` overrides the default group of config.toml. `before` is the same version as served
+        so far; its statistics and measured effects are carried over.
         """
         self.files = files
         self.choice: Choice = choice or first_choice(files.config)
@@ -121,10 +122,9 @@ class ServedModel:
     async def start(self, *, gently: bool = False) -> None:
         """Open the groups that always run; returns when each instance is tested and warm.
 
-        One whose program this version lacks is passed over, unless it is the default group.
-
-        Gently where others are serving requests meanwhile: it takes longer then.
-        Raises ConfigError or BackendError when one refuses the model.
+        A group whose program this version lacks is skipped, unless it is the default group. Use
+        `gently` while requests are served; opening then takes longer. Raises ConfigError or
+        BackendError if an instance rejects the model.
         """
         groups = [
             group
@@ -148,7 +148,7 @@ class ServedModel:
         return future
 
     def checked(self, jobs: Sequence[Tensors]) -> list[CheckedJob]:
-        """The jobs that fit this model; may be called in any thread. Raises InvalidTensor."""
+        """Check jobs for submit_all(); may be called in any thread. Raises InvalidTensor."""
         return [
             CheckedJob(inputs, self._checked_rows(inputs), shape_key(inputs)) for inputs in jobs
         ]
@@ -164,13 +164,14 @@ class ServedModel:
     ) -> list[asyncio.Future[InferResult]]:
         """Queue all of the jobs, or none.
 
-        The first job takes the place of the `reservation`, which then ends.
-        `deadline` is absolute; `priority` 0 is normal, and a larger one is less urgent: such a job
-        waits until no other does, and is the first to be dropped. Raises InvalidParameter (group),
-        TooManyInputs (more jobs than the queue has places), Overloaded, DeadlineExceeded and
-        ModelNotReady at once. A future gives the result or DeadlineExceeded, WorkerCrashed,
-        BackendError, ModelOutputInvalid, Overloaded (dropped); cancelling it takes its job out of
-        the queue.
+        The first job takes the place of the `reservation`, which then ends. `deadline` is absolute.
+        `priority` 0 is normal and a larger one is less urgent: such a job waits until no job of
+        higher priority waits, and is shed first.
+
+        Raises InvalidParameter (group), TooManyInputs (more jobs than the queue has places),
+        Overloaded, DeadlineExceeded and ModelNotReady at once. A future gives the result, or raises
+        DeadlineExceeded, WorkerCrashed, BackendError, ModelOutputInvalid or Overloaded (shed).
+        Cancelling a future removes its job from the queue.
         """
         chosen = self._group(self.config.default_group if group is None else group)
         now = self._clock()
@@ -196,7 +197,7 @@ class ServedModel:
         return [job.future for job in queued]
 
     def reserve(self, *, deadline: float, group: str | None = None) -> Reservation:
-        """Hold a place in a group's queue while a request is prepared; hand it to submit_all().
+        """Hold a place in a group's queue while a request is prepared; pass it to submit_all().
 
         Raises InvalidParameter (group), Overloaded and ModelNotReady at once, before any work.
         """
@@ -208,27 +209,27 @@ class ServedModel:
             raise
 
     def _ended(self, enqueued: float, future: asyncio.Future[InferResult]) -> None:
-        """Count what failed; the group has counted what succeeded, with the times of its run."""
+        """Count a failed job; the group counts successful ones, with the times of their runs."""
         if future.cancelled() or future.exception() is not None:
             self._statistics.failed(self._clock() - enqueued)
 
     def statistics(self) -> Snapshot:
-        """What this version has done since it was loaded."""
+        """Return the counters of this version since it was loaded."""
         return self._statistics.snapshot()
 
     def open_shadow(self, group: str, open_predictor: PredictorFactory) -> Predictor:
-        """A tested predictor of a group's configuration, the caller's own to run and close.
+        """Open a tested predictor with a group's configuration; the caller runs and closes it.
 
         Raises InvalidParameter, ConfigError, BackendError, WorkerCrashed, DeadlineExceeded.
         """
         return self._group(group).opening.open_shadow(open_predictor)
 
     def record_effect(self, group: str, effect: Effect) -> None:
-        """Keep what was found out about a group, for groups() to tell."""
+        """Store the measured effect of a group, which groups() then reports."""
         self._group(group).effect = effect
 
     def record_choice(self, choice: Choice) -> None:
-        """Keep why the default group is that. Raises ValueError where it is another one."""
+        """Store why the default group was chosen. Raises ValueError if `choice` names another."""
         if choice.group != self.config.default_group:
             raise ValueError(f"{self.config.default_group} serves, not {choice.group}: a bug")
         self.choice = choice
@@ -237,7 +238,7 @@ class ServedModel:
         return tuple(group.status() for group in self._groups.values())
 
     def ready(self) -> bool:
-        """Whether the default group takes jobs."""
+        """Whether the default group accepts jobs."""
         return self._groups[self.config.default_group].ready()
 
     def acquire(self) -> None:
@@ -250,7 +251,7 @@ class ServedModel:
             self._unleased.set()
 
     async def drain(self, timeout: float) -> bool:
-        """Wait until no request holds this version; False when some still do after `timeout` s."""
+        """Wait until no request holds this version; False if one still does after `timeout` s."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._unleased.wait()
@@ -258,7 +259,7 @@ class ServedModel:
             return False
 
     async def close(self) -> None:
-        """End every predictor. What is still queued fails with ModelNotReady."""
+        """End every predictor. Queued jobs fail with ModelNotReady."""
         await asyncio.gather(*(group.close() for group in self._groups.values()))
         if self.pipeline is not None:
             self.pipeline.close()
@@ -273,7 +274,7 @@ class ServedModel:
             ) from None
 
     def _checked_rows(self, inputs: Tensors) -> int:
-        """The rows of a job whose tensors fit this model. Raises InvalidTensor."""
+        """Check the tensors of a job and return its number of rows. Raises InvalidTensor."""
         expected = {spec.name for spec in self.inputs}
         if set(inputs) != expected:
             missing = ", ".join(sorted(expected - set(inputs))) or "none"
@@ -311,20 +312,23 @@ class ServedModel:
 BuildPipeline = Callable[[ServedModelInfo], Awaitable[Pipeline | None]]
 
 KeptChoice = Callable[[ModelFiles], Choice | None]
-"""The default group that was chosen for a version before it was loaded."""
+"""Returns the default group that was chosen for a version before it was loaded, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOpener:
-    """Every method returns when the groups that always run are tested and warm, and raises
-    ManifestError, ConfigError or BackendError where the version is unfit."""
+    """Opens model versions.
+
+    Each method returns when the groups that always run are tested and warm. It raises
+    ManifestError, ConfigError or BackendError if the version cannot be served.
+    """
 
     context: EngineContext
     build_pipeline: BuildPipeline
     kept_choice: KeptChoice
 
     async def open(self, files: ModelFiles, *, gently: bool) -> ServedModel:
-        """Open with the kept choice, or with the first group that this machine can run."""
+        """Open a version with the kept choice, or the first group that this machine can run."""
         if files.config.dynamic_batching.express_instance:
             log.warning(
                 "%s@%d: express_instance in config.toml has no effect any more",
@@ -362,7 +366,7 @@ class VersionOpener:
         return await self._started(files, choice, gently=gently)
 
     async def reopen(self, served: ServedModel, choice: Choice) -> ServedModel:
-        """The same version by another default group, beside what is served."""
+        """Open the same version with another default group while `served` still serves."""
         return await self._started(served.files, choice, gently=True, before=served)
 
     async def _started(

@@ -1,9 +1,9 @@
-"""What is loaded now: the versions each model's policy asks for, swapped whole and drained.
+"""Loads the versions that each model's policy selects, swaps them and drains old ones.
 
 load ──► choose ──► read + verify ──► predictors open, self-test, warm up ──► swap ──► drain old
             │             │                        │                                     │
             └─────────────┴──── fails ─────────────┘                                   close
-                                  └──► what serves serves on; index() says why
+                                  └──► the old version stays; index() gives the reason
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ ABSURD_AT_LEAST = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadBudget:
-    """Threads of the model that uses most. `cores` may be a fraction: a cgroup can grant 1.5."""
+    """Threads of the model that uses the most; `cores` may be a fraction (a cgroup's quota)."""
 
     threads: int
     cores: float
 
     @property
     def warning(self) -> str | None:
-        """One sentence when one model's predictors will wait for each other, else None."""
+        """A sentence if one model's predictors will wait for each other, else None."""
         if self.threads <= math.ceil(self.cores):
             return None
         return (
@@ -67,17 +67,17 @@ class ThreadBudget:
 
 
 def thread_budget(configs: Iterable[ModelConfig], *, cores: float) -> ThreadBudget:
-    """The most that any model's groups ask for together.
+    """Return the largest number of threads that the groups of one model use together.
 
-    Models are counted one by one because each is sized for the whole machine: the cores are shared
-    by whichever has requests. A group that starts on demand is left out: it is compared with the
-    others, not served beside them.
+    Models are not added up because each one is sized for the whole machine: models with requests
+    share the cores. Groups that start on demand do not count: they exist for comparison, not to
+    serve beside the others.
     """
     return ThreadBudget(threads=max((each.threads() for each in configs), default=0), cores=cores)
 
 
 def refuse_absurd(name: str, config: ModelConfig, *, cores: float) -> None:
-    """Raises ConfigError when one model asks for so many threads that it must be a mistake."""
+    """Raise ConfigError if a model uses so many threads that it must be a mistake."""
     limit = max(ABSURD_AT_LEAST, math.ceil(ABSURD_PER_CORE * cores))
     threads = thread_budget([config], cores=cores).threads
     if threads > limit:
@@ -93,7 +93,7 @@ log = logging.getLogger(__name__)
 
 
 class Lease:
-    """A version that is held until the block ends: `with registry.lease(…) as model`."""
+    """Holds a version until the block ends: `with registry.lease(…) as model`."""
 
     __slots__ = ("_model",)
 
@@ -108,13 +108,16 @@ class Lease:
 
 
 class ModelRegistry:
-    """Belongs to the event loop; index(), served(), ready(), wanted(), find() and budget() may be
+    """Loads, serves and unloads model versions.
+
+    Belongs to the event loop; index(), served(), ready(), wanted(), find() and budget() may be
     called in any thread.
 
-    `drain_timeout` in seconds bounds the wait for requests on an old version;
-    `max_resident_bytes` is the memory at which a predictor process is replaced by a fresh one, and
-    `max_on_demand` how many groups that start on demand may live at a time, and
-    `max_on_demand_bytes` of resident memory those may hold when one more is started."""
+    `drain_timeout`, in seconds, limits the wait for requests on an old version. A predictor process
+    with more than `max_resident_bytes` is replaced by a fresh one. At most `max_on_demand` groups
+    that start on demand are live at a time; no further one starts while they hold
+    `max_on_demand_bytes` or more of resident memory.
+    """
 
     def __init__(
         self,
@@ -155,22 +158,24 @@ class ModelRegistry:
         self._history = LoadHistory()
 
     async def load(self, name: str, *, changed: Collection[int] | None = None) -> None:
-        """Serve the versions that the model's policy asks for.
+        """Serve the versions that the model's policy selects.
 
-        Each takes its place as soon as it is ready; the version served before goes on until
-        then, and is drained and closed after it. With `changed`, other versions that are served
-        already stay as they are. Raises ModelNotFound, ConfigError, ManifestError or
-        BackendError where a version is unfit: what it was to replace is served on, and index()
-        gives the reason. At start an older version stands in without an error. Where it cannot be
-        known which versions are asked for, everything that is served stays as it is.
+        Each one replaces its predecessor as soon as it is ready; the predecessor serves until then,
+        and is drained and closed afterwards. With `changed`, versions that are served already and
+        are not in `changed` stay as they are.
 
-        Like every change, it goes on to its end when its caller is cancelled.
+        Raises ModelNotFound, ConfigError, ManifestError or BackendError if a version cannot be
+        served: the one that it should replace continues to serve, and index() gives the reason. If
+        nothing was served before, an older version is served instead, without an error. If the
+        selected versions cannot be determined, nothing changes.
+
+        Like every change, it is completed even if its caller is cancelled.
         """
         await self._to_the_end(self._load(name, changed))
 
     async def _load(self, name: str, changed: Collection[int] | None) -> None:
         try:
-            # An unknown name leaves no trace.
+            # Checked first: an unknown name must not be remembered.
             await in_thread("repository", partial(self._repository.versions, name))
         except ModelNotFound:
             self._history.forget(name)
@@ -199,13 +204,13 @@ class ModelRegistry:
             self._history.keep(name, looked_at)
             await self._retire(*self._serving.remove(name, keep=keep or held))
             if keep:
-                # Not before: a model that is new must not make the server unready while it loads.
+                # Only now: a new model must not make the server unready while it loads.
                 self._wanted.add(name)
         if failures and (held or not keep):
             raise failures[0]
 
     async def _candidates(self, name: str) -> tuple[tuple[int, ...], int]:
-        """The versions to try, newest first, and how many of them to serve."""
+        """Return the versions to try, newest first, and how many of them to serve."""
         with self._history.attempt(name, None):
             try:
                 published, unsealed = await in_thread("repository", partial(self._on_disk, name))
@@ -220,7 +225,7 @@ class ModelRegistry:
                 raise
 
     def _on_disk(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The versions with a manifest and those without, newest first; blocks."""
+        """Return the versions with a manifest and those without, newest first; blocks."""
         return self._repository.versions(name), self._repository.unsealed(name)
 
     async def _replace(self, model: ServedModel) -> None:
@@ -246,10 +251,10 @@ class ModelRegistry:
                 raise
 
     async def adopt(self, served: ServedModel, choice: Choice) -> bool:
-        """Serve the same version by another default group; loses no request.
+        """Serve the same version with another default group, without losing a request.
 
-        False when the version has been replaced or unloaded meanwhile. Raises ConfigError or
-        BackendError where the group cannot start, and ModelNotReady when closed.
+        Returns False if the version has been replaced or unloaded meanwhile. Raises ConfigError or
+        BackendError if the group cannot start, and ModelNotReady if the registry is closed.
         """
         return await self._to_the_end(self._adopt(served, choice))
 
@@ -262,10 +267,10 @@ class ModelRegistry:
 
     @contextlib.asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[None]:
-        """One change of a model at a time; what it has ended leaves the memory with it.
+        """Allow one change of a model at a time, and free the memory of closed versions after it.
 
-        A version's instances know each other: by themselves they would stay, with their arrays, for
-        tens of reloads.
+        A version's instances are in reference cycles: without an explicit collection they would
+        stay in memory, with their arrays, for tens of reloads.
         """
         async with self._loading[name]:
             try:
@@ -284,10 +289,10 @@ class ModelRegistry:
             await model.close()
 
     async def load_all(self) -> None:
-        """Load every model of the repository, several at a time, as fast as it goes.
+        """Load every model of the repository, all at the same time and at full speed.
 
-        A bad model stays UNAVAILABLE with its reason. Raises ConfigError only when the repository
-        itself cannot be read.
+        A model that cannot be loaded stays UNAVAILABLE with its reason. Raises ConfigError only if
+        the repository itself cannot be read.
         """
         names = await in_thread("repository", self._repository.names)
         self._wanted.update(names)
@@ -303,12 +308,12 @@ class ModelRegistry:
         try:
             await self.load(name)
         except PaddlepoolError:
-            pass  # logged by then, and index() has the reason
+            pass  # already logged, and index() has the reason
         except Exception:
             log.exception("%s: cannot be loaded", name)
 
     async def unload(self, name: str) -> None:
-        """Serve the model no longer; returns when its requests have ended.
+        """Stop serving a model; returns when its requests have ended.
 
         A model that could not be loaded is forgotten. Raises ModelNotFound.
         """
@@ -318,7 +323,7 @@ class ModelRegistry:
 
     async def _to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
         running = asyncio.create_task(change, name="model change")
-        self._running.add(running)  # the event loop itself keeps no task alive
+        self._running.add(running)  # the event loop keeps only weak references
         running.add_done_callback(self._running.discard)
         return await asyncio.shield(running)
 
@@ -330,9 +335,9 @@ class ModelRegistry:
             log.info("%s: unloaded", name)
 
     def lease(self, name: str, version: int | None = None) -> Lease:
-        """Hold one version for the length of a request, the newest ready one unless named.
+        """Hold one version during a request: the named one, or the newest that is ready.
 
-        Raises ModelNotFound, ModelNotReady.
+        Raises ModelNotFound and ModelNotReady.
         """
         model = self._serving.acquire(name, version)
         if model is None:
@@ -345,15 +350,15 @@ class ModelRegistry:
         return ModelNotFound("no model of this name and version is served")
 
     def served(self) -> tuple[ServedModel, ...]:
-        """What is served now, by name, newest version first; requests take a lease instead."""
+        """Return the versions served now, by name, newest first; for requests use lease()."""
         return self._serving.all()
 
     def find(self, name: str, version: int | None) -> ServedModel | None:
-        """A version that is served now, for showing only."""
+        """Return a version that is served now, for display only, or None."""
         return next((m for m in self.served() if (m.name, m.version) == (name, version)), None)
 
     def index(self) -> tuple[ModelStatus, ...]:
-        """Every model and version of the repository or in memory, newest version first."""
+        """Return every model and version on disk or in memory, newest version first."""
         published: dict[str, tuple[int, ...]] = {}
         unsealed: dict[str, tuple[int, ...]] = {}
         with contextlib.suppress(PaddlepoolError):
@@ -364,18 +369,18 @@ class ModelRegistry:
         return self._history.index(self.served(), published, unsealed)
 
     def ready(self, name: str | None = None) -> bool:
-        """Whether this model, or every model that should be served, takes jobs."""
+        """Whether this model, or every model that should be served, accepts jobs."""
         wanted = [name] if name is not None else self.wanted()
         return bool(wanted) and all(self._serving.ready(each) for each in wanted)
 
     def wanted(self) -> tuple[str, ...]:
-        """Models that should be served: loaded, or tried, and not unloaded since."""
+        """Return the models that should be served: loaded or tried, and not unloaded since."""
         return tuple(sorted(self._wanted))
 
     def budget(self) -> ThreadBudget:
-        """The threads of everything served now against the cores."""
+        """Compare the threads of the models served now with the cores."""
         return thread_budget((model.config for model in self.served()), cores=self._cores)
 
     async def close(self) -> None:
-        """End every predictor at once; what is still queued fails, and nothing loads any more."""
+        """End every predictor at once; queued jobs fail, and no model can be loaded afterwards."""
         await asyncio.gather(*(model.close() for model in self._serving.close()))

@@ -1,4 +1,4 @@
-"""The versions that are served at this moment, and the leases that requests take on them."""
+"""The versions that are served now, and the leases that requests take on them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from app.engine.registry.model import ServedModel
 
 
 class ServedVersions:
-    """**Invariant**: the versions of a model are kept newest first.
+    """The served versions of all models.
 
-    What all(), ready() and versions() read is replaced and never changed: any thread may call them.
+    **Invariant**: the versions of a model are kept newest first. all(), ready() and versions() may
+    be called in any thread, because the data they read is replaced and never changed.
     """
 
     def __init__(self) -> None:
@@ -19,9 +20,9 @@ class ServedVersions:
         self._closed = False
 
     def swap(self, model: ServedModel) -> ServedModel | None:
-        """Serve the model in place of the same version; returns what was there.
+        """Serve the model in place of the same version; returns the previous one, or None.
 
-        Raises ModelNotReady once closed: the model is then the caller's to close.
+        Raises ModelNotReady once closed; the caller must then close the model.
         """
         if self._closed:
             raise ModelNotReady("the server is shutting down")
@@ -33,7 +34,7 @@ class ServedVersions:
         return old
 
     def remove(self, name: str, *, keep: Iterable[int] = ()) -> tuple[ServedModel, ...]:
-        """Serve no version but those to keep; returns what was removed, to be drained."""
+        """Remove all versions but those in `keep`; returns the removed ones, to be drained."""
         kept = frozenset(keep)
         versions = self._models.get(name, {})
         left = {version: model for version, model in versions.items() if version in kept}
@@ -42,9 +43,10 @@ class ServedVersions:
         return tuple(model for version, model in versions.items() if version not in kept)
 
     def acquire(self, name: str, version: int | None) -> ServedModel | None:
-        """A leased model, to be released by the caller; the newest ready version unless named.
+        """Lease the named version, or the newest that is ready; the caller must release it.
 
-        Where no version is ready it is the newest, which then says why it takes no job.
+        If no version is ready, it is the newest, which gives the reason when a job is submitted.
+        Returns None if there is no such version.
         """
         versions = self._models.get(name, {})
         if version is not None:
@@ -62,15 +64,15 @@ class ServedVersions:
         return frozenset(self._models.get(name, ()))
 
     def ready(self, name: str) -> bool:
-        """Whether a version of this model takes jobs."""
+        """Whether a version of this model accepts jobs."""
         return any(model.ready() for model in self._models.get(name, {}).values())
 
     def all(self) -> tuple[ServedModel, ...]:
-        """By name, newest version first; for showing only: requests take a lease."""
+        """Return all versions, by name, newest first; for display only: requests take a lease."""
         models = self._models
         return tuple(model for name in sorted(models) for model in models[name].values())
 
     def close(self) -> tuple[ServedModel, ...]:
-        """Serve nothing any more and take nothing in; returns what was served."""
+        """Remove all versions and accept no new ones; returns the removed ones."""
         models, self._models, self._closed = self.all(), {}, True
         return models

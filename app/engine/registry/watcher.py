@@ -1,4 +1,4 @@
-"""Looks through the model repository now and then, and has the registry load what has changed."""
+"""Polls the model repository and makes the registry load what has changed."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from app.models.repository.layout import ModelRepository
 from app.models.repository.manifest import MANIFEST
 
 Stamp = tuple[int, int, int] | None
-"""Inode, size and time of a file's last change; None where there is none."""
+"""Inode, size and modification time (ns) of a file; None if it does not exist."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one model looked like on disk: its config.toml and each version's manifest."""
+    """State of one model on disk: its config.toml and the manifest of each version."""
 
     config: Stamp = None
     versions: Mapping[int, Stamp] = field(default_factory=dict)
 
 
 class RepositoryWatcher:
-    """Acts on each change once, whether it loads or fails: what failed is tried again only when it
-    changes again. It reads no file, only names and times: the registry verifies every byte.
+    """Acts on each change once; a change that failed to load is retried only if it changes again.
 
-    A change counts once two looks in a row have found the same: a file that is written in place is
-    empty for a moment, and an empty config.toml is a valid one.
+    It reads only names, sizes and times of files: the registry verifies every byte. A change counts
+    when two polls in a row have found the same state: a file that is written in place is empty for
+    a moment, and an empty config.toml is valid.
 
-    **Invariant**: what was there when the watcher was built counts as seen.
+    **Invariant**: the state at the time when the watcher is built counts as seen.
     """
 
     def __init__(self, repository: ModelRepository, registry: ModelRegistry) -> None:
-        """Raises ConfigError when the repository cannot be read."""
+        """Record the current state. Raises ConfigError if the repository cannot be read."""
         self._repository = repository
         self._registry = registry
         self._seen: dict[str, _Seen] = {}
@@ -48,10 +48,9 @@ class RepositoryWatcher:
         self._looked = dict(self._seen)
 
     async def run(self, *, every: float, refresh: Callable[[], object] | None = None) -> None:
-        """Poll each `every` seconds, until it is cancelled.
+        """Poll every `every` seconds until cancelled.
 
-        `refresh` is called in a thread before each poll: it may bring new versions into the
-        repository.
+        `refresh` is called in a thread before each poll; it may add new versions to the repository.
         """
         while True:
             await asyncio.sleep(every)
@@ -65,12 +64,11 @@ class RepositoryWatcher:
                 log.exception("the repository cannot be polled")
 
     async def poll(self) -> None:
-        """Load what is new or changed and retire what is gone, where the poll before this one saw
-        it, too; returns when that is done.
+        """Load new and changed models and retire removed ones, if the previous poll saw the same.
 
-        A model that the system does not let us read stays as it is, and is looked at again by the
-        next poll. Raises ConfigError when the repository itself cannot be read: nothing is retired
-        then.
+        Returns when that is done. A model that cannot be read because of an OSError stays as it is,
+        and the next poll tries again. Raises ConfigError if the repository itself cannot be read;
+        nothing is retired then.
         """
         now = await in_thread("repository", self._look)
         looked, self._looked = self._looked, now
@@ -85,7 +83,7 @@ class RepositoryWatcher:
                 elif old.versions or name not in now:
                     await self._registry.unload(name)
             except PaddlepoolError:
-                pass  # logged by then, and index() has the reason; or gone, or unloaded, meanwhile
+                pass  # already logged, index() has the reason; or removed or unloaded meanwhile
             except OSError as error:
                 self._seen[name] = old
                 _leave(name, error)
@@ -115,7 +113,7 @@ class RepositoryWatcher:
                     },
                 )
             except (ModelNotFound, FileNotFoundError):
-                continue  # removed a moment ago
+                continue  # just removed
             except OSError as error:
                 if name in self._seen:
                     found[name] = self._seen[name]
@@ -132,5 +130,5 @@ def _stamp(path: Path) -> Stamp:
 
 
 def _leave(name: str, error: OSError) -> None:
-    # The whole error, with its path: what is wrong is the system's matter and not the model's.
+    # The whole error, with its path: the fault is in the system, not in the model.
     log.warning("%s is left as it is for now: %s", name, error)

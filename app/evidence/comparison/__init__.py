@@ -1,1 +1,1 @@
-"""Predictor configurations compared on the same inputs; an effect is claimed only when proven."""
+"""Compares predictor configurations on the same inputs; claims an effect only if it is proven."""

@@ -1,4 +1,4 @@
-"""A static graph as Paddle runs it: its operators, the time of each, and all of it as SVG."""
+"""A static graph as Paddle runs it: its operators, the time of each, and an SVG drawing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROFILE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One operator; `sources` are the places of those whose results it takes."""
+    """One operator; `sources` are the positions of the operators whose results it reads."""
 
     name: str
     fused: tuple[str, ...]
@@ -34,7 +34,11 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """`before` operators were exported; `added` are names and times of what the executor adds."""
+    """A profiled graph.
+
+    `before` counts the exported operators; `added` has names and times of those that the executor
+    adds.
+    """
 
     model: str
     group: str
@@ -49,7 +53,7 @@ class Graph:
         return own + sum(time for _, time in self.added)
 
     def by_kind(self) -> list[tuple[str, int, float]]:
-        """Label, count and milliseconds, the costliest kind first."""
+        """Return label, count and milliseconds of each kind, the costliest first."""
         counts: defaultdict[str, int] = defaultdict(int)
         times: defaultdict[str, float] = defaultdict(float)
         for each in self.operators:
@@ -66,7 +70,7 @@ class Graph:
 
 
 def profile_graph(files: ModelFiles, group_name: str) -> Graph:
-    """Run the self-test's input under the profiler, in a process that ends. Raises BackendError."""
+    """Profile a run of the self-test's input in a short-lived process. Raises BackendError."""
     group = files.config.group(group_name)
     if files.manifest.reference.format == "onnx":
         raise BackendError("only a Paddle program has a graph to show; this one is ONNX")
@@ -96,7 +100,7 @@ def profile_graph(files: ModelFiles, group_name: str) -> Graph:
 
 
 def _linked(operators: list[Mapping[str, Any]]) -> tuple[Operator, ...]:
-    """Values by number become links between places in the list."""
+    """Turn numbered values into links between positions in the list."""
     makers: dict[int, int] = {}
     linked = []
     for place, each in enumerate(operators):
@@ -120,7 +124,7 @@ COLOURS = ("#1f6feb", "#d9a441", "#2da44e", "#a371f7", "#cf5b4a", "#57a0a8", "#8
 
 
 def draw(graph: Graph) -> str:
-    """The whole file. Skip connections are the wide arcs; hover for shapes and times."""
+    """Return the SVG file. Wide arcs are skip connections; hovering shows shapes and times."""
     operators = graph.operators
     names = list(dict.fromkeys(kind for kind, _, _ in graph.by_kind()))
     colour = {name: COLOURS[min(place, len(COLOURS) - 1)] for place, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Synthetic load on a served model through the server's own engine, read from its own metrics."""
+"""Synthetic load on a model through the server's own engine, measured by the server's metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REQUEST_SECONDS = 120.0
 def candidate_files(
     files: ModelFiles, candidate: Candidate, samples: Sequence[Sample]
 ) -> ModelFiles:
-    """The version as it would be served under `candidate`: its default group alone."""
+    """Return the version as `candidate` would serve it, with the default group only."""
     config = files.config
     group = config.group(config.default_group).model_copy(
         update={"count": candidate.count, "threads": candidate.threads, "start": "always"}
@@ -51,7 +51,7 @@ def candidate_files(
 
 @dataclass(slots=True)
 class CandidateUnderLoad:
-    """One candidate being served and loaded. Close it."""
+    """One candidate that is served under load. The caller must close it."""
 
     candidate: Candidate
     clients: int
@@ -62,7 +62,7 @@ class CandidateUnderLoad:
     _turn: int = field(default=0)
 
     async def run(self, seconds: float) -> None:
-        """Keep every client busy for `seconds`; requests that have begun are finished."""
+        """Keep every client busy for `seconds`, then finish the requests in progress."""
         ends = time.perf_counter() + seconds
 
         async def client() -> None:
@@ -103,7 +103,10 @@ async def open_candidate(
     open_predictor: PredictorFactory,
     agreement: Agreement | None = None,
 ) -> CandidateUnderLoad:
-    """Returns when every predictor has passed its self-test and is warm. Raises BackendError."""
+    """Start serving a candidate; returns when all predictors are warm. Raises BackendError.
+
+    Every predictor has passed its self-test then.
+    """
     metrics = Metrics(build={})
     metrics.expect_model(files.name, [files.config.default_group])
     metrics.expect_route(ROUTE)
@@ -129,7 +132,7 @@ async def open_candidate(
 
 
 def request_buckets(metrics: Metrics) -> tuple[list[float], list[int]]:
-    """The bounds of the requests' histogram, and how many requests were in each bucket."""
+    """Return the bounds of the request histogram and the number of requests in each bucket."""
     below = sorted(
         (float(point.labels["le"]), int(point.value))
         for family in metrics.registry.collect()

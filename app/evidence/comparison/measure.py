@@ -1,4 +1,4 @@
-"""Opens predictors for a comparison and measures several groups in turns."""
+"""Opens predictors for a comparison and measures several groups in turn."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def open_groups(
     count: Callable[[InstanceGroup], int] = lambda _: 1,
     opened_one: Callable[[], None] = lambda: None,
 ) -> Opened:
-    """Opens `count(group)` predictors of each group; refusals are in the result, not raised."""
+    """Open `count(group)` predictors of each group; refusals are in the result, not raised."""
     opened = Opened(predictors={}, refused={})
     try:
         for group in groups:
@@ -67,12 +67,12 @@ def open_groups(
 
 RUN_SECONDS = 120.0
 SLICES = 3
-"""Slices of a group's concurrent runs; those of the other groups come in between."""
+"""Slices of each group's concurrent runs. The slices of all groups are interleaved."""
 
 
 @dataclass(slots=True)
 class Load:
-    """One group under as many clients as it has instances."""
+    """Times of one group under load, with one client per instance."""
 
     instances: int
     seconds: list[float] = field(default_factory=list)
@@ -92,9 +92,9 @@ def measure_single(
     tick: Callable[[], None] = lambda: None,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Runs]:
-    """`requests` runs of each group, one at a time, cycling through the samples.
+    """Run each group `requests` times, one run at a time, cycling through the samples.
 
-    `warm_up` runs first; it is every sample unless given.
+    `warm_up` runs first; it defaults to all samples.
     """
     for predictor in predictors.values():
         for _, inputs in samples if warm_up is None else warm_up:
@@ -121,7 +121,7 @@ def measure_concurrent(
     requests: int,
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Load]:
-    """At least `requests` runs of each group, all its predictors busy at once, in slices."""
+    """Run each group at least `requests` times, in slices, with all its predictors busy."""
     loads = {name: Load(instances=len(several)) for name, several in predictors.items()}
     names = list(predictors)
     for slice_number in range(SLICES):
@@ -141,7 +141,7 @@ def _busy(
     requests: int,
     tick: Callable[[], None],
 ) -> list[float]:
-    """Each predictor, in a thread of its own, takes the next of `requests` until none is left."""
+    """Return the times of `requests` runs, shared by all predictors, each in its own thread."""
     lock, numbers = threading.Lock(), iter(range(requests))
     seconds: list[float] = []
 

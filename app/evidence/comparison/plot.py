@@ -15,7 +15,7 @@ DEFAULT, OTHER, INEFFECTIVE = "#1f6feb", "#8aa4c8", "#d9a441"
 
 
 def check_plot(file: Path) -> None:
-    """Raises ConfigError for another suffix or without matplotlib: before anything is measured."""
+    """Raise ConfigError for another suffix or without matplotlib, before anything is measured."""
     if file.suffix not in SUFFIXES:
         raise ConfigError(
             f"--plot writes {' and '.join(SUFFIXES)} files", received=file.suffix or "no suffix"
@@ -24,7 +24,7 @@ def check_plot(file: Path) -> None:
 
 
 def plot_comparison(found: Comparison, file: Path) -> None:
-    """Times of one request alone, whiskers to the 95th percentile; beside them the busy rate."""
+    """Plot times of a single request with whiskers to the 95th percentile, and the busy rate."""
     concurrent = [each.concurrent_per_second for each in found.groups]
     panels = 2 if any(rate is not None for rate in concurrent) else 1
     height = 1.6 + 0.42 * len(found.groups)
@@ -86,14 +86,14 @@ def _label(axis: Any, ends: Sequence[float], labels: Sequence[str]) -> None:
 
 
 def annotate(axis: Any, end: float, place: float, label: str) -> None:
-    """A label a little to the right of its bar's end."""
+    """Put a label just to the right of its bar's end."""
     axis.annotate(label, (end, place), (5, 0), textcoords="offset points", va="center", fontsize=8)
 
 
 def save_figure(figure: Any, file: Path) -> None:
     import matplotlib
 
-    # Letters stay letters, names of parts do not vary, and no date: equal plots are equal files.
+    # Text stays text, element ids are fixed and there is no date: equal plots give equal files.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paddlepool"}):
         metadata = {"Date": None} if file.suffix == ".svg" else None
         figure.savefig(file, dpi=150, metadata=metadata)

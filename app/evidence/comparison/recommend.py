@@ -14,7 +14,7 @@ from app.models.repository.config import ModelConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """`group` is the default group's name where nothing is worth a change, or nothing is `fit`."""
+    """A recommended group: the default group if no change is worthwhile or nothing is `fit`."""
 
     group: str
     reason: str
@@ -24,12 +24,12 @@ class Recommendation:
 def recommend(
     found: Comparison, config: ModelConfig, *, p95_seconds: float | None = None
 ) -> Recommendation:
-    """The group that the server's `auto` would choose on the same figures, see best_of().
+    """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
 
-    Throughput is what all cores do together in a second, or one request's median where that was not
-    measured. Rejects groups whose answers differ by more than their budget from those of the
-    default group, those that config.toml does not offer as candidates, and with `p95_seconds` those
-    whose 95th percentile is above it.
+    Throughput is the rate of all cores together, or the inverse of one request's median time if
+    that rate was not measured. Rejects groups whose answers differ from the default group's by more
+    than their budget, groups that config.toml does not offer as candidates, and groups whose 95th
+    percentile is above `p95_seconds`, if given.
     """
     results = {each.group: each for each in found.groups}
     default = results[found.default_group]
@@ -63,7 +63,7 @@ def recommend(
 def _candidate(
     each: GroupResult, default: GroupResult, together: bool, why: str, *, unless_faster: bool
 ) -> Candidate:
-    """With `unless_faster` the default group is good enough for what is not clearly faster."""
+    """Build a candidate; with `unless_faster`, it must be clearly faster than the default group."""
     gain = _rate(each, together) / _rate(default, together)
     return Candidate(
         group=each.group,

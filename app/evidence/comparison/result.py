@@ -1,4 +1,4 @@
-"""A finished comparison as plain values: one row a group, ratios, drift and verdicts."""
+"""A finished comparison as plain values: one row per group with ratios, drift and verdict."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from app.models.repository.config import Budget, InstanceGroup, ModelConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult:
-    """One group. Times are those of one request alone; `concurrent_*` those of a busy machine.
+    """One group. Times are of a single request; `concurrent_*` times are of a busy machine.
 
-    `max_abs_drift`, `mean_difference` and `agreement` are against the default group: the mean is of
-    absolute differences, of the output that differs most. `budget` is what the group may differ by:
-    its own, or the tolerance that every output is held to. `effective` is None while unproven.
-    `instances` predictors were busy at once, None where that was not measured.
+    `max_abs_drift`, `mean_difference` and `agreement` compare with the default group;
+    `mean_difference` is the mean absolute difference of the output that differs most. `budget` is
+    the allowed difference: the group's own budget, or the tolerance that applies to every output.
+    `effective` is None while unproven. `instances` is the number of predictors that were busy at
+    once, None if that was not measured.
     """
 
     group: str
@@ -50,12 +51,12 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Everything one `paddlepool compare` found.
+    """All results of one `paddlepool compare`.
 
-    `refused` and `not_busy` (measured alone, but not on all cores) have a reason by group.
-    `weights_sha256` is that of the version's params file, or of its program where it has none: a
-    version number can be used again for other weights. `default_group` is what the others are
-    compared with: the first that was named where the default group was not.
+    `refused` and `not_busy` (measured alone, but not on all cores) map groups to reasons.
+    `weights_sha256` is the digest of the version's params file, or of its program if it has none: a
+    version number can be reused for other weights. `default_group` is the baseline of all ratios:
+    the model's default group, or the first named group if the default group was not named.
     """
 
     model: str
@@ -79,7 +80,7 @@ class Comparison:
         return values
 
     def budgets(self) -> str:
-        """One sentence that says whether the groups had equal threads."""
+        """Describe whether the groups had equal numbers of threads."""
         by_threads: dict[int, list[str]] = {}
         for each in self.groups:
             by_threads.setdefault(each.threads, []).append(each.group)
@@ -102,7 +103,10 @@ def group_results(
     task: TaskComparison | None,
     tolerance: float,
 ) -> tuple[GroupResult, ...]:
-    """Slowest first. `runs` must hold the default group; `tolerance` is the self-test's."""
+    """Return one row per group, slowest first. `runs` must include the default group.
+
+    `tolerance` is the self-test's.
+    """
     default = runs[config.default_group]
     medians = {name: _quantile(each.seconds, 0.5) for name, each in runs.items()}
     slowest = max(medians.values())

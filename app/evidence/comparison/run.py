@@ -29,8 +29,10 @@ from app.observability.build_info import describe_machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to compare: `groups` empty means all. The others are compared with the default group, or
-    with the first that is named where that one is not."""
+    """What to compare; empty `groups` means all.
+
+    The baseline is the default group, or the first named group if the default group is not named.
+    """
 
     files: ModelFiles
     groups: tuple[str, ...] = ()
@@ -42,7 +44,10 @@ class Plan:
 def compare(
     plan: Plan, *, open_predictor: PredictorFactory, comparison_of: ComparisonOf
 ) -> Comparison:
-    """Raises ConfigError for unknown groups or inputs, BackendError when the default is refused."""
+    """Run a comparison.
+
+    Raises ConfigError for unknown groups or inputs, BackendError if the baseline group is refused.
+    """
     files, config = plan.files, plan.files.config
     if plan.groups and config.default_group not in plan.groups:
         config = config.model_copy(update={"default_group": plan.groups[0]})
@@ -114,7 +119,7 @@ def compare(
 
 
 def choose_groups(config: ModelConfig, names: Sequence[str]) -> list[InstanceGroup]:
-    """The named groups, or all; raises ConfigError."""
+    """Return the named groups, or all. Raises ConfigError for an unknown name."""
     known = [group.name for group in config.instance_group]
     for name in names:
         if name not in known:
@@ -132,9 +137,9 @@ def _open_for_all_cores(
     open_predictor: PredictorFactory,
     selftest: SelfTest,
 ) -> Opened:
-    """Opens more predictors of each group, until every core has a thread.
+    """Open more predictors of each group until every core has a thread.
 
-    Refuses a group whose predictors would take more than half of the memory that is free.
+    All of them together may take half of the free memory; a group that does not fit is refused.
     """
     files = plan.files
     groups = [files.config.group(name) for name in opened.predictors]

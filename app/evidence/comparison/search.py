@@ -20,13 +20,13 @@ from app.evidence.comparison.tuning import (
 from app.models.repository.layout import ModelFiles
 
 ROUNDS = 3
-"""The time of each candidate is cut into slices, interleaved with those of the others, so
-that a busy machine slows all of them."""
+"""Slices of each candidate's time. The slices of all candidates are interleaved: a busy machine
+slows all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """`seconds` of load for each candidate; `tick` is called after each slice."""
+    """A search with `seconds` of load for each candidate; `tick` is called after each slice."""
 
     files: ModelFiles
     p95_seconds: float
@@ -38,7 +38,7 @@ class Search:
     say: Callable[[str], None] = lambda _: None
 
     async def run(self) -> tuple[Outcome | None, list[Outcome]]:
-        """The choice, None where nothing is fast enough, and everything that was measured."""
+        """Return the choice (None if nothing is fast enough) and everything that was measured."""
         buckets = tuple(int(size) for size in self.files.config.parameters.get("buckets", ()))
         outcomes = await self._stage(thread_candidates(self.cores, buckets=buckets), known=[])
         for follow in (batch_candidates, bucket_candidates):
@@ -80,7 +80,7 @@ class Search:
     def _fits_memory(
         self, candidate: Candidate, known: Sequence[Outcome], loaded: Sequence[CandidateUnderLoad]
     ) -> bool:
-        """By what one predictor took so far; half of what is free is left to others."""
+        """Estimate from the largest predictor so far; leave half of the free memory to others."""
         seen = [*known, *(one.outcome() for one in loaded if one.seconds)]
         each = max((one.resident_bytes // one.candidate.count for one in seen), default=0)
         if not each and loaded:
@@ -96,13 +96,13 @@ class Search:
             files = replace(files, config=config)
         task = self.comparison_of(files.info())
         samples = choose_samples(task, (), golden_test(files, task))
-        # A job has one row: what a batch is made of.
+        # A job has one row; a batch is made of jobs.
         return [
             (name, {key: array[:1] for key, array in inputs.items()}) for name, inputs in samples
         ]
 
 
 def most_ticks(cores: int, *, buckets: bool) -> int:
-    """How often a search ticks at most, for a progress bar."""
+    """Return the maximum number of ticks of a search, for a progress bar."""
     stages = len(thread_candidates(cores, buckets=())) + 3 + (3 if buckets else 0)
     return ROUNDS * stages

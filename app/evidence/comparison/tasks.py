@@ -21,14 +21,14 @@ class TaskComparison(Protocol):
 
     agreement_name: str
     least_agreement: float
-    """What a derived program must reach on average over some samples."""
+    """Minimum agreement of a derived program, on average over some samples."""
 
     def samples(self, files: Sequence[Path]) -> list[Sample]: ...
 
     def default_samples(self) -> list[Sample]: ...
 
     def agreement(self, found: Tensors, expected: Tensors) -> float:
-        """How far two sets of outputs mean the same: from 0 to 1."""
+        """Return how well the meanings of two sets of outputs agree, from 0 to 1."""
 
 
 ComparisonOf = Callable[[ServedModelInfo], TaskComparison | None]
@@ -36,16 +36,16 @@ ComparisonOf = Callable[[ServedModelInfo], TaskComparison | None]
 
 
 def golden_test(files: ModelFiles, task: TaskComparison | None) -> SelfTest:
-    """A version's self-test with the task's measure. Raises ManifestError."""
+    """Return a version's self-test with the task's measure. Raises ManifestError."""
     return files.selftest(None if task is None else task.agreement)
 
 
 def choose_samples(
     task: TaskComparison | None, files: Sequence[Path], selftest: SelfTest
 ) -> list[Sample]:
-    """From the files if there are any, else the task's own, else the self-test's input.
+    """Take samples from the files if given, else the task's own, else the self-test's input.
 
-    Raises ConfigError where files are given that nothing can read.
+    Raises ConfigError if the given files cannot be read or hold no input.
     """
     if files and task is None:
         raise ConfigError("--input needs a model with a pipeline; this one takes raw tensors")

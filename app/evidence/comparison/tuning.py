@@ -1,4 +1,4 @@
-"""Finds the shape of the default group that serves most within a latency, and writes it down."""
+"""Finds the default group's best shape within a latency limit, and writes it to config.toml."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.evidence.verdict.proof import fastest_of
 from app.models.repository.config import AUTO, load_config
 
 EQUAL = 1.10
-"""Candidates within this of the best count as equally fast; the simpler one is taken then."""
+"""Candidates within this of the best count as equally fast; the simplest of them wins."""
 
 BATCHES = (2, 4, 8)
 
@@ -47,7 +47,7 @@ class Outcome:
 
 
 def thread_candidates(cores: int, *, buckets: tuple[int, ...]) -> list[Candidate]:
-    """Every split of the cores into equal predictors, by powers of two, idle cores included."""
+    """Return splits of the cores into equal predictors, by powers of two; some leave cores idle."""
     powers = [2**power for power in range(cores.bit_length()) if 2**power <= cores]
     sizes = sorted({*powers, cores})
     return [
@@ -59,12 +59,12 @@ def thread_candidates(cores: int, *, buckets: tuple[int, ...]) -> list[Candidate
 
 
 def batch_candidates(best: Candidate) -> list[Candidate]:
-    """The best split with batches."""
+    """Return the best split with each batch size."""
     return [Candidate(batch, best.threads, best.count, best.buckets) for batch in BATCHES]
 
 
 def bucket_candidates(best: Candidate) -> list[Candidate]:
-    """Other sets of length buckets up to the same maximum: one, half as many, twice as many."""
+    """Return other sets of length buckets with the same maximum: one, half and twice as many."""
     if not best.buckets:
         return []
     lengths = best.buckets
@@ -75,8 +75,11 @@ def bucket_candidates(best: Candidate) -> list[Candidate]:
 
 
 def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None:
-    """The most requests per second within the latency; of equals the simplest: no batches, few
-    threads a predictor (a crash or a slow request then holds up less), little memory."""
+    """Return the outcome with the most requests per second within the latency limit, or None.
+
+    Ties go to the simplest: no batches, few threads per predictor (a crash or a slow request then
+    holds up less), few buckets, little memory.
+    """
     fit = [each for each in outcomes if each.p95_seconds <= p95_seconds]
     return min(
         fastest_of(fit, rate=lambda each: each.per_second, within=EQUAL),
@@ -91,7 +94,7 @@ def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None
 
 
 def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float) -> list[str]:
-    """Why, in sentences: the chosen one against the best rival of each kind."""
+    """Explain the choice in sentences, against the best rival of each kind."""
     own = chosen.candidate
     lines = [f"{own}: {chosen.per_second:.2f} requests per second, p95 {chosen.p95_seconds:.3f} s"]
     for kind, because, rivals in _rivals(own, outcomes):
@@ -113,7 +116,7 @@ def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float)
 def _rivals(
     own: Candidate, outcomes: Sequence[Outcome]
 ) -> Iterator[tuple[str, str, list[Outcome]]]:
-    """Kinds of other choices, why one loses where it serves less, and who is of that kind."""
+    """Yield each kind of alternative, the reason why it serves less, and its outcomes."""
     others = [(each.candidate, each) for each in outcomes if each.candidate != own]
     plain = [(c, each) for c, each in others if c.batch == own.batch]
     yield (
@@ -155,8 +158,8 @@ if TYPE_CHECKING:
 def write_group(path: Path, candidate: Candidate, *, lengths: dict[str, tuple[int, ...]]) -> None:
     """Set the default group's count and threads, the batch size and, for texts, the buckets.
 
-    `lengths` are the warm-up shapes' inputs with the bucket left out: name to leading sizes.
-    Raises ConfigError without tomlkit, without the file, or when it has no such group.
+    `lengths` maps each input of the warm-up shapes to its leading sizes, without the bucket.
+    Raises ConfigError if tomlkit, the file or the group is missing.
     """
     config, document = load_config(path), _parsed(path)
     import tomlkit
@@ -182,17 +185,17 @@ def write_group(path: Path, candidate: Candidate, *, lengths: dict[str, tuple[in
 
 
 def write_default_group(path: Path, name: str) -> None:
-    """Make `name` the group that answers; it starts with the server and the old one on demand.
+    """Make `name` the default group; it starts with the server, the old one on demand.
 
-    The new group gets as many instances as make up the threads that the old one had. Raises
-    ConfigError without tomlkit, without the file, or when it has no such group.
+    The new group gets as many instances as fit into the old group's total threads. Raises
+    ConfigError if tomlkit, the file or the group is missing.
     """
     config, document = load_config(path), _parsed(path)
     old = config.default_group
     tables = {str(group["name"]): group for group in document.get("instance_group", [])}
     if name not in tables:
         raise ConfigError(f"{path.parent.name}/config.toml lists no group {name!r}")
-    if document.get("default_group") == AUTO:  # a comment behind it would be of that
+    if document.get("default_group") == AUTO:  # replace its comment, which explains "auto"
         document["default_group"].comment("by paddlepool tune; was auto")
     document["default_group"] = name
     chosen = tables[name]

@@ -1,1 +1,1 @@
-"""Instance groups compared while the server serves: proof and shadowing, in its idle moments."""
+"""Compares instance groups in the server's idle moments: proof, shadowing, choice of default."""

@@ -23,10 +23,10 @@ from app.evidence.live.shadow_predictor import LiveObserver, Served, ShadowPredi
 from app.models.repository.layout import ModelFiles
 
 LOOK_SECONDS = 1.0
-"""How often it checks whether a model was loaded or an instance group started."""
+"""Interval of checks for newly loaded models and newly started instance groups."""
 
 START_SECONDS = 10.0
-"""No group is proven in the first seconds of the server, which its first requests need."""
+"""No group is measured in the first seconds of the server: its first requests need them."""
 
 AFTER_FAILURE_SECONDS = 60.0
 """Pause after an unforeseen failure, such as a system that cannot start another process."""
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Background:
-    """A TrafficListener: began(), ended() and answered() come from the event loop."""
+    """A TrafficListener; began(), ended() and answered() are called from the event loop."""
 
     def __init__(
         self,
@@ -99,34 +99,34 @@ class Background:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """End the thread; a run in progress is not waited for and ends with the process."""
+        """End the thread without waiting for a run in progress; that ends with the process."""
         self._idle_gate.close()
         if self._thread.ident is not None:
             self._thread.join(CLOSING_SECONDS)
 
 
 class Registry(Served, Protocol):
-    """The registry's part that is needed here; it belongs to the event loop."""
+    """The part of the registry that is needed here; it belongs to the event loop."""
 
     async def adopt(self, served: ServedModel, choice: Choice) -> bool: ...
 
 
 class FromThread:
-    """The registry as the background thread calls it: an `Adopting`."""
+    """Adapter by which the background thread calls the registry; an `Adopting`."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def bind(self) -> None:
-        """Take the running event loop as the registry's."""
+        """Use the running event loop for calls of the registry."""
         self._loop = asyncio.get_running_loop()
 
     def served(self) -> tuple[ServedModel, ...]:
         return self._registry.served()
 
     def adopt(self, served: ServedModel, choice: Choice) -> bool:
-        """Blocks until the event loop has done it."""
+        """Adopt a choice in the event loop, and block until that is done."""
         if self._loop is None:
             raise RuntimeError("this is a bug: no event loop was bound")
         return asyncio.run_coroutine_threadsafe(
@@ -147,8 +147,10 @@ def open_background(
     precision: Precision,
     keep: Callable[[ModelFiles, Choice], None],
 ) -> Background | None:
-    """Shadow's, Prover's and Chooser's work in one thread, not yet started; None where all are off:
-    `prove` off leaves the default groups as they are, too."""
+    """Return one thread for Shadow, Prover and Chooser, not yet started; None if all are off.
+
+    With `prove` off, default groups are not chosen either.
+    """
     if prove == "off" and not fraction:
         return None
     suspension = Suspension()

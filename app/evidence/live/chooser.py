@@ -1,7 +1,7 @@
-"""The default group of each model with `default_group = "auto"`: measured, chosen and put in place.
+"""Measures, chooses and sets the default group of each model with `default_group = "auto"`.
 
-One candidate is tried at a time, in idle moments, against the first group: with as many processes
-at a time as each would serve with, so that what they cost each other counts.
+One candidate at a time is measured against the first group, in idle moments. Each of the two runs
+with as many processes as it would serve with, so that the slowdown between processes counts.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ Precision = Literal["auto", "exact"]
 Choosing = Literal["off", "auto", "exact"]
 
 RETRY_SECONDS = 120.0
-"""Candidates whose runs were interrupted or too noisy, or whose process died once, are measured
-again after this pause."""
+"""Pause before candidates are measured again because their runs were interrupted or too noisy, or
+because a process died once."""
 
 MORE_ROUNDS = 3
-"""So often, once another candidate serves."""
+"""Limit of further rounds for undecided candidates once another candidate serves."""
 
 ROOM = 1.25
-"""A candidate's process may take so many times the memory of one of the first group."""
+"""Assumed memory of a candidate's process, relative to a process of the first group."""
 
 log = logging.getLogger(__name__)
 
 
 class Adopting(Served, Protocol):
-    """The registry's part that is needed here."""
+    """The part of the registry that is needed here."""
 
     def adopt(self, served: ServedModel, choice: Choice) -> bool: ...
 
 
 @dataclass(slots=True)
 class _Search:
-    """What is known of one model version's candidates, and which are still to be tried.
+    """Results for one model version's candidates, and the candidates still to be tried.
 
-    `process_bytes` is the memory that a process of the first group was seen to hold."""
+    `process_bytes` is the largest memory seen for a process of the first group.
+    """
 
     waiting: list[str]
     found: dict[str, Candidate] = field(default_factory=dict)
@@ -62,7 +63,7 @@ class _Search:
 
 
 class Chooser:
-    """Owned by one thread. `keep` is told each choice, for the next start."""
+    """Chooses default groups; owned by one thread. `keep` stores each choice for the next start."""
 
     def __init__(
         self,
@@ -87,9 +88,10 @@ class Chooser:
         self._crashed: dict[tuple[str, str, str], str] = {}
 
     def choose_one(self) -> bool:
-        """Try one candidate, or settle one choice; False when nothing is to be done. Raises Closed.
+        """Try one candidate or settle one choice; False if there is nothing to do. Raises Closed.
 
-        Blocks for the seconds of that."""
+        Blocks for the seconds that this takes.
+        """
         if self._precision == "off":
             return False
         models = self._registry.served()
@@ -111,7 +113,7 @@ class Chooser:
         if search.waiting:
             group = search.waiting[0]
             candidate, decided = self._try(served, group, self._room_for(served, group, search))
-            search.waiting.remove(group)  # not before: Closed ends the search with the server
+            search.waiting.remove(group)  # kept until now, because _try() may raise Closed
             search.found[group] = candidate
             if not decided:
                 search.undecided.append(group)
@@ -130,7 +132,7 @@ class Chooser:
         ]
 
     def _try(self, served: ServedModel, name: str, together: int) -> tuple[Candidate, bool]:
-        """What was found out, and whether that is the last word."""
+        """Return the finding, and whether it is final."""
         config = served.files.config
         group, first = config.group(name), config.default_group
         unfit = Candidate(group=name, fit=False, reason="")
@@ -153,16 +155,17 @@ class Chooser:
         except PaddlepoolError as error:
             reason = f"{CANNOT_START}{error.message}"
             return replace(unfit, reason=reason), self._refusals.final(error, served, name)
-        except OSError as error:  # the system has no process to give now
+        except OSError as error:  # the system cannot start a process now
             return replace(unfit, reason=f"{CANNOT_START}{error.strerror or error}"), False
         if served.config.base_of(name) == first and lap.verdict is not None:
             served.record_effect(name, Effect(lap.verdict.effective, lap.verdict.reason))
         return lap.candidate, lap.decided
 
     def _room_for(self, served: ServedModel, name: str, search: _Search) -> int:
-        """How many processes of each group a race may open beside what runs; 0 where not even one.
+        """Return how many processes of each group a race may open in free memory; 0 for none.
 
-        Where the system ends processes for want of memory, it may end the server."""
+        This protects the server: a system that runs out of memory may kill it.
+        """
         config = served.files.config
         first = config.default_group
         for status in served.groups():
@@ -181,7 +184,7 @@ class Chooser:
         return EXACT_DIFFERENCE if self._precision == "exact" else math.inf
 
     def _settle(self, served: ServedModel, search: _Search) -> None:
-        """Put the best candidate in place; one that cannot start there is a candidate no longer."""
+        """Put the best candidate in place; if it cannot start, it is no longer a candidate."""
         config = served.files.config
         found = tuple(search.found.values())
         best = best_of(found, config.lower_precision())
@@ -208,7 +211,7 @@ class Chooser:
                         f"{needed / 1e6:.0f} MB are needed to open it, {free / 1e6:.0f} MB are free"
                     )
                 if not self._registry.adopt(served, choice):
-                    return  # another load has replaced the version: that one is looked at next
+                    return  # a reload replaced the version; the new one is next
             except ModelNotReady:
                 return  # the server is shutting down
             except PaddlepoolError as error:
@@ -229,7 +232,7 @@ class Chooser:
             self._measure_again(search)
             search.rounds -= 1
             for model in self._registry.served():
-                if model.files is served.files:  # the same version, by its new default group
+                if model.files is served.files:  # the same version with its new default group
                     self._searches[model] = search
 
     def _measure_again(self, search: _Search) -> None:
@@ -237,7 +240,7 @@ class Chooser:
         search.not_before = self._clock() + RETRY_SECONDS
 
     def _give_up_crashing(self, served: ServedModel) -> bool:
-        """Back to the first group where the chosen one keeps crashing; True when that is done."""
+        """Return to the first group if the chosen one keeps crashing; True if that was done."""
         first, chosen = served.files.config.first_group, served.config.default_group
         if first is None or chosen == first or not _crashing(served, chosen):
             return False

@@ -1,4 +1,4 @@
-"""Idle moments: whether a request is being answered, and processes stopped while one is."""
+"""Detects idle moments, and stops background processes while a request is being answered."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ class Closed(Exception):
 
 
 class IdleGate:
-    """Thread-safe; began() and ended() are called from the event loop and cost microseconds.
+    """Lets background work run only while no request is being answered; thread-safe.
 
-    **Invariant**: while a request is between them, every process of the suspension is stopped.
+    began() and ended() are called from the event loop and cost microseconds.
+
+    **Invariant**: between began() and ended() every process of the suspension is stopped.
     """
 
     def __init__(self, suspension: Suspension, *, clock: Clock = time.monotonic) -> None:
@@ -31,8 +33,8 @@ class IdleGate:
         self._closed = False
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
-        # Apart, because nobody waits here without work to do: a thread that woke at the end of
-        # every request would take the interpreter from the next one.
+        # Separate from _changed: only threads with work to do wait here. A thread that wakes at the
+        # end of every request would take the interpreter from the next one.
         self._idle = threading.Condition(lock)
 
     def began(self) -> None:
@@ -50,7 +52,7 @@ class IdleGate:
                 self._idle.notify_all()
 
     def wait(self) -> None:
-        """Blocks until no request is being answered. Raises Closed."""
+        """Block until no request is being answered. Raises Closed."""
         with self._changed:
             while not self._closed:
                 settled = self._since + SETTLE_SECONDS - self._clock()
@@ -60,7 +62,7 @@ class IdleGate:
         raise Closed
 
     def rest(self, seconds: float, *, unless: Callable[[], bool]) -> None:
-        """Blocks for `seconds`, or until `unless()` is true: it is asked again after wake().
+        """Block for `seconds` or until `unless()` is true, which wake() checks again.
 
         Raises Closed.
         """
@@ -70,7 +72,7 @@ class IdleGate:
                 raise Closed
 
     def check(self) -> None:
-        """Raises Closed after close(), which is then the likely cause of a failure."""
+        """Raise Closed after close(), which is then the likely cause of a failure."""
         if self._closed:
             raise Closed
 
@@ -79,7 +81,7 @@ class IdleGate:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the processes of the suspension; callers that wait here get Closed."""
+        """End the processes of the suspension; waiting callers raise Closed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

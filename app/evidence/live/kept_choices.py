@@ -1,4 +1,4 @@
-"""The default groups that were chosen, in a file: the next start here begins with them."""
+"""Keeps the chosen default groups in a file; the next start on this machine begins with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.models.repository.layout import ModelFiles
 
 MAX_BYTES = 4 << 20
 MAX_CHOICES = 64
-"""The oldest are dropped: of versions that nobody serves any more, and of other machines."""
+"""Beyond this, the oldest are dropped: those of versions no longer served or of other machines."""
 
 OFF = Path("off")
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class _Kept(BaseModel):
-    """One choice, and all that it depends on."""
+    """One choice and everything that it depends on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,7 +53,7 @@ class _Kept(BaseModel):
         return self.same_version(other) and not self.differences(other)
 
     def differences(self, other: _Kept) -> list[str]:
-        """In what the two were chosen under different conditions."""
+        """Return the names of the conditions that differ between the two choices."""
         named = [name for name in ("config", "precision") if vars(self)[name] != vars(other)[name]]
         keys = self.machine.keys() | other.machine.keys()
         return named + sorted(
@@ -69,7 +69,7 @@ class _File(BaseModel):
 
 
 def default_place(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Below $XDG_STATE_HOME or ~/.local/state; None where there is no home."""
+    """Return the file below $XDG_STATE_HOME or ~/.local/state; None without a home."""
     state = environment.get("XDG_STATE_HOME", "")
     if state.startswith("/"):
         return Path(state) / "paddlepool" / "choices.json"
@@ -80,8 +80,11 @@ def default_place(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 class KeptChoices:
-    """Thread-safe. Where there is no file, or it cannot be written (one line says so), choices last
-    as long as the process. A damaged file counts as empty, with one line, and is written anew."""
+    """Choices kept in a file; thread-safe.
+
+    Without a file, or if it cannot be written, choices last as long as the process. A damaged file
+    counts as empty and is overwritten. The first such problem is logged.
+    """
 
     def __init__(self, path: Path | None, *, precision: str, machine: Mapping[str, str]) -> None:
         self._path = path
@@ -92,7 +95,7 @@ class KeptChoices:
         self._choices = self._read()
 
     def get(self, files: ModelFiles) -> Choice | None:
-        """What was chosen for this version, configuration, precision and machine; else None."""
+        """Return the choice for this version, configuration, precision and machine, or None."""
         wanted = self._entry(files, Choice(group="", by="kept", reason=""))
         with self._lock:
             of_version = [each for each in self._choices if each.same_version(wanted)]
@@ -161,7 +164,7 @@ class KeptChoices:
         return []
 
     def _write(self) -> None:
-        """Whole or not at all."""
+        """Write the file atomically; a failure is logged."""
         if self._path is None:
             return
         text = _File(format=1, choices=tuple(self._choices)).model_dump_json(indent=1)
@@ -187,7 +190,7 @@ class KeptChoices:
 
 
 def _check_plain(path: Path) -> None:
-    """A pipe would be waited for, and a device be replaced by a file."""
+    """Raise OSError for a special file: reading a pipe blocks, and writing replaces a device."""
     if path.exists() and not path.is_file():
         raise OSError("it is not a regular file")
 
@@ -199,6 +202,6 @@ def _is_group(files: ModelFiles, name: str) -> bool:
 def open_kept_choices(
     setting: Path | None, *, precision: str, machine: Mapping[str, str]
 ) -> KeptChoices:
-    """As the setting says: a file, `off`, or the usual place where there is none."""
+    """Open the file that the setting names, no file for `off`, or the usual one by default."""
     path = None if setting == OFF else setting or default_place()
     return KeptChoices(path, precision=precision, machine=machine)

@@ -1,4 +1,4 @@
-"""Whether each started group has an effect: runs interleaved with its base until that is known."""
+"""Proves whether groups have an effect: interleaves runs with the base's until that is known."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Which = Literal["off", "started", "all"]
 
 MAX_PAIRS = 24
 MAX_ROUNDS = 72
-"""Pairs with an interrupted run do not count."""
+"""Limit of rounds; larger than MAX_PAIRS because pairs with an interrupted run do not count."""
 
 OWN, BASE = "own", "base"
 
 RETRY_SECONDS = 600.0
-"""A group whose runs failed or were too noisy to tell, or whose process died once, is measured
-again after this pause."""
+"""Pause before a group is measured again because its runs failed or were too noisy, or because its
+process died once."""
 
 NOTHING_TO_COMPARE = Effect(None, "the others are compared with it, and it names no base")
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 class Prover:
     """Proves one group at a time with two predictors of its own, closed afterwards.
 
-    `which` are the groups to prove: those that are started, or all of config.toml.
+    `which` selects the groups to prove: none, those that are started, or all of config.toml.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Prover:
         self._done: dict[tuple[ServedModel, str], float] = {}
 
     def prove_one(self) -> bool:
-        """Judge one group and record it; False when there is none. Raises Closed."""
+        """Judge one group and record the effect; False if there is none. Raises Closed."""
         found = next(self._unproven(), None)
         if found is None:
             return False
@@ -84,12 +84,12 @@ class Prover:
             for status in served.groups():
                 wanted = status.started or self._which == "all"
                 if status.effect.effective is not None:
-                    continue  # known, if only from the choice of the default group
+                    continue  # known, perhaps from the choice of the default group
                 if wanted and self._done.get((served, status.name), now) <= now:
                     yield served, status.name
 
     def _effect(self, served: ServedModel, group: str) -> tuple[Effect, bool]:
-        """The effect, and whether to measure again later."""
+        """Return the effect, and whether to measure it again later."""
         base = served.config.base_of(group)
         if base is None:
             return NOTHING_TO_COMPARE, False

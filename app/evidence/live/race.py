@@ -1,4 +1,4 @@
-"""One candidate against the first group: the same inputs in turns, each on all the cores."""
+"""Race of a candidate against the first group: the same inputs in turn, each on all cores."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from app.models.repository.selftest import Quality
 ALONE_RUNS = 5
 
 QUICK_PAIRS = 3
-"""A candidate that lost every one of so many pairs is not measured further."""
+"""A candidate that loses each of this many pairs is not measured further."""
 
 MAX_PAIRS = 24
 MAX_ROUNDS = 100
-"""Pairs with an interrupted run do not count."""
+"""Limit of rounds; larger than MAX_PAIRS because pairs with an interrupted run do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lap:
-    """What a race came to. `decided` is False where it should be run again."""
+    """Result of a race. `decided` is False if the race should be run again."""
 
     candidate: Candidate
     decided: bool
@@ -46,7 +46,7 @@ class Lap:
 class Race:
     """Opens both sides on entry and closes them on exit; owned by one thread.
 
-    Entry and run() raise Closed, and as ServedModel.open_shadow does.
+    Entry and run() raise Closed, and the same errors as ServedModel.open_shadow.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Race:
         *,
         together: int = TOGETHER,
     ) -> None:
-        """`together`: as many processes of each group at a time, if it has so many."""
+        """Run at most `together` processes of each group at a time."""
         config = served.files.config
         self._shadow_predictors = shadow_predictors
         self._served = served
@@ -65,7 +65,7 @@ class Race:
         self._together = together
         self._first = config.default_group
         count = config.count_in_place(group)
-        if count > together:  # with as many processes of more threads each, cores would stand idle
+        if count > together:  # not all run at once: count those with a core per thread
             count = config.count_of_threads(group)
         self._counts = {group: count, self._first: config.group(self._first).count}
         self._opened = contextlib.ExitStack()
@@ -89,8 +89,10 @@ class Race:
         ]
 
     def run(self, *, most_difference: float) -> Lap:
-        """`most_difference` from the first group's answer to the golden input is admitted: the
-        golden output itself may be kept to fewer digits."""
+        """Run the race; the answers to the golden input may differ by `most_difference`.
+
+        The reference is the first group's answer: the stored golden output may have fewer digits.
+        """
         golden = self._served.selftest
         outputs = run_together(self._own[:1], golden.inputs).outputs
         base_outputs = run_together(self._theirs[:1], golden.inputs).outputs
@@ -143,15 +145,18 @@ class Race:
         return Lap(candidate=candidate, decided=not noisy, verdict=verdict)
 
     def _alone(self) -> float | None:
-        """Seconds of one run while nothing else runs; None where requests left no time for one."""
+        """Return the seconds of a run while nothing else runs; None if requests left no time."""
         inputs = _shapes(self._served)[0]
         ran = [run_together(self._own[:1], inputs).seconds for _ in range(ALONE_RUNS)]
         seconds = [each for each in ran if each is not None]
         return statistics.median(seconds) if seconds else None
 
     def _runner(self, group: str) -> Runner:
-        """Runs all predictors of the group at once; the seconds are what one run costs the
-        machine: those of all, over how many processes the group has."""
+        """Run all predictors of the group at once.
+
+        The seconds are the cost of one run to the machine: the mean time of the predictors, divided
+        by the group's number of processes.
+        """
         predictors = self._own if group == self._group else self._theirs
 
         def run(inputs: Tensors) -> Timed:
@@ -187,6 +192,6 @@ def _lost_all(own: Runs, theirs: Runs) -> bool:
 
 
 def _shapes(served: ServedModel) -> Sequence[Tensors]:
-    """One input of each shape that the model is warmed up with, or the self-test's."""
+    """Return one input of each warm-up shape, or the self-test's input."""
     inputs = served.warmups or (served.selftest.inputs,)
     return list({shape_key(each): each for each in inputs}.values())

@@ -1,4 +1,4 @@
-"""Answered requests run again on the other groups, in idle moments: times, drift, agreement."""
+"""Replays answered requests on other groups in idle moments: times, drift, agreement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.evidence.live.shadow_predictor import (
 from app.models.repository.config import ModelConfig
 
 MAX_RESIDENT_BYTES = 2 << 30
-"""A shadow that has grown above this is closed, and opened again for the next replay."""
+"""A shadow that grows beyond this is closed, and opened again for the next replay."""
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,12 @@ class AnsweredJob:
 
 
 class Shadow:
-    """offer() is called from the event loop; replay_one() from the thread that owns the predictors.
+    """Samples answered jobs and replays them on other groups.
 
-    Memory is bounded: one job of each model waits, further ones are dropped, and at most
-    `max_predictors` are open, those of the groups least recently run being closed first.
+    offer() is called from the event loop, replay_one() from the thread that owns the predictors.
+
+    Memory is bounded: at most one job per model waits, and further ones are dropped. At most
+    `max_predictors` are open; the least recently used one is closed first.
     """
 
     def __init__(
@@ -73,9 +75,9 @@ class Shadow:
     def offer(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> bool:
-        """Take a share of the requests that the default group answered; True when it was taken.
+        """Sample a share of the requests that the default group answered; True if taken.
 
-        Of a request with several jobs one is drawn.
+        If a request has several jobs, one is drawn at random.
         """
         if group != served.config.default_group or self._draw() >= self._fraction:
             return False
@@ -90,11 +92,11 @@ class Shadow:
         return bool(self._waiting)
 
     def replay_one(self) -> bool:
-        """Run the job that waits longest on each of its groups; False when none waits.
+        """Run the job that waits longest on each of its groups; False if none waits.
 
         Raises Closed.
         """
-        waiting = list(self._waiting.values())  # one step: offer() may add to it meanwhile
+        waiting = list(self._waiting.values())  # atomic: offer() may add to it meanwhile
         if not waiting:
             return False
         answered = waiting[0]
@@ -106,7 +108,7 @@ class Shadow:
                 return True
             agreement = self._agreement_of(served.info)
             done = [self._replay(answered, group, agreement) for group in groups]
-            if all(done):  # each is run, whatever became of the one before
+            if all(done):  # a failure does not stop the other groups' replays
                 outcome = ShadowOutcome.REPLAYED
         finally:
             del self._waiting[served.name]
@@ -114,7 +116,7 @@ class Shadow:
         return True
 
     def _groups_of(self, served: ServedModel) -> list[str]:
-        """Those named, of this model; all that are started where none is named."""
+        """Return this model's named groups, or all that are ready if none is named."""
         others = [g for g in served.groups() if g.name != served.config.default_group]
         names = [g.name for g in others if g.name in self._groups or (not self._groups and g.ready)]
         return [name for name in names if (served, name) not in self._refused]
@@ -139,7 +141,7 @@ class Shadow:
             raise
         self._keep(key, shadow)
         if timed.seconds is not None:
-            # Without a batch axis the first one is data, and a label of it the clients' choice.
+            # Without a batch axis, clients choose the first size: it must not become a label.
             rows = len(next(iter(answered.inputs.values()))) if served.batched else 1
             self._observer.batch_done(
                 model=served.name,
@@ -168,7 +170,7 @@ class Shadow:
             self._open[key] = shadow
 
     def _forget_gone(self) -> None:
-        """Close the shadow_predictors of versions that are no longer served."""
+        """Close the predictors of versions that are no longer served."""
         served = self._registry.served()
         for key in [key for key in self._open if key[0] not in served]:
             self._open.pop(key).close()
@@ -180,7 +182,7 @@ class Shadow:
 
 
 def warn_of_unknown_groups(names: Collection[str], configs: Iterable[ModelConfig]) -> None:
-    """Log which of `names` no model has: a typing error, or a model that is published later."""
+    """Warn of each name that no model has: a typo, or a model that will be published later."""
     known = {
         group.name
         for config in configs

@@ -1,4 +1,4 @@
-"""A predictor that runs in idle moments only, and reports whether a run was interrupted."""
+"""A predictor that runs only in idle moments and reports whether a run was interrupted."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class LiveObserver(Protocol):
     ) -> None: ...
 
     def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
-        """One replay against the answer: largest absolute difference, and the task's measure."""
+        """Record one replay: its largest absolute difference from the answer, and agreement."""
 
     def shadowed(self, *, model: str, outcome: ShadowOutcome) -> None:
-        """One sampled request is finished."""
+        """Record that one sampled request is finished."""
 
 
 class Served(Protocol):
-    """What is served now; the registry's part that is needed here."""
+    """The part of the registry that is needed here: what is served now."""
 
     def served(self) -> tuple[ServedModel, ...]: ...
 
 
 RUN_SECONDS = 120.0
-"""Of the process's own running: time for which it is stopped does not count."""
+"""Timeout of a run; time during which the process is stopped does not count."""
 
 
 class ShadowPredictor:
-    """Owned by one thread. A shape is run once untimed before it is timed."""
+    """A predictor owned by one thread. Each shape runs once untimed before it is timed."""
 
     def __init__(
         self, predictor: Predictor, *, suspension: Suspension, idle_gate: IdleGate
@@ -73,9 +73,9 @@ class ShadowPredictor:
 
 
 def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Timed:
-    """One run in each of them at the same time: the outputs of the first, and their mean seconds.
+    """Run all predictors at the same time; return the first one's outputs and the mean seconds.
 
-    Raises as ShadowPredictor.run(); what is under way in the others then is theirs to end.
+    Raises the same errors as ShadowPredictor.run(); runs in the other predictors then go on.
     """
     idle_gate, suspension = predictors[0]._idle_gate, predictors[0]._suspension
     try:
@@ -98,14 +98,17 @@ def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowPredictors:
-    """`open_predictor` must open processes that belong to the suspension."""
+    """Opens shadow predictors. `open_predictor` must open processes that belong to `suspension`."""
 
     open_predictor: PredictorFactory
     suspension: Suspension
     idle_gate: IdleGate
 
     def open(self, served: ServedModel, group: str) -> ShadowPredictor:
-        """Waits for an idle moment. Raises Closed, and as ServedModel.open_shadow does."""
+        """Open a predictor in an idle moment.
+
+        Raises Closed, and the same errors as ServedModel.open_shadow.
+        """
         self.idle_gate.wait()
         try:
             predictor = served.open_shadow(group, self.open_predictor)
@@ -116,9 +119,9 @@ class ShadowPredictors:
 
 
 class Refusals:
-    """Which failures are the last word on a group; owned by one thread.
+    """Decides which failures of a group are final; owned by one thread.
 
-    The system may have ended a process for want of memory: the first that dies decides nothing.
+    A group's first crash is not final: the system may have killed the process for lack of memory.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""How good the served models are: figures measured on data, for `models verify --quality`.
+"""Quality of the served models: figures measured on data, for `models verify --quality`.
 
-`masks` and `labels` define the figures, and training measures with them as well; `bench` runs a
-served predictor; a task's own package says what to run and how to read it (its `quality` function);
-`report` words the figures and `cards` writes them into model cards.
+`masks` and `labels` define the figures; training uses them too. `run` runs a served predictor. The
+`quality` function of a task defines what to run and how to read the results. `report` formats the
+figures and writes them into model cards.
 """

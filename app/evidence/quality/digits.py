@@ -1,4 +1,4 @@
-"""The digit classifier's quality: MNIST's idx files, and its accuracy on the held-out digits."""
+"""Quality of the digit classifier: its accuracy on held-out digits from MNIST's idx files."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from app.contracts.ports import ServedModelInfo
 from app.evidence.quality.ports import Bench, Findings, Source, Table, read_bytes
 
 TRAIN_SHARE = 8_000
-"""Number of the 10,000 pictures of the t10k file that train the committed model."""
+"""Number of pictures at the start of the t10k file (of 10,000) that train the committed model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """`images` float32 [N,784] in -1..1 and `labels` int64 [N]."""
+    """Pictures and their classes: `images` float32 [N,784] in -1..1, `labels` int64 [N]."""
 
     images: NDArray[np.float32]
     labels: NDArray[np.int64]
 
 
 def read_digits(directory: Path, *, part: str) -> Digits:
-    """`part` is "t10k" or "train". Raises ConfigError for absent or damaged files."""
+    """Read one part, "t10k" or "train". Raises ConfigError for missing or damaged files."""
     pixels = _idx(directory / f"{part}-images-idx3-ubyte.gz", axes=3)
     labels = _idx(directory / f"{part}-labels-idx1-ubyte.gz", axes=1)
     images = pixels.reshape(len(pixels), 784).astype(np.float32) / np.float32(127.5) - 1
@@ -37,7 +37,7 @@ def read_digits(directory: Path, *, part: str) -> Digits:
 
 
 class DigitQuality:
-    """Share of the held-out digits whose largest logit is right."""
+    """Measures accuracy: the share of held-out digits whose largest logit is the right one."""
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         self._input, self._output = info.inputs[0].name, info.outputs[0].name

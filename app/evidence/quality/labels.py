@@ -30,7 +30,7 @@ class Quality:
 def measure(probabilities: Floats, truth: Ints, *, labels: Sequence[str]) -> Quality:
     """Judge ``[n, classes]`` probabilities against ``[n]`` class numbers, n at least 1.
 
-    A class that is never guessed and never true has F1 0, and counts in the mean.
+    A class that is never guessed and never true has F1 0 and still counts in the mean.
     """
     guesses = probabilities.argmax(axis=1)
     f1 = {}
@@ -47,7 +47,7 @@ def measure(probabilities: Floats, truth: Ints, *, labels: Sequence[str]) -> Qua
 
 
 def calibration_error(probabilities: Floats, truth: Ints) -> float:
-    """Return the expected gap between the top score and how often the top class is right."""
+    """Return the expected calibration error: the mean gap between top score and accuracy."""
     top, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
     slot = np.minimum((top * BINS).astype(int), BINS - 1)
     gaps = (abs(top[slot == b].sum() - right[slot == b].sum()) for b in range(BINS))
@@ -55,5 +55,5 @@ def calibration_error(probabilities: Floats, truth: Ints) -> float:
 
 
 def text_key(text: str) -> str:
-    """Return what two copies of one post share: letters and digits, width and case folded."""
+    """Return a key that copies of one post share: letters and digits, width and case folded."""
     return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).lower()) or text.strip()

@@ -1,4 +1,4 @@
-"""MAE, max-F and IoU of predicted masks, and three masks that any weights must clearly beat."""
+"""MAE, max-F and IoU of predicted masks, and three baselines that any weights must clearly beat."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BETA_SQUARED = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Means over pictures; `max_f` is the best over 256 thresholds of the mean curve."""
+    """Means over pictures; `max_f` is the maximum of the mean F curve over 256 thresholds."""
 
     mae: float
     max_f: float
@@ -35,8 +35,8 @@ class Quality:
 def measure(predictions: Iterable[Map], truths: Iterable[Pixels]) -> Quality:
     """Compare H×W maps in 0…1 with graded uint8 masks.
 
-    MAE is against the graded mask; F and IoU against the mask at half. A picture without any
-    true or predicted pixel at half counts as IoU 1.
+    MAE compares with the graded mask, F and IoU with the mask thresholded at half. A picture with
+    neither a true nor a predicted pixel at half has IoU 1.
     """
     errors, overlaps, precisions, recalls = [], [], [], []
     for prediction, truth in zip(predictions, truths, strict=True):
@@ -57,12 +57,12 @@ def measure(predictions: Iterable[Map], truths: Iterable[Pixels]) -> Quality:
 
 
 def nothing(picture: Pixels) -> Map:
-    """All zero, H×W."""
+    """Return an H×W mask of zeros."""
     return np.zeros(picture.shape[:2], np.float32)
 
 
 def centred_ellipse(picture: Pixels) -> Map:
-    """An ellipse in the middle with axes 0.6 of the sides."""
+    """Return a centred ellipse whose axes are 0.6 of the sides."""
     height, width = picture.shape[:2]
     y, x = np.mgrid[:height, :width].astype(np.float32)
     across = (x - (width - 1) / 2) / (0.3 * width)
@@ -72,7 +72,7 @@ def centred_ellipse(picture: Pixels) -> Map:
 
 
 def grabcut(picture: Pixels) -> Map:
-    """OpenCV's GrabCut, five rounds, from a centred box that leaves out 15 % on every side."""
+    """Run five rounds of OpenCV's GrabCut from a centred box with a margin of 15 % on each side."""
     height, width = picture.shape[:2]
     left, top = round(0.15 * width), round(0.15 * height)
     labels = np.zeros((height, width), np.uint8)

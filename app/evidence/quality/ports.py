@@ -17,9 +17,9 @@ Value = float | int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where the data are. `limit` keeps only the first items of each set: a quick look.
+    """Location of the data. `limit` keeps only the first items of each set, for a quick look.
 
-    `smoke` are files of sentences with labels, each judged on its own.
+    `smoke` lists files of labelled sentences; each file is judged on its own.
     """
 
     data: Path
@@ -29,9 +29,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Figures under one title; each row has a name and one value a column. `key` names it in JSON.
+    """Figures under one title; a row has a name and one value per column. `key` names it in JSON.
 
-    Whole numbers are counts; all others lie within 0 … 1 and are shown to four digits.
+    Whole numbers are counts; all others lie within 0 … 1 and are shown with four digits.
     """
 
     key: str
@@ -42,20 +42,20 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """All that was measured of one model; `notes` are sentences, such as what it gets wrong."""
+    """All results for one model; `notes` are sentences, such as a list of what it gets wrong."""
 
     tables: tuple[Table, ...]
     notes: tuple[str, ...] = ()
 
 
 class Bench(Protocol):
-    """A served predictor, and a progress bar."""
+    """A served predictor with a progress bar."""
 
     def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
-        """The outputs of each job of one row, in order; equal shapes share a batch."""
+        """Return the outputs of each one-row job, in order; jobs of equal shape share a batch."""
 
     def each(self, items: Sequence[T], *, what: str) -> Iterator[T]:
-        """The items, with progress shown."""
+        """Yield the items and show progress."""
 
 
 class TaskQuality(Protocol):
@@ -65,14 +65,14 @@ class TaskQuality(Protocol):
 
 
 def folder(path: Path) -> Path:
-    """The same path; raises ConfigError where it is no directory."""
+    """Return `path`. Raises ConfigError if it is not a directory."""
     if not path.is_dir():
         raise ConfigError(f"data absent: there is no folder {path} (--data names the data folder)")
     return path
 
 
 def read_bytes(path: Path) -> bytes:
-    """Raises ConfigError where the file cannot be read."""
+    """Read a file. Raises ConfigError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -80,7 +80,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_jsonl(path: Path, *, keys: tuple[str, ...]) -> list[Mapping[str, Any]]:
-    """One object a line, each with text under all `keys`. Raises ConfigError."""
+    """Read one object per line, each with text under all `keys`. Raises ConfigError."""
     rows: list[Mapping[str, Any]] = []
     for number, line in enumerate(read_bytes(path).split(b"\n"), 1):
         if not line.strip():

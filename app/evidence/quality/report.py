@@ -1,6 +1,6 @@
 """The figures of one model: as text, as JSON, and between two markers of its model card.
 
-Each version has figures and markers of its own: a card may tell of a preview and what follows it.
+Each version has its own figures and markers: a card may describe a preview and its successor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from app.evidence.quality.ports import Findings, Table, Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """`fingerprint` is the sha256 that tells these weights from others; `limit` as in Source."""
+    """Figures of one instance group of a model version.
+
+    `fingerprint` is a sha256 that identifies the weights; `limit` is as in Source.
+    """
 
     model: str
     version: int
@@ -39,7 +42,7 @@ class Report:
         return "\n".join(lines)
 
     def as_markdown(self) -> str:
-        """The text for the card; equal figures on one machine give equal bytes."""
+        """Return the text for the card; equal figures on one machine give equal bytes."""
         lines = [
             f"Version {self.version} (sha256 `{self.fingerprint[:12]}…`), "
             f"instance group `{self.group}`, printed by",
@@ -109,8 +112,8 @@ BEGIN = "<!-- written by paddlepool models verify --quality --write-cards; do no
 END = "<!-- end of the measured figures -->"
 
 TOLERANCE = 0.005
-"""Another processor rounds differently, and a text on the border changes its label. Counts of
-items must be equal."""
+"""Allowed difference of fractions: another processor rounds differently, which can change the label
+of a borderline text. Counts of items must be equal."""
 
 _MARKER = re.compile(f"{re.escape(BEGIN)}|{re.escape(END)}")
 _BLOCK = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
@@ -119,14 +122,14 @@ _NUMBER = re.compile(r"(?<![\w.])(\d+\.\d+)(?![\w.])")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How a card differs from a report; `wrong` where it has figures, and others."""
+    """A difference between card and report; `wrong` is False if the card has no such figures."""
 
     sentence: str
     wrong: bool = True
 
 
 def read_card(path: Path) -> str:
-    """The card's text. Raises ConfigError when it is absent or its markers do not pair."""
+    """Return the card's text. Raises ConfigError if it is missing or its markers do not pair."""
     label = f"{path.parent.name}/{path.name}"
     try:
         text = path.read_text("utf-8")
@@ -141,10 +144,10 @@ def read_card(path: Path) -> str:
 
 
 def write_card(path: Path, report: Report) -> None:
-    """Put the figures in place of the last ones of this version, or after those of the others.
+    """Replace this version's figures in the card, or add them after those of other versions.
 
-    Where the card has no markers yet they go below its heading "Measured quality", and that goes
-    to the end where it is absent. Raises ConfigError like read_card, and for a quick look.
+    If the card has no markers yet, the figures go below its heading "Measured quality"; a missing
+    heading is added at the end. Raises ConfigError like read_card, and for a quick look.
     """
     if report.limit is not None:
         raise ConfigError("the figures of a quick look (--limit) do not belong in a card")
@@ -165,10 +168,10 @@ def write_card(path: Path, report: Report) -> None:
 
 
 def compare_card(path: Path, report: Report) -> Difference | None:
-    """How the card's figures differ from the report's, or None where they agree.
+    """Return the first difference between the card's figures and the report's, or None.
 
-    Fractions may differ by TOLERANCE, and the card may hold more: data may be absent here.
-    Raises ConfigError like read_card.
+    Fractions may differ by TOLERANCE. The card may hold more figures, because this machine may lack
+    some data. Raises ConfigError like read_card.
     """
     text = read_card(path)
     own = _block_of(text, report.version)
@@ -191,7 +194,7 @@ def _block_of(text: str, version: int) -> re.Match[str] | None:
 
 
 def _figures(block: str) -> list[str]:
-    """The parts that must agree: the line that names version and weights, and the tables."""
+    """Return the lines that must agree: the one with version and weights, and the tables."""
     return [line for line in block.splitlines() if line.startswith(("Version", "|"))]
 
 

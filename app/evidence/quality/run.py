@@ -1,4 +1,4 @@
-"""Measures one model version: its task's data, its default predictor proven, and the report."""
+"""Measures one model version: tests its predictor, runs its task's data, and reports."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ FIRST_RUN_SECONDS = 120.0
 Measure = Callable[[ServedModelInfo, Source], TaskQuality]
 
 NETWORKS: Mapping[str, Measure] = {"mnist": DigitQuality}
-"""Models without a pipeline, by the network in their manifest."""
+"""Measures for models without a pipeline, by the network in their manifest."""
 
 
 def task_quality(
     files: ModelFiles, source: Source, tasks: Mapping[str, Measure | None]
 ) -> TaskQuality | None:
-    """What is measured of this model, its data read; None where nothing is defined for it.
+    """Return the model's measure of quality with its data loaded, or None if none is defined.
 
-    Raises ConfigError where the data are absent or unfit.
+    Raises ConfigError if the data are missing or unfit.
     """
     network = str((files.manifest.network or {}).get("name"))
     name = files.config.pipeline
@@ -48,7 +48,7 @@ def measure_model(
 ) -> Report:
     """Run the task's data through one predictor of the default group, after its self-test.
 
-    `agreement` is the measure of the model's task, which the group's budget may ask for.
+    `agreement` is the measure of the model's task; the group's budget may require it.
     """
     group = files.config.default_group
     findings, _ = _findings(files, task, group, agreement, open_predictor)
@@ -64,9 +64,9 @@ def measure_loss(
     open_predictor: PredictorFactory,
     limit: int | None = None,
 ) -> Report:
-    """The figures of `group`, and how each differs from what the default group gives.
+    """Report the figures of `group` and their differences from the default group's.
 
-    A positive difference of MAE or ECE is a loss, of all others a gain.
+    A positive difference is a loss for MAE and ECE, and a gain for all other figures.
     """
     base = files.config.default_group
     before, expected = _findings(files, task, base, agreement, open_predictor)
@@ -83,7 +83,7 @@ def _findings(
     agreement: Agreement | None,
     open_predictor: PredictorFactory,
 ) -> tuple[Findings, list[Tensors]]:
-    """The task's findings, and the outputs of every job in order."""
+    """Return the task's findings, and the outputs of every job in order."""
     group = files.config.group(name)
     test = files.selftest(agreement).judging(group)
     predictor = test.opened(open_predictor, files.spec(group), timeout=FIRST_RUN_SECONDS)
@@ -110,14 +110,17 @@ def _report(files: ModelFiles, group: str, findings: Findings, limit: int | None
 
 
 def _fingerprint(manifest: Manifest) -> str:
-    """The version's; of an official release its own, for each machine exports that anew, with a
-    golden output that is rounded as this processor rounds."""
+    """Return the version's sha256, or for an official release that of the released file.
+
+    Each machine exports an official release itself, and its processor's rounding affects the golden
+    output.
+    """
     official = manifest.weights.get("origin") == "official release"
     return str(manifest.weights["sha256"]) if official else manifest.sha256()
 
 
 def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
-    """For each table of figures one of what was added to them; counts stay as they are."""
+    """Return one table of differences per table of figures; equal counts stay as they are."""
     known = {table.key: dict(table.rows) for table in before.tables}
     return [
         Table(
@@ -140,7 +143,7 @@ def compare_outputs(
     agreement: Agreement | None,
     base: str,
 ) -> Table:
-    """How far the outputs themselves are from those of the base, over all jobs."""
+    """Compare the outputs themselves with those of the base, over all jobs."""
     pairs = list(zip(found, expected, strict=True))
     drifts = [mean_difference(ours, theirs) for ours, theirs in pairs]
     columns: tuple[str, ...] = ("runs", "mean difference", "worst mean")
@@ -163,9 +166,9 @@ RUN_SECONDS = 120.0
 
 
 class PredictorBench:
-    """See `app.evidence.quality.ports.Bench`; `label` stands before the progress bars.
+    """Implements `app.evidence.quality.ports.Bench`; progress bars begin with `label`.
 
-    `outputs` are those of every job so far.
+    `outputs` holds the outputs of every job so far.
     """
 
     def __init__(self, predictor: Predictor, *, max_batch_size: int, label: str) -> None:

@@ -1,1 +1,1 @@
-"""Does a configuration take effect, how fast is it, how far off."""
+"""Verdicts on a configuration: whether it has an effect, how fast and how exact it is."""

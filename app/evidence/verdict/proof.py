@@ -1,10 +1,10 @@
-"""Whether a configuration takes effect, and which of several is best.
+"""Decides whether a configuration takes effect, and which of several is best.
 
-Paddle's switches report "enabled" and change nothing (`enable_openvino_engine`, int8 on a float
-program), so no getter is asked. A group is *effective* when its outputs or its times differ from
-those of its base (the whole interval of the ratio beyond 5 %); *ineffective* when its outputs are
-bitwise equal and its times differ by no more than the interleaved runs explain; *unproven* while
-the runs are too few or too noisy to tell.
+Paddle's switches can report "enabled" and change nothing (`enable_openvino_engine`, int8 on a float
+program), so verdicts rest on measurements, never on getters. A group is *effective* if its outputs
+or its times differ from those of its base (the whole interval of the ratio lies beyond 5 %). It is
+*ineffective* if its outputs are bitwise equal and its times differ by no more than the noise of the
+interleaved runs. It is *unproven* while there are too few runs or they are too noisy.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from app.contracts.tensors import Tensors
 Finding = Literal["effective", "ineffective", "unproven"]
 
 MIN_PAIRS = 8
-"""Below this many pairs no order of their signs is unlikely enough: 2 / 2**8 is 0.8 %."""
+"""Fewer pairs cannot prove an effect at 99 %: 8 equal signs have a chance of 2 / 2**8 = 0.8 %."""
 
 MINIMAL_EFFECT = 1.05
-"""A smaller ratio of times is no reason to choose a configuration, whatever its significance."""
+"""Smallest ratio of times that matters; a smaller one is ignored even if it is significant."""
 
 MINIMAL_SECONDS = 0.00025
-"""Two processes of one configuration can differ for good by a part of the round trip."""
+"""Smallest difference of median times that matters: two processes of one configuration can differ
+permanently by part of the round trip."""
 
 HIDDEN_EFFECT = 1.25
-"""While the noise could hide an effect this large, nothing is called ineffective."""
+"""A group is not called ineffective while noise could hide an effect this large."""
 
 CONFIDENCE = 0.99
 RESAMPLES = 2000
@@ -43,8 +44,8 @@ SEED = 20
 class Evidence:
     """Interleaved runs of a group and its base on the same inputs: pair i ran back to back.
 
-    `bitwise_equal` says that every output was equal to the base's bit by bit; `repeatable` that the
-    base's own outputs were equal from run to run, without which different bits prove nothing.
+    `bitwise_equal`: every output equals the base's bit by bit. `repeatable`: one input gives equal
+    outputs from run to run; otherwise, different bits prove nothing.
     """
 
     base: str
@@ -71,7 +72,7 @@ class Verdict:
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """The verdict on one group. Raises ValueError when its times are not in pairs."""
+    """Return the verdict on one group. Raises ValueError if its times are not in pairs."""
     pairs = len(evidence.seconds)
     if pairs != len(evidence.base_seconds):
         raise ValueError(f"{pairs} times of the group, {len(evidence.base_seconds)} of its base")
@@ -108,10 +109,10 @@ def _decide(evidence: Evidence, ratio: float, low: float, high: float) -> tuple[
 def ratio_interval(
     seconds: Sequence[float], base_seconds: Sequence[float]
 ) -> tuple[float, float, float]:
-    """Median ratio of paired times, and its 99 % bootstrap interval (the same on every call).
+    """Return the median ratio of paired times and its 99 % bootstrap interval; deterministic.
 
-    Of logarithms, so that twice as fast and twice as slow weigh the same; of pairs, so that what
-    else the machine does cancels out.
+    Logarithms give "twice as fast" and "twice as slow" the same weight. Pairing cancels out other
+    load on the machine.
     """
     logs: NDArray[np.float64] = np.log(np.asarray(seconds, np.float64)) - np.log(
         np.asarray(base_seconds, np.float64)
@@ -134,18 +135,18 @@ def bitwise_equal(found: Tensors, expected: Tensors) -> bool:
 
 
 GAIN = 1.10
-"""A candidate is worth a change only when its whole interval is above this."""
+"""A candidate is worth a change only if its whole interval is above this."""
 
 EQUAL = 1.05
 """Candidates within this of the best count as equally fast."""
 
 SOONER, SOONER_COSTS = 1.5, 1.15
-"""A candidate that answers a request alone so many times sooner may have so many times less
-throughput. Processes of two threads lose that only while all begin together, as they do when they
-are measured; in service they lose nothing (decision 55)."""
+"""A candidate that answers a single request 1.5 times sooner may have up to 1.15 times less
+throughput. Two-threaded processes lose that throughput only while all of them start together, as
+they do in the measurement; in service they lose nothing (decision 55)."""
 
 EXACT_DIFFERENCE = 1e-4
-"""The largest difference from the first group of what counts as the same float32."""
+"""Largest difference from the first group's outputs that counts as equal float32 results."""
 
 T = TypeVar("T")
 
@@ -160,15 +161,18 @@ def undecided(low: float, high: float) -> bool:
 
 
 def fastest_of(measured: Sequence[T], *, rate: Callable[[T], float], within: float) -> list[T]:
-    """Those of the highest rate: all that are at most `within` times slower than the fastest."""
+    """Return all items that are at most `within` times slower than the fastest."""
     fastest = max(map(rate, measured), default=0.0)
     return [each for each in measured if rate(each) * within >= fastest]
 
 
 def best_of(candidates: Sequence[Candidate], lower_precision: frozenset[str]) -> Candidate | None:
-    """The fit candidate with the highest throughput, or one that answers a request alone much
-    sooner for little less; of equals one in full precision, then one that answers sooner, then the
-    one with the least memory. None where none is worth a change."""
+    """Return the best fit candidate, or None if none is worth a change.
+
+    The highest throughput wins. A candidate with slightly less throughput wins instead if it
+    answers a single request much sooner (SOONER). Ties go to full precision, then to the sooner
+    answer, then to the least memory.
+    """
     fit = [each for each in candidates if each.fit]
     equal = fastest_of(fit, rate=_gain, within=EQUAL)
     soonest = min((_seconds(each) for each in equal), default=0.0)

@@ -22,7 +22,7 @@ Runner = Callable[[Tensors], Timed]
 
 @dataclass(slots=True)
 class Runs:
-    """One group: seconds in the order of the rounds, and the first outputs of each input."""
+    """One group's runs: seconds in the order of the rounds, and the first outputs per input."""
 
     seconds: list[float] = field(default_factory=list)
     outputs: list[Tensors] = field(default_factory=list)
@@ -42,10 +42,10 @@ def interleave(
     rounds: int,
     enough: Callable[[Mapping[str, Runs]], bool] = lambda _runs: False,
 ) -> dict[str, Runs]:
-    """Run every group once a round, until `enough`, cycling through the inputs.
+    """Run every group once per round, cycling through the inputs, until `enough` returns True.
 
-    Each round begins with the next group, so that no group always follows the same other one. The
-    times of a round count only if no run of it was interrupted.
+    Each round begins with the next group, so that no group always runs first. The times of a round
+    count only if none of its runs was interrupted.
     """
     runs = {name: Runs() for name in runners}
     names = list(runners)
@@ -63,7 +63,7 @@ def interleave(
 
 
 def evidence(own: Runs, base_runs: Runs, *, base: str) -> Evidence:
-    """Judge a group against its base by their interleaved runs."""
+    """Return the evidence on a group from its runs and the interleaved runs of its base."""
     return Evidence(
         base=base,
         seconds=own.seconds,

@@ -168,8 +168,8 @@ def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> s
         f"[[warmup]]\nshapes = {{ input_ids = [1, {length}], attention_mask = [1, {length}] }}\n"
         for length in buckets
     )
-    # A shape of its own, batch by bucket, for every batch: with room for some of them only, each
-    # would hold the packed weights again, and be dropped and packed anew.
+    # Every pair of batch size and bucket is a shape. In a cache for only some of them, each shape
+    # would hold its own packed weights, and be dropped and packed again.
     cache = "cache_capacity = 0          # all shapes are kept and share their packed weights"
     groups = _GROUPS.format(budget=_LABELS, cache=cache, alone=_ALONE.format(cache=cache), pairs="")
     return f"""pipeline = "sentiment"

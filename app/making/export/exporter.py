@@ -1,4 +1,4 @@
-"""One served model version from a recipe or a released file: traced, tested, published."""
+"""Builds a model version from a recipe or a released file: traces, tests and publishes it."""
 
 import json
 import warnings
@@ -40,10 +40,10 @@ def export_version(
     store: Store = "float32",
     version: int | None = None,
 ) -> Path:
-    """Builds and publishes a version (the next one unless given) and returns its directory.
+    """Build and publish a version (the next one unless given) and return its directory.
 
-    A model that has no config.toml yet gets the measured default for its network. Raises
-    ExportError; whatever fails, no half-built version is left where the server looks.
+    A model without a config.toml gets the measured default for its network. Raises ExportError; no
+    failure leaves a half-built version where the server looks.
     """
     if not MODEL_NAME.fullmatch(name):
         raise ExportError(f"model name {name!r} must match {MODEL_NAME.pattern}")
@@ -83,10 +83,11 @@ def export_version(
 def import_u2net(
     model: str, file: Path, *, repository: Path, release: Release, origin: Origin | None = None
 ) -> Path:
-    """Publishes the weights in `file` as the next version of `model` (u2netp, u2net or
-    u2net_human_seg), or returns the version that has them.
+    """Publish the weights in `file` as the next version of `model`; return its directory.
 
-    Without `origin` the file must be the official release. Raises ExportError otherwise.
+    `model` is u2netp, u2net or u2net_human_seg. If a version already has these weights, it is
+    returned instead. Without `origin` the file must be the official release; raises ExportError
+    otherwise.
     """
     if not file.is_file():
         raise ExportError(f"no file at {file}")
@@ -108,11 +109,11 @@ def import_u2net(
 def save_program(
     network: nn.Layer, *, inputs: Sequence[TensorSpec], directory: Path, store: Store
 ) -> None:
-    """Writes `inference.json` and `inference.pdiparams` into `directory`; consumes `network`.
+    """Write `inference.json` and `inference.pdiparams` into `directory`; consumes `network`.
 
     With `store="float16"` the parameters are rounded to half precision and the program casts them
     back. Paddle Inference folds those casts when it loads the program, so a run costs the same.
-    Parameters keep their structured names, by which the dynamic graph is rebuilt.
+    Parameters keep their structured names, from which the dynamic graph is rebuilt.
     """
     network.eval()
     for path, layer in network.named_sublayers(include_self=True):
@@ -133,13 +134,13 @@ def save_program(
 
 
 def _drop_labels(path: Path) -> None:
-    """Removes each operator's label, which numbers the layers this process has ever traced.
+    """Remove each operator's label, a running number over all layers traced by this process.
 
-    Nothing reads it, and without it equal networks are equal bytes.
+    Nothing reads it; without it, equal networks give equal bytes.
     """
     program = json.loads(path.read_text("utf-8"))
     for operator in program["program"]["regions"][0]["blocks"][0]["ops"]:
-        if operator["#"] != "p":  # parameters keep another kind of attribute list
+        if operator["#"] != "p":  # parameters have another kind of attribute list
             operator["A"] = [entry for entry in operator["A"] if entry["N"] != "struct_name"]
     path.write_text(json.dumps(program, separators=(",", ":"), ensure_ascii=False), "utf-8")
 
@@ -158,9 +159,12 @@ def _halve(layer: nn.Layer, name: str) -> Any:
 
 
 def _widen_all(network: nn.Layer, inputs: Any) -> None:  # noqa: ARG001 - Paddle passes both
-    """At the start, and not layer by layer: a network may read a layer's weights itself."""
+    """Cast all half-precision parameters to float32 before the first layer runs.
+
+    Casting layer by layer would be too late: a network may read a layer's weights itself.
+    """
     for layer in network.sublayers(include_self=True):
         for name, parameter in layer._parameters.items():
             if name.endswith(_HALF):
-                # Past Layer.__setattr__, which would register the traced value as a parameter.
+                # Bypass Layer.__setattr__, which would register the traced value as a parameter.
                 object.__setattr__(layer, name.removesuffix(_HALF), parameter.astype("float32"))

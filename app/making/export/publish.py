@@ -1,4 +1,4 @@
-"""A version directory that appears complete or not at all, and the manifest that describes it."""
+"""Publishes version directories atomically, with the manifest that describes them."""
 
 import importlib.metadata
 import json
@@ -18,11 +18,11 @@ from app.models.repository.layout import VERSION
 from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX
 
 LAST_VERSION = 999_999_999
-"""The highest that VERSION allows, and so the highest that a server sees."""
+"""The highest version that VERSION allows, and so the highest that a server finds."""
 
 
 def versions(model: Path) -> list[int]:
-    """The version directories of the model, published or not, highest first."""
+    """Return the numbers of the model's version directories, published or not, highest first."""
     if not model.is_dir():
         return []
     names = [path.name for path in model.iterdir()]
@@ -30,15 +30,15 @@ def versions(model: Path) -> list[int]:
 
 
 def next_version(model: Path) -> int:
-    """One more than the highest version directory of the model; 1 for a new model."""
+    """Return one more than the model's highest version directory; 1 for a new model."""
     return max(versions(model), default=0) + 1
 
 
 @contextmanager
 def staged_version(model: Path, version: int) -> Iterator[Path]:
-    """An empty directory to build `version` in; published when the block ends without an error.
+    """Yield an empty directory to build `version` in; publish it if the block succeeds.
 
-    Raises ExportError when the version exists already, or is none that a server would see.
+    Raises ExportError if the version exists, or if its number is outside the range of versions.
     """
     if not VERSION.fullmatch(str(version)):
         raise ExportError(
@@ -72,14 +72,14 @@ def _sync(path: Path) -> None:
 
 
 def published_version(model: Path, sha256: str) -> Path | None:
-    """The version of `model` that was built from the weights file with this digest, if any."""
+    """Return the version of `model` built from the weights file with this digest, or None."""
     for number in versions(model):
         try:
             manifest = json.loads((model / str(number) / "manifest.json").read_text("utf-8"))
             if manifest["weights"]["sha256"] == sha256:
                 return model / str(number)
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # a damaged version is the server's business; it is not the one we look for
+            continue  # a damaged version is not a match; the server reports it
     return None
 
 
@@ -88,7 +88,7 @@ ORIGINS = ("trained here", "official release", "reference reconstruction", "rand
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a version's weights came from, as `/info` shows it with their sha256."""
+    """Origin of a version's weights, as `/info` shows it with their sha256."""
 
     origin: str
     source: str
@@ -107,9 +107,9 @@ def write_manifest(
     origin: Origin,
     weights_sha256: str,
 ) -> None:
-    """Lists every file now in `directory`; nothing may be written there afterwards.
+    """Write a manifest of every file now in `directory`; nothing may be added afterwards.
 
-    The text depends on the contents alone (no times, no paths): equal versions are equal bytes.
+    The text depends only on the contents (no times, no paths): equal versions give equal bytes.
     """
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
@@ -133,7 +133,7 @@ def write_manifest(
 
 
 def replace_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Write it beside the version and rename it into place: a reader never finds a part of it."""
+    """Write the manifest beside the version and rename it into place; readers never see a part."""
     text = json.dumps(manifest, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
     staged = directory.parent / f".{directory.name}-{MANIFEST}"
     write_synced(staged, text.encode())
@@ -141,7 +141,7 @@ def replace_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file that is on disk when this returns."""
+    """Write a file and flush it to disk before returning."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a saved program; the target of a child process that asks Paddle."""
+"""Reads the inputs and outputs of a saved program with Paddle, in a child process."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Described = tuple[str, str, list[int]]
 def read_specs(
     directory: Path, program: str, params: str | None
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Inputs and outputs of `program` (.json or .pdmodel), as it declares them.
+    """Return the inputs and outputs that `program` (.json or .pdmodel) declares.
 
-    `params` is the .pdiparams of the same name; None where there is none, which is right for a
-    program without parameters. In a process of its own: a program that Paddle cannot load may end
-    it. Raises ExportError.
+    `params` is the .pdiparams of the same name; None if there is none, which is right for a program
+    without parameters. Loading runs in a child process, because a program that Paddle cannot load
+    may end the process. Raises ExportError.
     """
     legacy = program.endswith(".pdmodel")
     environment = {
         "GLOG_minloglevel": "2",
         "PYTHONWARNINGS": "ignore",
-        # Only with the intermediate representation of its own time does Paddle find a .pdmodel.
+        # Paddle finds a .pdmodel only with the intermediate representation of Paddle 2.
         "FLAGS_enable_pir_api": "0" if legacy else "1",
     }
     opening = {"directory": str(directory), "program": program, "params": params}
@@ -53,8 +53,11 @@ def _specs(described: Sequence[Described]) -> tuple[TensorSpec, ...]:
 
 
 def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..., Any]]:
-    """Runs in the child, once. Outputs are called output_0 and so on, in the program's order:
-    their own names are those of temporary variables."""
+    """Describe the program's tensors; runs once, in the child.
+
+    Outputs are named output_0 and so on, in the program's order: their own names are those of
+    temporary variables.
+    """
     import paddle
 
     paddle.disable_signal_handler()
@@ -62,7 +65,7 @@ def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..
     form = _Legacy(path) if path.suffix == ".pdmodel" else _Current(path)
     try:
         if opening["params"] is None and form.has_parameters():
-            # Paddle would run it all the same, on whatever lies in memory.
+            # Paddle would run it anyway, with arbitrary memory contents as parameters.
             raise ExportError(
                 f"{path.name} has parameters, and {path.with_suffix('.pdiparams').name} is missing"
             )
@@ -79,7 +82,7 @@ def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..
 
 
 class _Current:
-    """A .json of Paddle 3."""
+    """A .json program of Paddle 3."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -98,8 +101,11 @@ class _Current:
 
 
 class _Legacy:
-    """A .pdmodel of Paddle 2. `paddle.jit.load` would rebuild the gradients, too, and finds no
-    outputs for those of flatten, reshape and the like: an inference program has lost them."""
+    """A .pdmodel program of Paddle 2.
+
+    `paddle.jit.load` cannot be used: it would rebuild the gradients, too. Those of flatten, reshape
+    and similar operators need outputs that an inference program no longer has.
+    """
 
     def __init__(self, path: Path) -> None:
         import paddle

@@ -1,4 +1,4 @@
-"""Reads from a weights file or directory all that publishing a known network needs."""
+"""Reads all that is needed to publish a known network from a weights file or directory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ class Recipe:
     feeds: dict[str, NDArray[Any]]
     config: str
     weights_sha256: str
-    # Called with the version's directory: files beyond the program, and a last check of it.
+    # Called with the version's directory: to write more files, and to check the result.
     write_extras: Callable[[Path], None] | None = None
     check: Callable[[Path], None] | None = None
 
 
 def read_recipe(network: str, weights: Path) -> Recipe:
-    """The recipe for `network` with the weights at `weights`. Raises ExportError."""
+    """Return the recipe for `network` with the weights at `weights`. Raises ExportError."""
     if network in ("u2netp", "u2net"):
         return _u2net(network, weights)
     if network == "bert":
@@ -55,7 +55,7 @@ def _u2net(network: str, weights: Path) -> Recipe:
         arrays = read_arrays(weights)
     side = MASK_SIZE
     ramp = np.linspace(-1.0, 1.0, side, dtype=np.float32)
-    # A bright disc on a dark slope: the mask covers 0..1, and so few values compress well.
+    # A bright disc on a dark slope: the mask covers 0..1, and few distinct values compress well.
     disc = np.where(ramp[:, None] ** 2 + ramp[None, :] ** 2 < 0.3, 2.0, -1.5)
     planes = [disc, disc * 0.5 + ramp[None, :] * 0.5, disc * 0.25 - ramp[:, None] * 0.5]
     image = (np.round(np.stack(planes)[None] * 16.0) / 16.0).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A manifest for a program that was exported elsewhere: read, run on trial, described."""
+"""Seals a program that was exported elsewhere: reads it, runs it on trial, writes its manifest."""
 
 from __future__ import annotations
 
@@ -64,9 +64,12 @@ start = "on_demand"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
-    """What was found; `config` is what was written as config.toml, empty where nothing was.
-    `onednn` says why it does not run the program. `unproven` are the outputs that came empty: the
-    self-test knows only their dtype and shape."""
+    """Findings about a sealed program.
+
+    `config` is the text written to config.toml, empty if none was. `onednn` is the reason why
+    oneDNN does not run the program, or empty. `unproven` are the outputs that were empty: the
+    self-test knows only their dtype and shape.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -83,11 +86,11 @@ def seal(
     source: str = "",
     licence: str = "",
 ) -> Sealed:
-    """Make `MODEL/VERSION` with a saved program in it a version that can be served.
+    """Turn a directory `MODEL/VERSION` with a saved program into a version that can be served.
 
-    Writes selftest.npz, then manifest.json, which makes the version exist for a server; and
-    config.toml beside the version where there is none and the defaults would not do. Raises
-    ExportError naming what is wrong; no manifest is written then.
+    Writes selftest.npz, then manifest.json, which makes the version visible to servers. Also writes
+    config.toml beside the version if there is none and the defaults do not fit. Raises ExportError
+    with the cause; no manifest is written then.
     """
     program, params = _program_of(directory)
     config_file = directory.parent / "config.toml"
@@ -134,7 +137,7 @@ def seal(
 
 
 def _program_of(directory: Path) -> tuple[str, str | None]:
-    """The one program of a version directory, and its parameters. Raises ExportError."""
+    """Return the only program of a version directory, and its parameters. Raises ExportError."""
     where = f"{directory.parent.name}/{directory.name}"
     if not (
         directory.is_dir()
@@ -159,12 +162,12 @@ def _program_of(directory: Path) -> tuple[str, str | None]:
     if pickled := [path.name for path in directory.iterdir() if path.name.endswith(PICKLED)]:
         raise ExportError(f"{where}: {pickled[0]} is a pickle that no server needs; remove it")
     params = found[0].with_suffix(PARAMS)
-    # Paddle saves none for a program without parameters.
+    # Paddle saves no such file for a program without parameters.
     return found[0].name, params.name if params.is_file() else None
 
 
 def _is_program(path: Path) -> bool:
-    """Whether a lone .json file is a program, and not a tokenizer or something else."""
+    """Return whether a file is a program; a .json file may also be a tokenizer, for example."""
     if path.suffix != ".json":
         return path.is_file()
     try:
@@ -175,7 +178,10 @@ def _is_program(path: Path) -> bool:
 
 
 def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runner: str) -> None:
-    """Checks declared dtypes, not those received: bfloat16 arrives as float32 with wrong values."""
+    """Check the declared dtypes, not the received ones. Raises ExportError.
+
+    bfloat16 is received as float32 with wrong values.
+    """
     if not (inputs and outputs):
         raise ExportError(
             f"the program has {len(inputs)} inputs and {len(outputs)} outputs, needed is at least "
@@ -191,7 +197,7 @@ def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runne
 
 
 def _config_text(trial: Trial, *, is_onnx: bool) -> str:
-    """Empty where the defaults are right."""
+    """Return the text of config.toml; empty if the defaults fit."""
     batching = {True: BATCHED, False: UNBATCHED, None: ""}[trial.independent]
     if is_onnx:
         return ONNX.format(batching=batching)
@@ -201,10 +207,10 @@ def _config_text(trial: Trial, *, is_onnx: bool) -> str:
 
 
 def read_onnx_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Inputs and outputs under their own names, -1 where a size is free or named by a word.
+    """Return inputs and outputs under their own names, with -1 for free and symbolic sizes.
 
-    Raises ExportError for what is no ONNX graph, and for one whose weights lie in other files: the
-    program would be more than the file that is served.
+    Raises ExportError if the file is not an ONNX graph, or if its weights are in other files: only
+    this one file would be served.
     """
     try:
         graph = onnx.load(path, load_external_data=False).graph

@@ -14,14 +14,14 @@ from app.contracts.tensors import TensorSpec
 from app.models.networks.saved import PARAMS, PROGRAM
 from app.models.repository.selftest import write_selftest
 
-TOLERANCE = 1e-3  # ten times what oneDNN and native differ by; a damaged weight is far beyond it
-GRID = 4096.0  # golden outputs are kept to 1/4096, so that they compress; far below the tolerance
+TOLERANCE = 1e-3  # ten times the difference of oneDNN and native; a damaged weight far exceeds it
+GRID = 4096.0  # golden outputs are rounded to 1/4096 to compress well; far below the tolerance
 
 
 def run_program(
     directory: Path, feeds: Sequence[NDArray[Any]], *, onednn: bool
 ) -> list[NDArray[Any]]:
-    """The outputs of the saved program for inputs in the program's order, one thread."""
+    """Run the saved program on one thread; inputs and outputs are in the program's order."""
     config = inference.Config(str(directory / PROGRAM), str(directory / PARAMS))
     config.disable_gpu()
     config.disable_glog_info()
@@ -45,10 +45,10 @@ def capture_selftest(
     outputs: Sequence[TensorSpec],
     feeds: dict[str, NDArray[Any]],
 ) -> None:
-    """Runs the saved program on `feeds` and writes `selftest.npz`.
+    """Run the saved program on `feeds` and write `selftest.npz`.
 
-    Raises ExportError when an output is not finite, or when oneDNN and the native kernels disagree
-    by more than the tolerance: such a version would fail its own test.
+    Raises ExportError if an output is not finite, or if oneDNN and the native kernels disagree by
+    more than the tolerance: such a version would fail its own test.
     """
     arrays = [np.ascontiguousarray(feeds[spec.name]) for spec in inputs]
     native = run_program(directory, arrays, onednn=False)
@@ -71,10 +71,10 @@ LIMIT = 1e-4
 
 
 def check_against_onnx(directory: Path, model: Path, feed: NDArray[np.float32]) -> None:
-    """Raises ExportError when the first outputs differ by more than 1e-4 on `feed`.
+    """Raise ExportError if the first outputs differ by more than 1e-4 on `feed`.
 
-    Does nothing without ONNX Runtime, which is an optional dependency: the graph of the file has
-    already been checked convolution by convolution.
+    Does nothing without ONNX Runtime, which is an optional dependency: every convolution of the
+    file's graph has already been checked.
     """
     if find_spec("onnxruntime") is None:
         return
@@ -89,7 +89,7 @@ def check_against_onnx(directory: Path, model: Path, feed: NDArray[np.float32]) 
         (theirs,) = session.run(
             [session.get_outputs()[0].name], {session.get_inputs()[0].name: feed}
         )
-    except Exception as error:  # onnxruntime raises its own unrelated classes
+    except Exception as error:  # its errors have no common base class
         raise ExportError(f"ONNX Runtime cannot run {model.name}: {error}") from error
     (ours,) = run_program(directory, [feed], onednn=True)
     difference = float(np.abs(ours - np.asarray(theirs)).max())

@@ -1,4 +1,4 @@
-"""Trial runs of a program from elsewhere: golden values, and whether its rows are independent."""
+"""Trial runs of a foreign program: record golden values, test whether rows are independent."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from app.models.repository.config import ModelConfig
 
 RUN_SECONDS = 120.0
 FREE_SIZES = (1, 8, 32, 64, 224)
-"""Tried one after another for axes of any size, until the program accepts one."""
+"""Sizes for free axes, tried one after another until the program accepts one."""
 
 TOLERANCE = 1e-3
-"""Share of the largest output, or of 1 if that is larger: ten times what kernels differ by."""
+"""Share of the largest output, or of 1 if that is larger: ten times the difference of kernels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """Results of the runs.
 
-    `onednn` says why oneDNN must not serve the program, or is empty; `independent` whether a row's
-    outputs are the same alone and beside another row, None where it has no rows.
+    `onednn` is the reason why oneDNN must not serve the program, or empty. `independent` is True if
+    a row's outputs are the same alone and beside another row, None if the program has no rows.
     """
 
     inputs: Tensors
@@ -37,7 +37,7 @@ class Trial:
 
 
 class _Bench:
-    """Runs one predictor configuration, opening it again after a crash."""
+    """Runs one predictor configuration, and reopens it after a crash."""
 
     def __init__(self, spec: PredictorSpec, open_predictor: PredictorFactory) -> None:
         self._spec = spec
@@ -66,11 +66,11 @@ class _Bench:
 def run_trial(
     spec: PredictorSpec, *, config: ModelConfig, open_predictor: PredictorFactory
 ) -> Trial:
-    """Run with random inputs from a fixed seed: 0 and 1 where they are integers.
+    """Run a program with random inputs from a fixed seed; integers are 0 or 1.
 
-    Shapes come from the first [[warmup]] of `config`, else free axes are tried from small to
-    large. Raises ExportError when Paddle Inference cannot open the program, when no shape is
-    accepted, and when an output is not finite.
+    Shapes come from the first [[warmup]] of `config`; without one, free axes are tried from small
+    to large. Raises ExportError if the program cannot be opened, if it accepts no shape, or if an
+    output is not finite.
     """
     is_paddle = spec.format == "paddle"
     native = _Bench(replace(spec, options={"onednn": False}) if is_paddle else spec, open_predictor)
@@ -170,7 +170,7 @@ def _rows_are_independent(
         second, joined = bench.run(other), bench.run(both)
     except PaddlepoolError:
         return False, []
-    # One length for all: an output may have a row for each thing found, and not for each row.
+    # All lengths must be equal: an output may have a row per detection instead of per input row.
     lengths = {len(array) for array in (*both.values(), *joined.values())}
     alike = all(_is_concatenation(golden[name], second[name], joined[name]) for name in golden)
     return len(lengths) == 1 and alike, [second, joined]
@@ -184,7 +184,7 @@ def _is_concatenation(first: Array, second: Array, joined: Array) -> bool:
 
 
 def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:
-    """The declared output, corrected by the arrays received: Paddle infers some shapes wrongly."""
+    """Correct a declared output by the arrays received: Paddle infers some shapes wrongly."""
     arrays = [tensors[spec.name] for tensors in seen]
     declared = spec.shape if len(spec.shape) == arrays[0].ndim else arrays[0].shape
     shape = tuple(

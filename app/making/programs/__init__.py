@@ -1,5 +1,5 @@
-"""Programs derived from a version's own: an ONNX graph with named layers, its int8 form, the proof.
+"""Derives programs from a version's own: an ONNX graph with named layers, its int8 form, a check.
 
-A derived program computes the same function faster and less exactly. It lies in the version beside
-the reference program, and its manifest entry tells how it was made and what it loses.
+A derived program computes the same function faster and less exactly. It is stored in the version
+beside the reference program; its manifest entry records how it was made and what accuracy it loses.
 """

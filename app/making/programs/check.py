@@ -1,4 +1,4 @@
-"""How far a derived program is from its reference: while it is made, and before it is published."""
+"""Measures how far a derived program is from its reference, during search and before publishing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.models.repository.manifest import MeasuredLoss
 
 RUN_SECONDS = 120.0
 LARGEST_DRIFT = 0.02
-"""Mean absolute difference of outputs, as a share of the reference's largest output or of 1."""
+"""Limit of the mean absolute difference, relative to the reference's largest output or to 1."""
 
 
 def checked(
@@ -34,11 +34,11 @@ def checked(
     least_agreement: float = 0.0,
     open_predictor: PredictorFactory,
 ) -> Derived:
-    """The same with what it loses on `samples` among its quality.
+    """Return `derived` with its loss on `samples` added to its quality.
 
     `agreement` is the measure of the model's task, `least_agreement` its limit. Raises ExportError
-    with the figures where that is too much: the machine, or the packages on it,
-    compute something else than those that the ranges were measured with.
+    with the figures if the loss is too large: this machine or its packages then compute something
+    else than those on which the ranges were measured.
     """
     reference = files.spec(files.config.group(_reference_group(files)))
     with tempfile.TemporaryDirectory() as scratch:
@@ -70,7 +70,7 @@ def checked(
 
 
 def _reference_group(files: ModelFiles) -> str:
-    """The first group that runs the reference."""
+    """Return the name of the first group that runs the reference program."""
     return next(group.name for group in files.config.instance_group if group.program is None)
 
 
@@ -85,19 +85,19 @@ def _outputs(
 
 
 def _drift(found: Tensors, expected: Tensors) -> float:
-    """Taken from the output that differs most."""
+    """Return the drift of the output that differs most."""
     return max((drift(found[name], array) for name, array in expected.items()), default=0.0)
 
 
 class Differences:
-    """The reference's outputs on some samples, kept; calling it measures a program against them."""
+    """Measures programs against the reference's outputs on some samples, which it stores."""
 
     def __init__(self, reference: onnx.ModelProto, samples: Sequence[Tensors]) -> None:
         self._samples = samples
         self._expected = _run(reference, samples)
 
     def __call__(self, model: onnx.ModelProto) -> float:
-        """The mean of drift() over samples and outputs."""
+        """Return the mean of drift() over samples and outputs."""
         found = _run(model, self._samples)
         gaps = [
             drift(a, b)
@@ -108,7 +108,7 @@ class Differences:
 
 
 def _run(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[list[NDArray[np.float64]]]:
-    """By OpenVINO, which computes int8 as it will be served."""
+    """Run a model with OpenVINO, which computes int8 as in service."""
     try:
         openvino = imported_openvino()
     except ImportError as error:
@@ -127,8 +127,10 @@ def _run(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[list[NDArra
 
 
 def drift(found: Array, expected: Array) -> float:
-    """Mean absolute difference, as a share of the largest expected value or, where that is smaller,
-    of 1; 0 where there is nothing to compare."""
+    """Return the mean absolute difference as a share of the largest expected value, or of 1.
+
+    The larger of these two counts. The result is 0 for empty arrays.
+    """
     if not expected.size:
         return 0.0
     largest = max(1.0, float(np.abs(expected.astype(np.float64)).max()))

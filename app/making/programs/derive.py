@@ -1,4 +1,4 @@
-"""The int8 program of a version: made without data, and put into the version with its entry."""
+"""Makes a version's int8 program without data, and adds it with its entry to the version."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from app.models.repository.manifest import MANIFEST, Derivation, DerivedProgram,
 INT8 = "int8"
 FILE = "int8.onnx"
 OPSET = 13
-"""The first in which weights may have a scale for each channel."""
+"""The first opset in which weights may have a scale for each channel."""
 DYNAMIC = ("bert",)
-"""Networks whose activations are quantised while they run, so that no ranges are needed."""
+"""Networks whose activations are quantised at run time; they need no ranges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +42,15 @@ class Derived:
 
 
 def missing_packages() -> tuple[str, ...]:
-    """Those of the extra `onnx` without which a derived program can be neither made nor run."""
+    """Return the missing packages of the extra `onnx` that derived programs need."""
     wanted = ("onnxruntime", "openvino", "paddle2onnx")
     return tuple(name for name in wanted if find_spec(name) is None)
 
 
 def named_graph(files: ModelFiles) -> onnx.ModelProto:
-    """The reference program as a simplified ONNX graph of OPSET or later.
+    """Return the reference program as a simplified ONNX graph of OPSET or later.
 
-    Raises BackendError where it cannot be converted to ONNX, ExportError where not to that opset.
+    Raises BackendError if it cannot be converted to ONNX, ExportError if not to that opset.
     """
     reference = files.manifest.reference
     opening = {
@@ -67,13 +67,13 @@ def named_graph(files: ModelFiles) -> onnx.ModelProto:
 
 
 def _of_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Many files from elsewhere have an older one; only ONNX's own operators are counted by it."""
+    """Convert an older model, as many foreign files are; only ONNX's own operators matter here."""
     own = max((each.version for each in model.opset_import if not each.domain), default=OPSET)
     if own >= OPSET:
         return model
     try:
         return onnx.version_converter.convert_version(model, OPSET)
-    except Exception as error:  # its own unrelated classes
+    except Exception as error:  # its errors have no common base class
         raise ExportError(
             f"the program has opset {own}, quantising needs {OPSET}, and ONNX cannot convert it",
             limit=OPSET,
@@ -82,14 +82,14 @@ def _of_opset(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def derive_int8(files: ModelFiles) -> Derived | None:
-    """The version's int8 program; None where it would need calibration data.
+    """Return the version's int8 program, or None if it needs calibration data.
 
-    Raises BackendError where the reference cannot be converted, and ExportError where the ranges
-    that come with the package are of another graph.
+    Raises BackendError if the reference cannot be converted, and ExportError if the ranges that
+    come with the package belong to another graph.
     """
     network: Mapping[str, Any] = files.manifest.network or {}
     shipped = shipped_ranges(str(files.manifest.weights.get("sha256")))
-    if shipped is not None and network:  # else the file was sealed, and names its layers otherwise
+    if shipped is not None and network:  # a sealed file has other layer names
         return Derived(
             backend="openvino",
             content=quantised(named_graph(files), shipped.ranges).SerializeToString(),
@@ -106,7 +106,7 @@ def derive_int8(files: ModelFiles) -> Derived | None:
 
 
 def _dynamic(files: ModelFiles) -> Derived:
-    """By ONNX Runtime's quantiser: weights for each channel, activations at every run."""
+    """Quantise with ONNX Runtime: weights for each channel, activations at every run."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -114,18 +114,18 @@ def _dynamic(files: ModelFiles) -> Derived:
         plain, prepared, small = (Path(scratch) / f"{name}.onnx" for name in ("a", "b", "c"))
         onnx.save(named_graph(files), plain)
         try:
-            # Symbolic shapes would need sympy, and tell nothing more of a transformer.
+            # Symbolic shapes would need sympy and add nothing for a transformer.
             quant_pre_process(plain, prepared, skip_symbolic_shape=True)
             quantize_dynamic(
                 prepared,
                 small,
                 per_channel=True,
-                # Weights of seven bits: a processor without VNNI adds pairs of products in 16 bits,
-                # which saturate where both numbers of a product have eight.
+                # Weights have seven bits: a processor without VNNI adds pairs of products in
+                # 16 bits, which saturate if both factors have eight bits.
                 reduce_range=True,
                 weight_type=QuantType.QInt8,
             )
-        except Exception as error:  # its own unrelated classes
+        except Exception as error:  # its errors have no common base class
             raise ExportError(f"ONNX Runtime cannot quantise the program: {error}") from error
         content = small.read_bytes()
     return Derived(
@@ -148,12 +148,12 @@ def _dynamic(files: ModelFiles) -> Derived:
 
 
 def add_program(directory: Path, derived: Derived) -> None:
-    """Publishes `derived` in a version; one of the same name goes.
+    """Publish `derived` in a version; it replaces a program of the same name.
 
     Both files are written in full beside the version and renamed into it, the manifest last. A
-    server that reads the version between the two renames finds a file that is not listed yet, and
-    reads it again because the manifest has changed. After a power cut in between,
-    remove_unlisted() mends the version.
+    server that reads the version between the two renames finds an unlisted file, and reads the
+    version again when the manifest has changed. After a power failure between the renames,
+    remove_unlisted() repairs the version.
     """
     manifest = read_manifest(directory)
     text = json.loads((directory / MANIFEST).read_text("utf-8"))
@@ -169,7 +169,7 @@ def add_program(directory: Path, derived: Derived) -> None:
 
 
 def publish_with(directory: Path, derived: Derived) -> Path:
-    """A new version of the model: all of this one and `derived`. Raises ExportError."""
+    """Publish a new version: a copy of this one with `derived` added. Raises ExportError."""
     model = directory.parent
     number = next_version(model)
     with staged_version(model, number) as staged:
@@ -180,6 +180,6 @@ def publish_with(directory: Path, derived: Derived) -> Path:
 
 
 def remove_unlisted(directory: Path, name: str) -> None:
-    """Take away a program that add_program() had no time to list."""
+    """Remove a program that an interrupted add_program() did not list."""
     if name not in read_manifest(directory).files:
         (directory / name).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""An ONNX graph without what its exporter left behind, each node named after the layer it is.
+"""Simplifies an ONNX graph: removes an exporter's leftovers and names each node after its layer.
 
-What converters write differs in ways that do not matter to an engine and matter to a quantiser: a
-bias that stands behind its convolution as an addition would be quantised as one, and a layer whose
-name is a running number cannot be named in a message.
+The output of converters differs in ways that matter to a quantiser but not to an engine. A bias
+that is written as an addition after its convolution would be quantised as an addition. A layer
+whose name is a running number cannot be identified in a message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FOLDED = ("Cast", "Concat", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
 class Graph:
-    """A model's nodes and constants, changed in place; model() gives them back."""
+    """A model's nodes and constants, which are changed in place; model() returns the result."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model
@@ -33,25 +33,25 @@ class Graph:
         self.outputs = [value.name for value in model.graph.output]
 
     def users(self, value: str) -> list[onnx.NodeProto]:
-        """The nodes that read a value."""
+        """Return the nodes that read a value."""
         return [node for node in self.nodes if value in node.input]
 
     def maker(self, value: str) -> onnx.NodeProto | None:
-        """The node that gives a value; None for a constant or an input."""
+        """Return the node that produces a value; None for a constant or an input."""
         return next((node for node in self.nodes if value in node.output), None)
 
     def weight_of(self, node: onnx.NodeProto) -> str | None:
-        """The constant that is the node's weight; None for a node without one."""
+        """Return the constant that is the node's weight; None for a node without one."""
         if node.op_type not in WEIGHTED:
             return None
         return next((name for name in node.input[:2] if name in self.constants), None)
 
     def layers(self) -> Iterator[onnx.NodeProto]:
-        """The nodes with weights, in the order they run."""
+        """Yield the nodes with weights in execution order."""
         yield from (node for node in self.nodes if self.weight_of(node))
 
     def model(self) -> onnx.ModelProto:
-        """The changed model, holding only the constants that a node reads."""
+        """Return the changed model with only the constants that a node reads."""
         read = {name for node in self.nodes for name in node.input}
         graph = self._model.graph
         del graph.node[:], graph.initializer[:], graph.value_info[:]
@@ -67,14 +67,14 @@ class Graph:
 def simplified(
     model: onnx.ModelProto, *, inputs: Sequence[str], outputs: Sequence[str]
 ) -> onnx.ModelProto:
-    """The same function with constants folded, biases inside and layers named; consumes `model`.
+    """Fold constants, merge biases into their layers and name all nodes; consumes `model`.
 
-    Inputs and outputs are called as given, in order. A node with weights is called like them
-    without their last part (`stage1.rebnconvin.conv_s1`), any other by its kind and a running
-    number; what it gives is called like it.
+    The graph computes the same function. Inputs and outputs get the given names, in order. A node
+    with weights gets their name without its last part (`stage1.rebnconvin.conv_s1`), any other node
+    its kind and a running number. A node's output gets the node's name.
     """
     if any(attribute.HasField("g") for node in model.graph.node for attribute in node.attribute):
-        return model  # branches and loops have names of their own, which would have to fit
+        return model  # names inside branches and loops would have to be changed too
     graph = Graph(model)
     _fold_constants(graph)
     _put_biases_inside(graph)
@@ -86,7 +86,7 @@ def simplified(
 
 
 def _fold_constants(graph: Graph) -> None:
-    """Evaluates what converters do to constants; a node that only passes on disappears."""
+    """Evaluate the operators that converters apply to constants; remove Identity nodes."""
     kept: list[onnx.NodeProto] = []
     passed_on: dict[str, str] = {}
     for node in graph.nodes:
@@ -123,7 +123,7 @@ def _evaluated(
 
 
 def _put_biases_inside(graph: Graph) -> None:
-    """A constant for each channel that is added behind a convolution becomes its bias."""
+    """Turn a per-channel constant that is added after a convolution into its bias."""
     dropped: set[int] = set()
     for node in graph.nodes:
         if node.op_type not in ("Conv", "ConvTranspose") or len(node.input) > 2:
@@ -159,14 +159,14 @@ def _drop_unread(graph: Graph) -> None:
 
 
 class _Names:
-    """Gives each name once; a second one of a kind has its number behind it."""
+    """Gives each name once; the second and later names of a kind end in a number."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
         self._numbers: Counter[str] = Counter()
 
     def give(self, kind: str, *, numbered: bool) -> str:
-        """`numbered`: the first one has a number, too."""
+        """Return an unused name; with `numbered`, the first one has a number, too."""
         while True:
             number = self._numbers[kind]
             self._numbers[kind] += 1
@@ -187,7 +187,7 @@ def _name_nodes(
     }
     for value in (*model.graph.input, *model.graph.output):
         value.name = named.get(value.name, value.name)
-    # Weights called by a number, or like an output, would give their name to something else.
+    # Results avoid these names: weights may be named by a number, or like an output.
     layers, results = _Names(()), _Names((*inputs, *outputs, *graph.constants))
     for node in graph.nodes:
         weight = graph.weight_of(node)

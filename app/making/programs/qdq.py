@@ -1,8 +1,8 @@
-"""int8 by QuantizeLinear and DequantizeLinear: ranges measured once, and put into a graph anywhere.
+"""int8 by QuantizeLinear and DequantizeLinear nodes: measure ranges once, apply them anywhere.
 
-A graph in this form is still float: an engine computes a layer in int8 where its input and its
-weights both come from a DequantizeLinear. Weights are quantised here, symmetrically and for each
-output channel; activations need ranges that were measured on data.
+A graph in this form is still float: an engine computes a layer in int8 if its input and its weights
+both come from a DequantizeLinear. Weights are quantised here, symmetrically and for each output
+channel; activations need ranges that were measured on data.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss
 
 LEVELS = 127
 FIRST_LEVELS = 64
-"""Of the first layer's weights: a processor without VNNI adds pairs of products in 16 bits, which
-overflows where an input uses its whole range. NNCF does the same, and for the same reason."""
+"""Levels of the first layer's weights: a processor without VNNI adds pairs of products in 16 bits,
+which overflows if an input uses its whole range. NNCF does the same for the same reason."""
 
 SMALLEST = 1e-3
 """Share of the layer's largest weight below which a channel gets no scale of its own."""
@@ -32,8 +32,8 @@ SMALLEST = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
-    """A value's scale and zero point, int8 where `signed` and uint8 else; `readers` are the nodes
-    that read it quantised."""
+    """A value's scale and zero point: int8 if `signed`, else uint8; `readers` are the nodes that
+    read it quantised."""
 
     value: str
     scale: float
@@ -44,16 +44,16 @@ class Activation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """All that was measured on data; a layer in `float_layers` keeps its weights as they are."""
+    """Everything that was measured on data; layers in `float_layers` keep their float weights."""
 
     activations: tuple[Activation, ...]
     float_layers: tuple[str, ...]
 
 
 def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
-    """The simplified graph with `ranges` put in; consumes `model`.
+    """Apply `ranges` to the simplified graph; consumes `model`.
 
-    Raises ExportError where the ranges are those of another graph.
+    Raises ExportError if the ranges belong to another graph.
     """
     graph = Graph(model)
     _check_names(graph, ranges)
@@ -73,10 +73,10 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
 
 
 def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ranges:
-    """What a quantiser put into `model`: the inverse of quantised(), for the same simplified graph.
+    """Return the ranges that a quantiser put into `model`, a simplified graph.
 
-    Layers whose weights it left alone are float layers. What it simplified away is no
-    matter; raises ExportError where a layer is among that.
+    This is the inverse of quantised(). Layers with unchanged weights are float layers. Nodes that
+    the quantiser removed are ignored; raises ExportError if one of them is a layer.
     """
     plain, found = Graph(model), Graph(quantised_model)
     makers = {name: node for node in found.nodes for name in node.output}
@@ -114,7 +114,7 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
 
 
 def _quantising(makers: Mapping[str, onnx.NodeProto], value: str) -> onnx.NodeProto | None:
-    """The QuantizeLinear that an activation has passed; None for any other value."""
+    """Return the QuantizeLinear that an activation has passed; None for any other value."""
     maker = makers.get(value)
     if maker is None or maker.op_type != "DequantizeLinear":
         return None
@@ -194,7 +194,7 @@ def _quantise_value(graph: Graph, each: Activation) -> list[onnx.NodeProto]:
 
 
 def _insert(graph: Graph, behind: Mapping[str, Sequence[onnx.NodeProto]]) -> None:
-    """Each value is quantised right behind the node that gives it; inputs before everything."""
+    """Quantise each value right after the node that produces it, and inputs before everything."""
     ordered = list(behind.get("", ()))
     for node in graph.nodes:
         ordered += [node, *behind.get(node.name, ())]
@@ -206,9 +206,9 @@ DIRECTORY = Path(__file__).parent / "ranges"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedRanges(Strict):
-    """What `python -m training.u2netp.int8_ranges` wrote: ranges, and where they are from.
+    """Output of `python -m training.u2netp.int8_ranges`: ranges and their origin.
 
-    `quality` was measured with them on data that they were not measured on.
+    `quality` was measured with these ranges on held-out data.
     """
 
     weights_sha256: str
@@ -222,7 +222,7 @@ PARSER = TypeAdapter(ShippedRanges)
 
 
 def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
-    """Those of the weights with this digest, if there are any."""
+    """Return the shipped ranges for the weights with this digest, or None."""
     for path in sorted(DIRECTORY.glob("*.json")):
         found = PARSER.validate_json(path.read_bytes(), strict=True)
         if found.weights_sha256 == weights_sha256:

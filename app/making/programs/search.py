@@ -24,13 +24,13 @@ SEED = 20
 
 
 def chosen(files: Sequence[Path], count: int) -> list[Path]:
-    """So many of the files, or all; the same ones every time."""
+    """Return `count` of the files, or all if there are fewer; the choice is deterministic."""
     ordered = sorted(files)
     return sorted(random.Random(SEED).sample(ordered, min(count, len(ordered))))  # noqa: S311
 
 
 def digest_of(files: Sequence[Path]) -> str:
-    """One sha256 for a set of files: of the digests of their contents, sorted."""
+    """Return one sha256 for a set of files, taken over the sorted digests of their contents."""
     digests = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
@@ -38,14 +38,14 @@ def digest_of(files: Sequence[Path]) -> str:
 def measure_ranges(
     model: onnx.ModelProto, feeds: Sequence[Tensors], *, float_layers: Sequence[str] = ()
 ) -> Ranges:
-    """The ranges of all that can be quantised beside `float_layers`. Leaves `model` as it is.
+    """Measure the ranges of all that can be quantised except `float_layers`; `model` is unchanged.
 
-    Bias correction is off: on U²-Netp it moves the masks further than quantising does.
-    Raises ConfigError without NNCF.
+    Bias correction is off: on U²-Netp it changes the masks more than quantising does.
+    Raises ConfigError if NNCF is not installed.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its own dependencies about each other
+            warnings.simplefilter("ignore")  # its dependencies warn about each other
             imported_openvino()
             import nncf
     except ImportError as error:
@@ -72,7 +72,7 @@ def versions() -> Mapping[str, str]:
 
 
 def layers_of(model: onnx.ModelProto) -> list[str]:
-    """The names of a graph's layers, in the order they run."""
+    """Return the names of a graph's layers in execution order."""
     return [layer.name for layer in Graph(model).layers()]
 
 
@@ -80,12 +80,13 @@ Loss = Callable[[onnx.ModelProto], float]
 Show = Callable[[str, float], None]
 
 SHARE = 0.1
-"""Of the budget, and of the worst stage's loss: what loses less alone is not worth a look."""
+"""Share of the budget or of the worst stage's loss, whichever is larger. Stages and layers that
+lose less alone are ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The program found and its loss; `tried` counts the programs that were measured."""
+    """Ranges and loss of the program found; `tried` counts the programs that were measured."""
 
     ranges: Ranges
     loss: float
@@ -93,7 +94,7 @@ class Search:
 
 
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
-    """The same ranges with more layers float: they read their inputs as they are, too."""
+    """Return the ranges with more layers float; those read their inputs unquantised, too."""
     activations = []
     for each in ranges.activations:
         readers = tuple(name for name in each.readers if name not in floats)
@@ -104,7 +105,7 @@ def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
 
 
 class FloatLayers:
-    """Measures programs of one graph; `loss` judges a program, `show` hears of each."""
+    """Finds the layers that must stay float; `loss` judges a program, `show` reports each one."""
 
     def __init__(self, model: onnx.ModelProto, ranges: Ranges, *, loss: Loss, show: Show) -> None:
         self._content = model.SerializeToString()
@@ -115,11 +116,12 @@ class FloatLayers:
         self._tried = 0
 
     def find(self, budget: float) -> Search:
-        """As few float layers as it takes. The loss may stay above the budget: the caller refuses.
+        """Find a small set of float layers that brings the loss within the budget.
 
-        Everything in int8 first. Where that loses too much, each stage (the first part of a layer's
-        name) alone in int8, then each layer of the stages that lose most; the worst layers become
-        float, one after another, until the loss is within the budget.
+        It first measures everything in int8. If that loses too much, it measures each stage (the
+        first part of a layer's name) alone in int8, then each layer of the stages that lose most.
+        It then makes the worst layers float, one after another, until the loss is within the
+        budget. The loss may stay above the budget; the caller must reject the program then.
         """
         floats: list[str] = []
         loss = self._measured("everything", floats)
@@ -133,7 +135,7 @@ class FloatLayers:
         return self._search(floats, loss)
 
     def _worst(self, budget: float) -> list[str]:
-        """Layers by what each loses alone, the worst first."""
+        """Return the layers by the loss of each alone, the worst first."""
         stages: dict[str, list[str]] = {}
         for layer in self._layers:
             stages.setdefault(layer.partition(".")[0], []).append(layer)

@@ -15,10 +15,10 @@ NAMES = ("bert", "mnist", "u2net", "u2netp")
 
 
 def build(name: str, options: Mapping[str, Any], *, static: bool = False) -> nn.Layer:
-    """The network as a dynamic graph, with untrained weights.
+    """Build the network as a dynamic graph with untrained weights.
 
-    With `static` the form that is exported: the same parameters and outputs, fewer operators.
-    Raises ExportError for an unknown name or options that the network does not take.
+    `static` selects the form for export: the same parameters and outputs, fewer operators. Raises
+    ExportError for an unknown name or options that the network does not take.
     """
     try:
         match name:
@@ -37,7 +37,7 @@ def build(name: str, options: Mapping[str, Any], *, static: bool = False) -> nn.
 
 
 class LinearDigits(nn.Layer):
-    """float32 `image` [N,784], pixels scaled to -1..1, to float32 logits [N,10]."""
+    """Linear classifier: float32 `image` [N,784], pixels in -1..1, to float32 logits [N,10]."""
 
     def __init__(self) -> None:
         super().__init__()

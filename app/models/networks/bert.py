@@ -2,11 +2,11 @@
 
 Post-layer-norm encoder, absolute positions, exact (erf) GELU, tanh pooler. The embedding of token
 type 0 is added to the position embeddings once, at import, because serving sends one segment.
-The last layer computes its first position alone, since the pooler reads no other.
+The last layer computes only its first position, because the pooler reads no other.
 
-`BertClassifier` is the network as people train it, `StaticBertClassifier` the same function of the
-same parameters with fewer operators for a run: what depends on parameters alone is computed when
-Paddle Inference loads the program. docs/decisions/0029 has what each step is worth.
+`BertClassifier` is the network in the form for training. `StaticBertClassifier` is the same
+function of the same parameters with fewer operators per run: expressions of parameters alone are
+computed when Paddle Inference loads the program. docs/decisions/0029 lists the gain of each step.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ MASKED = -1e9  # added to a padded position's score: exp() of it is exactly 0 in
 
 @dataclass(frozen=True, slots=True)
 class BertConfig:
-    """Shape of the network; the field names are those of Hugging Face's config.json."""
+    """Dimensions of the network, with the field names of Hugging Face's config.json."""
 
     vocab_size: int
     hidden_size: int
@@ -67,8 +67,8 @@ class SelfAttention(nn.Layer):
 class EncoderLayer(nn.Layer):
     """Attention and feed-forward, each followed by residual addition and layer norm.
 
-    Only the positions of `asking` [N,Q,hidden], a part of `x` [N,L,hidden] or all of it, are
-    computed.
+    Computes only the positions of `asking` [N,Q,hidden], which is all or a part of `x`
+    [N,L,hidden].
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -109,11 +109,12 @@ class BertClassifier(nn.Layer):
 
 
 class StaticBertClassifier(BertClassifier):
-    """`BertClassifier` as it is exported: equal up to float32 rounding, with equal parameters.
+    """The form of `BertClassifier` for export: equal parameters, equal up to float32 rounding.
 
-    The scale of the scores is inside the query's product. The softmax of a row sums to 1, so a
-    value's bias passes through as it is and joins the output's. The mask is widened to the shape of
-    the scores once: Paddle's own kernels add equal shapes many times as fast as they broadcast.
+    The scale of the scores is folded into the query's product. The softmax of a row sums to 1, so
+    the value's bias passes through unchanged and is folded into the output's bias. The mask is
+    expanded to the shape of the scores once: Paddle's own kernels add equal shapes many times
+    faster than they broadcast.
     """
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -122,7 +123,7 @@ class StaticBertClassifier(BertClassifier):
         x = self.embeddings_norm(self.word_embeddings(input_ids) + positions)
         bias = (1.0 - attention_mask.astype("float32")).unsqueeze([1, 2]) * MASKED
         heads = self.layers[0].attention.heads
-        # Told the length twice: a mask of another one must be refused, not read beyond its end.
+        # The length is given twice: a mask of another length must fail, not be read past its end.
         wide = bias.expand([-1, heads, length, length])
         for layer in self.layers[:-1]:
             x = _encode(layer, x, x, wide)

@@ -13,10 +13,10 @@ PROGRAM, PARAMS = "inference.json", "inference.pdiparams"
 
 
 def load_program(path: Path) -> Any:
-    """A saved program as a layer, by its path without a suffix.
+    """Load a saved program as a layer, by its path without a suffix.
 
-    `paddle.jit.load` unpickles a file *.info beside a program of Paddle 2, which would run whatever
-    code is in it. Raises BackendError where there is such a file.
+    Raises BackendError if there is a file *.info beside the program. Paddle 2 wrote such pickles;
+    `paddle.jit.load` would unpickle one and run any code in it.
     """
     if found := sorted(each.name for each in path.parent.glob(f"*{PICKLED}")):
         raise BackendError(f"{found[0]} is a pickle, which Paddle would open: remove it")

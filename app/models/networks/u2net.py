@@ -1,8 +1,8 @@
 """U²-Net and U²-Netp (Qin et al., 2020) as one Paddle network described by a table of its stages.
 
 Parameters carry the names of the upstream module tree (`stage1.rebnconvin.conv_s1.weight`, ...),
-so weights are imported by name. `batch_norm=False` is the form in which batch normalisation has
-been folded into the convolutions: convolution, bias, ReLU.
+so weights are imported by name. With `batch_norm=False`, batch normalisation is folded into the
+convolutions: convolution, bias, ReLU.
 """
 
 from collections.abc import Sequence
@@ -128,7 +128,7 @@ class U2Net(nn.Layer):
         super().__init__()
         for stage in stages:
             self.add_sublayer(stage.name, ResidualUBlock(stage, batch_norm=batch_norm))
-        # From fine to coarse: what each side convolution reads.
+        # The stage that each side convolution reads, from fine to coarse.
         self._side_sources = ("stage1d", "stage2d", "stage3d", "stage4d", "stage5d", "stage6")
         widths = {stage.name: stage.outputs for stage in stages}
         for index, source in enumerate(self._side_sources, start=1):
@@ -160,10 +160,11 @@ class U2Net(nn.Layer):
 class U2NetMask(U2Net):
     """The served form: the fused mask alone, [N,3,H,W] to `d0` [N,1,H,W] in 0..1.
 
-    Equal to `U2Net`'s `d0`, rearranged because a 3×3 convolution to one channel leaves fifteen of
-    sixteen vector lanes idle: each side convolution first multiplies its feature by its nine taps
-    (a dense 1×1 product, the weights of `outconv` already inside), then a fixed kernel puts every
-    tap in its place. Upsampling keeps constants, so the seven biases are one. 4 % faster in all.
+    Equal to `U2Net`'s `d0`. It is rearranged because a 3×3 convolution to one channel leaves
+    fifteen of sixteen vector lanes idle: each side convolution first multiplies its feature by its
+    nine taps (a dense 1×1 product that includes the weights of `outconv`), then a fixed kernel puts
+    every tap in its place. Upsampling keeps constants, so the seven biases become one. The network
+    is 4 % faster in total.
     """
 
     def __init__(self, stages: Sequence[Stage] = U2NETP) -> None:

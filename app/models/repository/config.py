@@ -1,4 +1,4 @@
-"""config.toml of one model: what its pipeline, batching and instance groups are."""
+"""config.toml of one model: its pipeline, batching and instance groups."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
 CORES = "cores"
 MAX_COUNT = 64
 BYTES_OF_A_PROCESS = 1 << 30
-"""What a process is taken to need, so that a machine of many cores and little memory is not filled:
-a predictor of the models that come with this package takes a tenth to a half of it."""
+"""Memory assumed for a process, to limit processes on a machine with many cores and little memory.
+Predictors of the models in this package take a tenth to a half of it."""
 
 
 class _Table(BaseModel):
@@ -42,11 +42,11 @@ class _Table(BaseModel):
 
 
 class DynamicBatching(_Table):
-    """How jobs of equal shape share a run. `max_queue_size` counts jobs per instance.
-    `express_instance` is accepted and has no effect.
+    """How jobs of equal shape share a run.
 
-    `max_batch_size` 0 says that the first axis is not a batch: a request may have any size in it,
-    and runs alone.
+    `max_queue_size` counts jobs per instance. `max_batch_size` 0 means that the first axis is not a
+    batch: a request may have any size in it and runs alone. `express_instance` is accepted and has
+    no effect.
     """
 
     max_batch_size: int = Field(default=1, ge=0, le=1024)
@@ -56,8 +56,11 @@ class DynamicBatching(_Table):
 
 
 class Budget(_Table):
-    """What a lower precision may cost on the golden input: the largest mean difference of an output
-    from the golden one, and the least agreement by the measure of the model's task, from 0 to 1."""
+    """What a lower precision may cost on the golden input.
+
+    `mean_difference` is the largest mean difference of an output from the golden one. `agreement`,
+    from 0 to 1, is the least agreement by the measure of the model's task.
+    """
 
     mean_difference: float | None = Field(default=None, gt=0, lt=math.inf)
     agreement: float | None = Field(default=None, gt=0, le=1)
@@ -70,18 +73,18 @@ class Budget(_Table):
 
 
 TOGETHER = 4
-"""Processes of a group that a comparison runs at a time, at most."""
+"""Most processes of a group that a comparison runs at a time."""
 
 
 class InstanceGroup(_Table):
-    """One predictor configuration: `count` processes of `threads` threads each. In config.toml
-    `count` may be "cores": as many as the cores hold, see processes_for().
+    """One predictor configuration: `count` processes of `threads` threads each.
 
+    In config.toml, `count` may be "cores": the number that fills the cores, see processes_for().
     `base` names the group that this one must differ from, in outputs or in time, to be called
-    effective; without it that is the default group. `program` names a derived program of the
-    version; without it the group runs the reference. A group that computes in a lower precision has
-    a `budget`, by which the self-test judges it, or a `tolerance` in place of the self-test's own.
-    `candidate` false keeps it from being chosen as the default group.
+    effective; by default that is the default group. `program` names a derived program of the
+    version; by default the group runs the reference. A group of lower precision has a `budget` for
+    the self-test, or a `tolerance` that replaces the self-test's own. `candidate` false excludes
+    the group from the choice of the default group.
     """
 
     name: GroupName
@@ -104,7 +107,7 @@ class InstanceGroup(_Table):
 
 
 class Warmup(_Table):
-    """One shape to run before READY, by input name, with the batch axis."""
+    """One set of shapes to run before READY, by input name, batch axis included."""
 
     shapes: dict[str, tuple[Annotated[int, Field(ge=1)], ...]]
 
@@ -127,8 +130,8 @@ class VersionPolicy(_Table):
     def choose(self, published: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """The versions to try, newest first, and how many of them to serve.
 
-        `published` is newest first. More are named than are served where an older version may
-        stand in for a newer one that is unfit.
+        `published` is newest first. There can be more versions to try than to serve: an older
+        version then replaces a newer one that is unusable.
         """
         if self.kind == "specific":
             listed = tuple(sorted(set(self.versions), reverse=True))
@@ -137,11 +140,12 @@ class VersionPolicy(_Table):
 
 
 class ModelConfig(_Table):
-    """The whole of config.toml. `parameters` is read by the pipeline alone.
+    """The whole of config.toml. Only the pipeline reads `parameters`.
 
-    `default` says that this model answers its task when a request names none. Of what load_config()
-    gives, `default_group` is always the name of a group: for "auto" the first that always starts.
-    `equal_axes` lists axes of inputs, as `input_ids.1`, that must have one size in a request.
+    `default` makes this model answer its task when a request names no model. In the result of
+    load_config(), `default_group` is always the name of a group: "auto" becomes the first group
+    that always starts. `equal_axes` lists input axes, such as `input_ids.1`, that must have the
+    same size in a request.
     """
 
     pipeline: str | None = None
@@ -187,11 +191,11 @@ class ModelConfig(_Table):
 
     @property
     def first_group(self) -> str | None:
-        """The group that serves until another one is chosen; None where the choice is made."""
+        """The group that serves first under "auto"; None if config.toml names the default group."""
         return self._first_group
 
     def with_first_group(self) -> ModelConfig:
-        """The same with the name of a group in the place of "auto"."""
+        """A copy with the name of a group in place of "auto"."""
         if self.default_group != AUTO or any(each.name == AUTO for each in self.instance_group):
             return self
         first = next(each.name for each in self.instance_group if each.start == "always")
@@ -200,11 +204,11 @@ class ModelConfig(_Table):
         return resolved
 
     def count_in_place(self, name: str) -> int:
-        """How many processes of a group take the place of the default group's; 0 where one of them
-        has more threads than all of those.
+        """Number of processes of a group that replace the processes of the default group.
 
-        Where each has more threads than before, up to TOGETHER processes are as many as before: a
-        request alone then takes several cores, and many requests share them no worse (decision 55).
+        It is 0 if one process has more threads than all that it would replace. If each process has
+        more threads than before, up to TOGETHER processes keep their number: a single request then
+        uses several cores, and many requests share them no worse (decision 55).
         """
         default, count = self.group(self.default_group), self.count_of_threads(name)
         if 0 < count < default.count <= TOGETHER:
@@ -212,13 +216,15 @@ class ModelConfig(_Table):
         return count
 
     def count_of_threads(self, name: str) -> int:
-        """How many processes of a group have as many threads as the default group in all."""
+        """Number of processes of a group that fit into the total threads of the default group."""
         default = self.group(self.default_group)
         return default.count * default.threads // self.group(name).threads
 
     def threads(self) -> int:
-        """Threads of the groups that always run. A group that was chosen counts as the one whose
-        place it has taken."""
+        """Total threads of the groups that always run.
+
+        A chosen group counts as the group that it replaced.
+        """
         chosen = self.first_group or self.default_group
         placed = [group for group in self.instance_group if group.name == chosen]
         others = [
@@ -229,8 +235,11 @@ class ModelConfig(_Table):
         return sum(group.count * group.threads for group in placed + others)
 
     def served_by(self, name: str) -> ModelConfig:
-        """The same with `name` in the place of the default group: with count_in_place() processes,
-        and proven against it. The other one starts on demand from then on."""
+        """A copy in which `name` replaces the default group.
+
+        It has at least count_in_place() processes and, unless it names a base, is proven against
+        the group that it replaces. That group starts on demand from then on.
+        """
         default = self.default_group
         if name == default:
             return self
@@ -249,10 +258,10 @@ class ModelConfig(_Table):
         return self.model_copy(update={"default_group": name, "instance_group": groups})
 
     def after_first_group(self) -> ModelConfig | None:
-        """The same with the next group as the first, for a machine that cannot run this one.
+        """A copy with the next group as the first, for a machine that cannot run this one.
 
-        The next candidate of full precision, in the order of the file, takes its threads. None
-        where config.toml names the default group, or no candidate is left.
+        The next candidate of full precision, in the order of the file, takes over its threads. None
+        if config.toml names the default group or no candidate is left.
         """
         if self._first_group is None:
             return None
@@ -272,16 +281,16 @@ class ModelConfig(_Table):
         return None
 
     def base_of(self, name: str) -> str | None:
-        """The group that `name` is proven against; None for a default group that names none."""
+        """The group that `name` is proven against; None for a default group without a base."""
         base = self.group(name).base or self.default_group
         return None if base == name else base
 
 
 def load_config(path: Path) -> ModelConfig:
-    """Read MODEL/config.toml; a missing file means the defaults. It may be a link within the
-    repository, as clusters mount configuration.
+    """Read MODEL/config.toml; a missing file means the defaults.
 
-    Raises ConfigError naming each fault, and OSError where the system does not let us read it.
+    It may be a link within the repository, because clusters mount configuration as links. Raises
+    ConfigError that names each fault, and OSError if the system does not let the server read it.
     """
     label = f"{path.parent.name}/{path.name}"
     found = Path(os.path.realpath(path))
@@ -291,7 +300,7 @@ def load_config(path: Path) -> ModelConfig:
         with open_plain_file(found) as file:
             text = file.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError as error:
-        if path.is_symlink():  # somebody meant something else than the defaults
+        if path.is_symlink():  # a link was not meant to give the defaults
             raise ConfigError(f"{label} is a link to a file that is not there") from error
         return ModelConfig()
     except OSError as error:
@@ -307,7 +316,7 @@ def load_config(path: Path) -> ModelConfig:
 
 
 def parse_config(text: bytes) -> ModelConfig:
-    """Read a config.toml for this machine. Raises ConfigError naming each fault."""
+    """Read a config.toml for this machine. Raises ConfigError that names each fault."""
     try:
         table = with_counts(tomllib.loads(text.decode("utf-8")))
         return ModelConfig.model_validate(table).with_first_group()
@@ -315,12 +324,12 @@ def parse_config(text: bytes) -> ModelConfig:
         raise ConfigError(faults_of(error)) from error
     except RecursionError as error:
         raise ConfigError("it is not TOML: nested too deep") from error
-    except ValueError as error:  # of the encoding, of TOML, or of a number that is too long
+    except ValueError as error:  # from the encoding, TOML, or a number that is too long
         raise ConfigError(f"it is not TOML: {error}") from error
 
 
 def faults_of(error: ValidationError, *within: str) -> str:
-    """One line that names each wrong key, below the table `within`, and what is wrong with it."""
+    """One line with each wrong key, below the table `within`, and what is wrong with it."""
     return "; ".join(
         f"{'.'.join(map(str, (*within, *fault['loc']))) or 'file'}: {fault['msg']}"
         for fault in error.errors()
@@ -328,17 +337,20 @@ def faults_of(error: ValidationError, *within: str) -> str:
 
 
 def processes_for(threads: int, *, cores: float, memory_bytes: int) -> int:
-    """How many processes of so many threads fill the cores; at most one for each GiB of memory."""
+    """Number of processes of `threads` threads that fill the cores, at most one per GiB of memory.
+
+    It is at least 1.
+    """
     return max(1, min(math.ceil(cores) // threads, memory_bytes // BYTES_OF_A_PROCESS, MAX_COUNT))
 
 
 def with_counts(table: dict[str, Any]) -> dict[str, Any]:
-    """The same with numbers in the place of `count = "cores"`, on this machine."""
+    """Replace each `count = "cores"` in `table` by the number for this machine; return `table`."""
     groups = table.get("instance_group")
     for group in groups if isinstance(groups, list) else ():
         if isinstance(group, dict) and group.get("count") == CORES:
             threads = group.get("threads", 1)
-            if isinstance(threads, int) and threads > 0:  # else the model refuses it by name
+            if isinstance(threads, int) and threads > 0:  # else validation rejects it by name
                 group["count"] = processes_for(
                     threads, cores=available_cores(), memory_bytes=memory_limit()
                 )
@@ -346,7 +358,7 @@ def with_counts(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_parameters(info: ServedModelInfo, kind: type[Table]) -> Table:
-    """Raises ConfigError that names the model and each wrong key."""
+    """Validate `[parameters]`. Raises ConfigError that names the model and each wrong key."""
     try:
         return kind.model_validate(dict(info.parameters))
     except ValidationError as error:

@@ -27,12 +27,12 @@ def read_configs(repository: ModelRepository) -> dict[str, ModelConfig]:
 def find_default_models(
     configs: Mapping[str, ModelConfig], tasks: Iterable[str], *, chosen: Mapping[str, str]
 ) -> dict[str, str]:
-    """For each task the model that `chosen` names; else the one with `default = true`; else the
-    first, by name, that has the task.
+    """The default model of each task.
 
-    Not the first that loads: a damaged model must not hand its task to another one. Raises
-    ConfigError where `chosen` names an unknown task; a model may be published later, so that an
-    unknown one is only logged.
+    That is the model that `chosen` names, else the one with `default = true`, else the first by
+    name. It need not load: a damaged model must not pass its task to another one. Raises
+    ConfigError if `chosen` names an unknown task. An unknown model is only logged, because it may
+    be published later.
     """
     known = sorted(tasks)
     for task, model in chosen.items():

@@ -1,4 +1,4 @@
-"""Files of the model repository: how they are opened, and the names they are written under."""
+"""Files of the model repository: opening them safely, and temporary names for writing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def open_plain_file(path: Path) -> BufferedReader:
-    """Open without waiting on a pipe and without following a link.
+    """Open a regular file, without waiting on a pipe and without following a link.
 
     Raises OSError, also for anything but a regular file.
     """
@@ -37,19 +37,19 @@ def _irregular() -> OSError:
 
 
 STAGING = ".staging-"
-"""How names begin of what is being written in a model's directory: no server looks at them."""
+"""Prefix of names that are being written in a model's directory. Servers ignore them."""
 LEFTOVER_SECONDS = 86_400.0
-"""Age beyond which no machine can still be writing there."""
+"""Age after which no machine can still be writing there."""
 
 
 @contextmanager
 def staging_name(directory: Path) -> Iterator[Path]:
-    """An unused name in `directory`; a file or directory that bears it at the end is removed.
+    """An unused name in `directory`; a file or directory of that name is removed at the end.
 
-    What was left behind by a power cut harms nothing, and is removed here a day later.
+    Leftovers of a power failure do no harm, and are removed here a day later.
     """
     for leftover in directory.glob(f"{STAGING}*"):
-        with contextlib.suppress(OSError):  # removed meanwhile by its writer
+        with contextlib.suppress(OSError):  # its writer has removed it meanwhile
             if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
                 _remove(leftover)
     path = directory / f"{STAGING}{secrets.token_hex(6)}"
@@ -60,7 +60,7 @@ def staging_name(directory: Path) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Ignore what cannot be removed; the error that led here says why."""
+    """Remove a file or directory. Ignores failures: the error that led here has the reason."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

@@ -18,7 +18,7 @@ VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """One version, read and verified: nothing in it differed from its manifest."""
+    """One version, read and verified against its manifest."""
 
     name: str
     version: int
@@ -27,16 +27,16 @@ class ModelFiles:
     manifest: Manifest
 
     def served_by(self, group: str) -> ModelFiles:
-        """The same with this group as the default one."""
+        """A copy with this group as the default group."""
         return replace(self, config=self.config.served_by(group))
 
     def after_first_group(self) -> ModelFiles | None:
-        """The same with the next group as the first; None where there is none."""
+        """A copy with the next group as the first group; None if there is none."""
         following = self.config.after_first_group()
         return None if following is None else replace(self, config=following)
 
     def group(self, name: str | None) -> InstanceGroup:
-        """An instance group; None for the default one. Raises ConfigError with the names it has."""
+        """An instance group; None means the default. Raises ConfigError with the known names."""
         names = [each.name for each in self.config.instance_group]
         if name not in (None, *names):
             raise ConfigError(
@@ -47,25 +47,25 @@ class ModelFiles:
 
     @property
     def batched(self) -> bool:
-        """Whether the first axis of every tensor is the batch, so that jobs can share a run."""
+        """True if the first axis of every tensor is the batch axis: jobs can then share a run."""
         tensors = (*self.manifest.inputs, *self.manifest.outputs)
         free = all(spec.shape[:1] == (-1,) for spec in tensors)
         return self.config.dynamic_batching.max_batch_size > 0 and free
 
     @property
     def max_rows(self) -> int:
-        """Rows of a job, and of a batch; 1 where there is no axis to share."""
+        """Most rows of a job and of a batch; 1 if the version is not batched."""
         return self.config.dynamic_batching.max_batch_size if self.batched else 1
 
     def selftest(self, agreement: Agreement | None = None) -> SelfTest:
-        """The version's own, with the measure of its task. Raises ManifestError."""
+        """The version's self-test, with the measure of its task. Raises ManifestError."""
         test = read_selftest(self.directory, self.manifest.inputs, self.manifest.outputs)
         return replace(test, agreement=agreement)
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
         """What a backend needs to open one predictor of `group`.
 
-        Where the version lacks the group's program, the spec says so, and no backend opens it.
+        If the version lacks the group's program, the spec has no format and no backend opens it.
         """
         found = self.manifest.find(group.program)
         return PredictorSpec(
@@ -100,9 +100,9 @@ class ModelFiles:
 class ModelRepository:
     """Directories `<root>/<name>/<version>/`. **Invariant**: nothing outside `root` is opened.
 
-    Only plain directories count: links, versions with leading zeros, staging directories and
-    whatever else lies about are passed over. A version exists once its manifest does, and the
-    manifest is written last.
+    Only plain directories count: links, versions with leading zeros, staging directories and all
+    other entries are ignored. A version exists once its manifest does, and the manifest is written
+    last.
     """
 
     def __init__(self, root: Path) -> None:
@@ -111,8 +111,8 @@ class ModelRepository:
     def names(self) -> tuple[str, ...]:
         """All models, sorted. Raises ConfigError when the repository itself cannot be read."""
         try:
-            # What the directory itself says of an entry: a model whose own directory cannot be
-            # read at the moment still has its name.
+            # Take the type of an entry from its parent directory: a model must be listed even if
+            # its own directory cannot be read at the moment.
             with os.scandir(self.root) as entries:
                 return tuple(
                     sorted(
@@ -129,7 +129,7 @@ class ModelRepository:
     def versions(self, name: str) -> tuple[int, ...]:
         """Published versions, newest first.
 
-        Raises ModelNotFound, and OSError where the model's directory is there but cannot be read.
+        Raises ModelNotFound, and OSError if the model's directory exists but cannot be read.
         """
         return self._numbered(name, sealed=True)
 
@@ -160,7 +160,7 @@ class ModelRepository:
         return load_config(self._model_directory(name) / "config.toml")
 
     def read(self, name: str, version: int, *, gently: bool = False) -> ModelFiles:
-        """Read and verify one version, gently where requests are answered meanwhile.
+        """Read and verify one version; pass `gently` while requests are being served.
 
         Raises ModelNotFound, ConfigError and ManifestError, and OSError as versions() does.
         """
@@ -189,7 +189,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _exists(path: Path) -> bool:
-    """Like os.path.lexists(), but raises OSError where that cannot be found out."""
+    """Like os.path.lexists(), but raises OSError if the answer cannot be determined."""
     try:
         path.lstat()
     except FileNotFoundError:

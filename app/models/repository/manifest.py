@@ -22,7 +22,7 @@ BLOCK_BYTES = 1 << 20
 MAX_MANIFEST_BYTES = 1 << 20
 ONNX_SUFFIX = ".onnx"
 PICKLED = ".info"
-"""Ends the name of a pickle that Paddle 2 wrote beside a program."""
+"""Suffix of a pickle that Paddle 2 wrote beside a program."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 FileName = Annotated[str, Field(pattern=f"^{FILE_NAME.pattern}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -48,7 +48,7 @@ class FileEntry(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derivation(Strict):
-    """How a program was made of the reference: with what, and which layers it left as they were."""
+    """How a program was made from the reference, and which layers were left unchanged."""
 
     tool: str
     versions: dict[str, str]
@@ -58,7 +58,7 @@ class Derivation(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration(Strict):
-    """The data that ranges of activations were measured on; sha256 of its files' digests."""
+    """The data for measuring the ranges of activations; `sha256` is of its files' digests."""
 
     data: str
     count: Annotated[int, Field(ge=1)]
@@ -67,7 +67,7 @@ class Calibration(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLoss(Strict):
-    """Loss of a program against the reference: figures by name, on `count` items of `data`."""
+    """Loss of a program against the reference, as figures by name, on `count` items of `data`."""
 
     data: str
     count: Annotated[int, Field(ge=1)]
@@ -76,7 +76,7 @@ class MeasuredLoss(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedProgram(Strict):
-    """A program beside the reference that computes the same with the same inputs and outputs."""
+    """Another program for the same function as the reference, with the same inputs and outputs."""
 
     name: ProgramName
     format: Format
@@ -99,10 +99,10 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Strict):
-    """What a version consists of and where it came from; inputs and outputs in predictor order.
+    """Contents and origin of a version; inputs and outputs are in predictor order.
 
-    `params` is null where the program has no parameters, so that Paddle wrote no file of them.
-    Format 2 adds `programs`, and a reference program in ONNX.
+    `params` is null if the program has no parameters: Paddle then writes no file for them. Format 2
+    adds `programs`, and a reference program in ONNX.
     """
 
     format: Literal[1, 2]
@@ -118,12 +118,12 @@ class Manifest(Strict):
 
     @property
     def reference(self) -> Program:
-        """The program that every other one is derived from and held against."""
+        """The program that the others are derived from and compared with."""
         form: Format = "onnx" if self.program.endswith(ONNX_SUFFIX) else "paddle"
         return Program(name=None, format=form, program=self.program, params=self.params)
 
     def find(self, name: str | None) -> Program | None:
-        """The program of this name, without one the reference; None where there is none."""
+        """The program of this name, or the reference for None; None if it does not exist."""
         if name is None:
             return self.reference
         for each in self.programs:
@@ -134,7 +134,7 @@ class Manifest(Strict):
         return None
 
     def sha256(self) -> str:
-        """One fingerprint for the whole version: of the names and hashes of its files."""
+        """Fingerprint of the whole version, made from the names and hashes of its files."""
         lines = (f"{entry.sha256}  {name}\n" for name, entry in sorted(self.files.items()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -143,7 +143,7 @@ _PARSER = TypeAdapter(Manifest)
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Parse a version's manifest. Raises ManifestError naming the version and every fault."""
+    """Parse a version's manifest. Raises ManifestError with the version and every fault."""
     label = f"{directory.parent.name}/{directory.name}"
     path = directory / MANIFEST
     try:
@@ -196,9 +196,9 @@ def _contradictions(manifest: Manifest) -> list[str]:
 def verify_files(directory: Path, manifest: Manifest, *, gently: bool = False) -> None:
     """Compare every file of a version with its manifest; raises ManifestError at the first fault.
 
-    A file that is listed and missing, unlisted and present, a link, or different in a single byte
-    makes the version unfit: the framework itself would load it and answer with garbage. Gently
-    takes four times as long, and a quarter of a core.
+    A file that is missing, not listed, a link, or different in a single byte makes the version
+    unusable: the framework itself would load it and return garbage. `gently` takes four times as
+    long, and a quarter of a core.
     """
     label = f"{directory.parent.name}/{directory.name}"
     present = {entry.name for entry in os.scandir(directory)} - {MANIFEST}

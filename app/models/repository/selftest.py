@@ -30,15 +30,15 @@ from app.models.repository.files import open_plain_file
 
 SELFTEST = "selftest.npz"
 MOST_BYTES = 256 << 20
-"""Of all its arrays together, whatever the model's tensors are: the server's own process unpacks
-them."""
+"""Most bytes of all arrays together, whatever the model's tensors are: the server's own process
+unpacks them."""
 ROWS, LENGTH, LEAST_BYTES = 16, 2048, 1 << 20
-"""What a self-test may use of a free first axis and of any other free one; a tensor may have
-LEAST_BYTES, however small it is by that."""
+"""Largest size of a free first axis, and of any other free axis, in a self-test. Every tensor may
+have LEAST_BYTES, even if these sizes give less."""
 ZIP_BYTES = 1 << 20
-"""Most bytes of an archive beside its arrays."""
+"""Most bytes of an archive in addition to its arrays."""
 NPY_BYTES = 1024
-"""What describes an array in its file, at most."""
+"""Most bytes that describe an array in its file."""
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 UNREADABLE = (
     OSError, TypeError, ValueError, EOFError, MemoryError, RuntimeError,
@@ -48,8 +48,11 @@ UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How far outputs are from the golden ones: the largest absolute difference, the mean one (both
-    of the output where it is worst), and how far they mean the same to the task, from 0 to 1."""
+    """How far outputs are from the golden ones.
+
+    The absolute differences, the largest and the mean, are each those of the worst output.
+    `agreement` is how far the outputs mean the same to the task, from 0 to 1.
+    """
 
     largest_difference: float
     mean_difference: float
@@ -58,10 +61,11 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
-    """One input, the output it must give, and how far from it another may be: by `tolerance`, the
-    largest absolute difference, or, where there is one, by the budget of a lower precision.
+    """One input, its expected output, and how far other outputs may be from it.
 
-    `agreement` is the measure of the model's task, `program` the derived program that is judged.
+    The limit is `tolerance`, the largest absolute difference, or instead the `budget` of a lower
+    precision if there is one. `agreement` is the measure of the model's task, `program` the derived
+    program that is tested.
     """
 
     inputs: Tensors
@@ -72,7 +76,7 @@ class SelfTest:
     program: str | None = None
 
     def judging(self, group: InstanceGroup) -> SelfTest:
-        """The same test by the tolerance or the budget of this group, if it has one."""
+        """A copy with the tolerance or the budget of this group, if it has one."""
         return replace(
             self,
             tolerance=group.tolerance or self.tolerance,
@@ -83,7 +87,7 @@ class SelfTest:
     def opened(
         self, open_predictor: PredictorFactory, spec: PredictorSpec, *, timeout: float
     ) -> Predictor:
-        """A predictor that passed check(); raises what opening and check() raise."""
+        """Open a predictor and check() it. Raises what opening and check() raise."""
         predictor = open_predictor(spec)
         try:
             self.check(predictor, timeout=timeout)
@@ -93,8 +97,11 @@ class SelfTest:
         return predictor
 
     def check(self, predictor: Predictor, *, timeout: float) -> None:
-        """Run it once. Raises BackendError where an output is missing, misshapen or wrong, and
-        ConfigError where the budget asks for an agreement that nothing measures."""
+        """Run the predictor once and check its outputs.
+
+        Raises BackendError if an output is missing, wrong, or of the wrong shape or dtype, and
+        ConfigError if the budget has an agreement but the model's task has no measure of it.
+        """
         found = predictor.run(self.inputs, timeout=timeout)
         self._check_shapes(found)
         if self.budget is None:
@@ -103,7 +110,7 @@ class SelfTest:
             self._check_budget(self.budget, self.quality(found))
 
     def quality(self, found: Tensors) -> Quality:
-        """For outputs with the shapes of the golden ones."""
+        """The quality of outputs that have the shapes of the golden ones."""
         return Quality(
             largest_difference=largest_difference(found, self.outputs),
             mean_difference=mean_difference(found, self.outputs),
@@ -158,7 +165,7 @@ class SelfTest:
             )
 
     def _cause(self) -> str:
-        """Of a derived program the likely one, where this processor has one."""
+        """The likely cause of a derived program's failure, if this processor has a known one."""
         remark = processor().remark if self.program else None
         return f": {remark}" if remark else ""
 
@@ -175,10 +182,10 @@ def write_selftest(directory: Path, inputs: Tensors, outputs: Tensors, *, tolera
 def read_selftest(
     directory: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
 ) -> SelfTest:
-    """Read a version's self-test. Raises ManifestError where it does not fit the specs, which is
-    found before any array is unpacked.
+    """Read a version's self-test. Raises ManifestError if it does not fit the specs.
 
-    An output may be empty along a free axis (nothing found): its dtype and shape are tested then.
+    That is checked before any array is unpacked. An output may be empty along a free axis (nothing
+    found): then only its dtype and shape are tested.
     """
     label = f"{directory.parent.name}/{directory.name}/{SELFTEST}"
     limit = min(MOST_BYTES, sum(map(_most_bytes, (*inputs, *outputs))))
@@ -223,7 +230,7 @@ def _member(
     spec: TensorSpec,
     label: str,
 ) -> zipfile.ZipInfo:
-    """The member that holds this tensor, by its header. Raises ManifestError where it is none."""
+    """The member with this tensor, checked by its header. Raises ManifestError if it is none."""
     name, received = f"{kind}.{spec.name}", "nothing"
     if member := members.get(name):
         shape, dtype = _header(archive, member)
@@ -251,12 +258,14 @@ def _tolerance(
 def _header(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and dtype of an array that is not unpacked. Raises ValueError where the member does
-    not have the size of such an array."""
+    """Read the shape and dtype of an array without unpacking it.
+
+    Raises ValueError if the member does not have the size of such an array.
+    """
     if member.compress_type not in PACKED:
         raise ValueError("a compression that numpy does not use")
     with archive.open(member) as file:
-        if np.lib.format.read_magic(file) != (1, 0):  # later ones have headers of any length
+        if np.lib.format.read_magic(file) != (1, 0):  # later versions have headers of any length
             raise ValueError("a format that numpy does not use for numbers")
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
         if member.file_size != file.tell() + math.prod(shape) * dtype.itemsize:
@@ -265,7 +274,7 @@ def _header(
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
-    """Unpack a member. Without a length, read() would unpack all of it before it counts."""
+    """Unpack a member. Without a length, read() would unpack everything before it counts."""
     with archive.open(member) as file:
         unpacked = io.BytesIO(file.read(member.file_size))
     return np.lib.format.read_array(unpacked, allow_pickle=False)

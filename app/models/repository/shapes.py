@@ -1,4 +1,4 @@
-"""Shapes that config.toml names: those run before a predictor serves, and axes of equal size."""
+"""Shapes in config.toml: the warm-ups that run before a predictor serves, and equal axes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from app.models.repository.config import ModelConfig
 def warmup_inputs(config: ModelConfig, inputs: tuple[TensorSpec, ...]) -> tuple[Tensors, ...]:
     """One set of tensors for each [[warmup]], smallest first, filled with ones.
 
-    One row each is enough: what is slow is a shape's first run (oneDNN prepares its primitives,
-    30-60 ms for the emotion model), while the first full batch of a warm shape costs at most
-    20 ms more than the next.
+    One row each is enough: the first run of a shape is slow (oneDNN prepares its primitives,
+    30-60 ms for the emotion model), but the first full batch of a warm shape costs at most 20 ms
+    more than the next.
 
-    Raises ConfigError where a shape does not fit the model's inputs.
+    Raises ConfigError if a shape does not fit the model's inputs.
     """
     runs: list[Tensors] = []
     for warmup in config.warmup:
@@ -45,18 +45,18 @@ Axis = tuple[str, int]
 
 
 class EqualAxes:
-    """Axes of inputs that must have one size in a request, as a text's ids and its mask have.
+    """Input axes that must have the same size in a request, such as a text's ids and its mask.
 
-    Each is written `input.number`. Not every engine looks: one reads beyond the end of the shorter
-    tensor and answers.
+    Each axis is written `input.number`. Not every engine checks them: one reads past the end of the
+    shorter tensor and answers.
     """
 
     def __init__(self, groups: Sequence[Sequence[str]], inputs: Sequence[TensorSpec]) -> None:
-        """Raises ConfigError where an axis is none of the inputs', or has a size of its own."""
+        """Raises ConfigError if an axis does not exist in the inputs or has a fixed size."""
         self._groups = tuple(tuple(_axis(name, inputs) for name in group) for group in groups)
 
     def check(self, tensors: Tensors) -> None:
-        """`tensors` fit the inputs one by one. Raises InvalidTensor where these axes differ."""
+        """Raise InvalidTensor if the axes differ; each tensor must already fit its input."""
         for group in self._groups:
             sizes = [tensors[name].shape[axis] for name, axis in group]
             if len(set(sizes)) > 1:

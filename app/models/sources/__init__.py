@@ -1,1 +1,1 @@
-"""Model repositories elsewhere, copied to the local one and verified before anything is served."""
+"""Remote model repositories: copied to the local one and verified before anything is served."""

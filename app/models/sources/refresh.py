@@ -1,5 +1,7 @@
-"""Runs a synchronisation in a process of its own: the server holds no cloud library, and one that
-hangs is ended."""
+"""Runs a synchronisation in its own process.
+
+The server loads no cloud library, and a synchronisation that hangs is ended.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,18 @@ from app.models.repository.manifest import MANIFEST
 POLL_SECONDS = 0.2
 END_SECONDS = 5.0
 TIMEOUT_SECONDS = 600.0
-"""For everything that is new; what was complete by then stays."""
+"""Time limit for copying everything new; versions that are complete by then stay."""
 START_SECONDS = 30.0
-"""For the same before a start, where there is something to serve and another look will follow."""
+"""The same limit at startup, if there is a version to serve and the source is polled again."""
 
 log = logging.getLogger(__name__)
 
 
 def first_refresh(address: str, root: Path, *, polled: bool) -> bool:
-    """`refresh` before a start. A source that hangs does not keep what is here from being served.
+    """Run refresh() at startup. A source that hangs does not prevent serving the local versions.
 
-    `polled` says that the source is asked again: what is not complete by then comes later.
+    `polled` is True if the source is polled again: a version that is incomplete by then comes
+    later.
     """
     short = polled and any(root.glob(f"*/*/{MANIFEST}"))
     timeout = START_SECONDS if short else TIMEOUT_SECONDS
@@ -36,16 +39,16 @@ def first_refresh(address: str, root: Path, *, polled: bool) -> bool:
 def refresh(
     address: str, root: Path, *, until: threading.Event, timeout: float = TIMEOUT_SECONDS
 ) -> bool:
-    """Synchronise `root` with the source; whether that went well. What happened is in the log.
+    """Synchronise `root` with the source, log what happened, and return whether it succeeded.
 
-    Ends within `timeout` seconds, and soon when the event is set. Never raises: what is served
-    does not depend on a source that is gone.
+    Ends within `timeout` seconds, and soon after the event is set. Never raises: serving does not
+    depend on a source that is gone.
     """
     command = [sys.executable, "-m", "app.cli", "models", "sync", address, "--end-with-input"]
     try:
         child = subprocess.Popen(
             [*command, "--repository", str(root)],
-            stdin=subprocess.PIPE,  # ends with this process, whatever ends it
+            stdin=subprocess.PIPE,  # closes when this process ends, for any reason
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -24,7 +24,7 @@ STAMPS = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "LastModified", "update
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """`stamp` changes when the content does, as far as the source can tell."""
+    """A file at the source. `stamp` changes with the content, as far as the source can tell."""
 
     path: str
     bytes: int
@@ -33,17 +33,17 @@ class RemoteFile:
 
 @dataclass(slots=True)
 class RemoteModel:
-    """Files of a model itself by name, and those of each sealed version by number and name."""
+    """The model's own files by name, and the files of each sealed version by number and name."""
 
     files: dict[str, RemoteFile] = field(default_factory=dict)
     versions: dict[int, dict[str, RemoteFile]] = field(default_factory=dict)
 
 
 class Source:
-    """One address. **Invariant**: only names that the local repository may hold are read."""
+    """The repository at one address. **Invariant**: only names valid in the local one are read."""
 
     def __init__(self, address: str) -> None:
-        """Raises ConfigError when nothing here reads such an address."""
+        """Raises ConfigError if no installed package reads such an address."""
         try:
             from fsspec.core import url_to_fs
         except ImportError as error:
@@ -58,10 +58,10 @@ class Source:
         self._root = str(root).rstrip("/")
 
     def models(self) -> Mapping[str, RemoteModel]:
-        """Everything that is there now, in one listing.
+        """All models that the source holds now, in one listing.
 
-        Raises DownloadError when the source does not answer, lists too much, or holds no version at
-        all: an empty answer is more often a mistaken address than a wish to serve nothing.
+        Raises DownloadError if the source does not answer, lists too many files, or holds no
+        version at all: an empty listing is more often a wrong address than a wish to serve nothing.
         """
         with self._translated("cannot be listed"):
             found = dict(self._files.find(self._root, detail=True))
@@ -83,7 +83,7 @@ class Source:
         return models
 
     def read(self, file: RemoteFile, *, limit: int) -> bytes:
-        """A small file. Raises DownloadError, also when it has more than `limit` bytes."""
+        """Read a small file. Raises DownloadError, also if it has more than `limit` bytes."""
         if file.bytes > limit:
             raise DownloadError(
                 f"{file.path} has {file.bytes} bytes, the limit is {limit}",
@@ -93,9 +93,9 @@ class Source:
         return b"".join(self.blocks(file))
 
     def blocks(self, file: RemoteFile) -> Iterator[bytes]:
-        """The file's bytes, as many as the listing said.
+        """Yield the file's bytes, exactly the number that was listed.
 
-        Raises DownloadError where there are fewer, or where more come than were asked for.
+        Raises DownloadError if there are fewer, or if the source returns more than requested.
         """
         left = file.bytes
         with (
@@ -114,7 +114,7 @@ class Source:
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
-        """Every library behind fsspec has errors of its own."""
+        """Raise DownloadError for any error: every library behind fsspec has its own classes."""
         try:
             yield
         except DownloadError:
@@ -146,6 +146,6 @@ def _remote_file(path: str, details: Mapping[str, Any]) -> RemoteFile:
 
 
 def fingerprint(files: Mapping[str, RemoteFile]) -> str:
-    """One word for what a version's files look like from outside."""
+    """Fingerprint of a version's files as the source lists them."""
     lines = (f"{name} {file.stamp}\n" for name, file in sorted(files.items()))
     return hashlib.sha256("".join(lines).encode()).hexdigest()

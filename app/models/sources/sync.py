@@ -1,4 +1,4 @@
-"""Makes the local repository hold what a source holds: verified, or not at all."""
+"""Copies the versions of a source to the local repository: verified, or not at all."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from app.models.sources.remote import RemoteFile, RemoteModel, Source, fingerpri
 
 CONFIG = "config.toml"
 REFUSED = ".refused.json"
-"""In the local repository: what the refused versions looked like, so that each is read once."""
+"""File in the local repository with the fingerprints of refused versions: each is read once."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """`MODEL/VERSION`, or `MODEL/FILE` for a model's own files; refused and damaged ones with the
-    reason. A damaged version is one that was whole here and is taken again."""
+    """What sync() did, by `MODEL/VERSION`, or by `MODEL/FILE` for a model's own files.
+
+    `refused` and `damaged` have the reasons. A damaged version was complete here and is copied
+    again.
+    """
 
     taken: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -36,12 +39,14 @@ class Changes:
 def sync(source: Source, root: Path) -> Changes:
     """Copy what is new in `source` into the repository `root`, and remove versions that it dropped.
 
-    Only versions that the model's version policy could serve are copied. A version appears when
-    every byte of it is as its manifest says; one that is not is refused, and tried again when the
-    source's listing of it changes. A version that is here is verified and, if damaged, copied
-    again. A file that cannot be read is refused alone. A model that the source no longer has stays:
-    what is served is never emptied from afar. Raises DownloadError when the source cannot be
-    listed, and ConfigError when `root` cannot be written; versions that were complete by then stay.
+    Only versions that the model's version policy could serve are copied. A version appears once
+    every byte matches its manifest. A version that does not match is refused, and retried when the
+    source's listing of it changes. A local version is verified and, if damaged, copied again. A
+    file that cannot be read is refused alone.
+
+    A model that the source no longer has stays: a source cannot empty the local repository. Raises
+    DownloadError if the source cannot be listed, and ConfigError if `root` cannot be written;
+    versions that were complete by then stay.
     """
     models = source.models()
     changes = Changes()
@@ -61,9 +66,9 @@ def sync(source: Source, root: Path) -> Changes:
 
 @contextmanager
 def _removed_if_unserved(directory: Path, changes: Changes) -> Iterator[None]:
-    """Remove a model's directory that was made in here, unless it holds a version at the end.
+    """Remove a model's directory that the block made, unless it holds a version at the end.
 
-    A source may list thousands of models without one that is fit.
+    A source may list thousands of models without a single valid one.
     """
     before, taken = directory.exists(), len(changes.taken)
     try:
@@ -97,7 +102,7 @@ def _sync_model(
         looks = fingerprint(files)
         try:
             published = _is_published(source, directory / str(version), files)
-        except DownloadError as error:  # what is here stays
+        except DownloadError as error:  # the local version stays
             changes.refused[label] = error.message
             published = True
         except ManifestError as error:
@@ -112,13 +117,13 @@ def _sync_model(
                 _take(source, directory, version, files)
             except (DownloadError, ManifestError) as error:
                 changes.refused[label] = error.message
-                if isinstance(error, ManifestError):  # else the way may be at fault: tried again
+                if isinstance(error, ManifestError):  # a DownloadError may be transient: retry it
                     refused[label] = looks
                 continue
             changes.taken.append(label)
             refused.pop(label, None)
             complete += 1
-    if complete:  # only now: until then an older version is what can be served
+    if complete:  # not earlier: an older version may be the only one to serve
         for version in sorted(_local_versions(directory) - set(model.versions)):
             with staging_name(directory) as dropped:
                 (directory / str(version)).rename(dropped)
@@ -128,7 +133,7 @@ def _sync_model(
 def _sync_config(
     source: Source, directory: Path, model: RemoteModel, changes: Changes
 ) -> ModelConfig | None:
-    """The model's configuration, local from now on; None where it is unfit: the old one stays."""
+    """Copy and return the model's configuration; None if it is invalid: the old one stays."""
     found, label = model.files.get(CONFIG), f"{directory.name}/{CONFIG}"
     try:
         text = b"" if found is None else source.read(found, limit=MAX_CONFIG_BYTES)
@@ -155,9 +160,9 @@ def _replace(source: Source, path: Path, found: RemoteFile, changes: Changes) ->
 
 
 def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) -> bool:
-    """Whether the version is there with this very manifest; one with another is replaced.
+    """True if the local version has the same manifest as the source's; if not, it is replaced.
 
-    Raises ManifestError where its files are not as that manifest says, and DownloadError.
+    Raises ManifestError if its files do not match that manifest, and DownloadError.
     """
     manifest = _read(local / MANIFEST)
     if manifest is None or source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES) != manifest:
@@ -167,9 +172,9 @@ def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) 
 
 
 def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteFile]) -> None:
-    """Publish one version. Raises DownloadError and ManifestError; nothing is left of it then.
+    """Copy and publish one version. After DownloadError or ManifestError, nothing is left of it.
 
-    What stands under that number already stays until the new content is complete.
+    An existing version of that number stays until the new content is complete.
     """
     place = model / str(version)
     text = source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES)
@@ -208,7 +213,7 @@ def _check_room(label: str, staging: Path, needed: int) -> None:
 
 @contextmanager
 def _labelled(label: str, staging: Path) -> Iterator[None]:
-    """Errors name the version, not the directory in which it is being built."""
+    """Make errors name the version, not the directory in which it is being built."""
     try:
         yield
     except ManifestError as error:
@@ -228,7 +233,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, blocks: Iterable[bytes]) -> None:
-    """A new file, on disk when this returns."""
+    """Write a new file; it is on disk when this returns."""
     with path.open("xb") as file:
         for block in blocks:
             file.write(block)

@@ -1,1 +1,1 @@
-"""HTTP only: routes, middleware, and the one table from errors to status codes."""
+"""The HTTP API: routes, middleware, and the table that maps errors to status codes."""

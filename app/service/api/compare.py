@@ -1,4 +1,4 @@
-"""GET /compare/data: the instance groups of every model, their numbers and the last hour's."""
+"""GET /compare/data: all instance groups with their current numbers and the last hour's history."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ESTIMATED = "estimated from the buckets as PromQL's histogram_quantile does, rig
 
 
 class Times(BaseModel):
-    """Times of one predictor run in seconds, estimated from buckets; null: none in the window."""
+    """Seconds of one predictor run, estimated from buckets; null: no run in the window."""
 
     p50: float | None = Field(description=f"Seconds, {ESTIMATED}.")
     p95: float | None
@@ -37,7 +37,7 @@ class Times(BaseModel):
 
 
 class Replays(BaseModel):
-    """Shadowed requests of a group in the window, against the answers of the default group."""
+    """Shadowed requests of a group in the window, compared with the default group's outputs."""
 
     count: int
     same_bits: int = Field(description="Those whose outputs were the same bit by bit.")
@@ -49,7 +49,7 @@ class Replays(BaseModel):
 
 
 class ComparedGroup(GroupInfo):
-    """An instance group and what it did in the window."""
+    """An instance group with its activity in the window."""
 
     start: str = Field(description="always, or on_demand: with the first request that names it.")
     base: str | None = Field(description="The group it is proven against; null: it has none.")
@@ -69,7 +69,7 @@ class ComparedGroup(GroupInfo):
 
 
 class Shadowing(BaseModel):
-    """Answered requests that are run again on other groups in idle moments."""
+    """Answered requests that run again on other groups while the server is idle."""
 
     fraction: float = Field(description="Share of the requests; 0: shadowing is off.")
     groups: list[str] = Field(description="Groups they are run on; none: all that are started.")
@@ -77,7 +77,7 @@ class Shadowing(BaseModel):
 
 
 class ComparedModel(BaseModel):
-    """One model version. Without groups it is not ready, and `reason` says why."""
+    """One model version. If it is not ready, it has no groups and `reason` says why."""
 
     name: str
     version: int | None
@@ -94,7 +94,7 @@ class ComparedModel(BaseModel):
 
 
 class HistorySeries(BaseModel):
-    """One group's intervals in which it ran, as columns of equal length."""
+    """The intervals in which one group ran, as columns of equal length."""
 
     model: str
     version: int
@@ -107,7 +107,7 @@ class HistorySeries(BaseModel):
 
 
 class Comparison(BaseModel):
-    """Instance groups compared now and in the last hour."""
+    """A comparison of instance groups, now and over the last hour."""
 
     now: float = Field(description="Seconds since 1970, by the server's clock.")
     began: float = Field(description="When the server began to count.")
@@ -127,7 +127,7 @@ SHARES = (0.5, 0.95, 0.99)
 
 
 def significant(value: float) -> float:
-    """Four digits: a bucket says no more, and the reply is a third shorter."""
+    """Round to four digits: buckets are no more precise, and the reply is a third shorter."""
     return float(f"{value:.4g}")
 
 
@@ -156,7 +156,7 @@ def groups_of(
     groups: Sequence[Mapping[str, Any]],
     intervals: int,
 ) -> list[ComparedGroup]:
-    """The groups of one model version, with their numbers of the last `intervals`."""
+    """The groups of one model version, with their numbers in the last `intervals` intervals."""
     seconds = window_seconds(history, intervals)
     windows = {
         group["name"]: history.window(Series(*model, group["name"]), intervals) for group in groups
@@ -176,14 +176,14 @@ def groups_of(
 
 
 def window_seconds(history: History, intervals: int) -> float:
-    """From the start of the first interval of the window, or of the server, to now."""
+    """Seconds since the window's first interval began, or since the server's start if later."""
     uptime = history.uptime()
     begins = max(0.0, (int(uptime / INTERVAL_SECONDS) + 1 - intervals) * INTERVAL_SECONDS)
     return max(uptime - begins, 0.001)
 
 
 def history_of(history: History, after: int) -> list[HistorySeries]:
-    """Every group's intervals after that one, for a chart of the last hour."""
+    """Every group's intervals after number `after`, for a chart of the last hour."""
     told = []
     for series, intervals in sorted(history.runs(after).items()):
         times = [quantiles(history.seconds, each.buckets, SHARES) or () for _, each in intervals]
@@ -204,13 +204,13 @@ def history_of(history: History, after: int) -> list[HistorySeries]:
 
 
 FRESH_SECONDS = 1.0
-"""For so long the engine is not asked again, however many pages look: that reads /proc."""
+"""How long the engine's state is cached, because reading it reads /proc."""
 
 WINDOWS = {"1m": 60.0, "10m": 600.0, "1h": 3600.0}
 
 
 class EngineState:
-    """The state of every model, read at most once a second; for one thread."""
+    """The state of every model, read at most once per FRESH_SECONDS. Not thread-safe."""
 
     def __init__(self) -> None:
         self._read_at = float("-inf")
@@ -218,7 +218,7 @@ class EngineState:
         self.processor = processor_info()
 
     def read(self, services: Services) -> list[Mapping[str, Any]]:
-        """The members of ComparedModel; of `groups` those that are no numbers of the window."""
+        """The members of ComparedModel; `groups` lack the numbers of the window."""
         now = time.monotonic()
         if now - self._read_at >= FRESH_SECONDS:
             self._state = [_model(services, each) for each in shown(services.registry.index())]
@@ -240,10 +240,10 @@ def router() -> APIRouter:
             Query(description="The history only after the interval of this number.", ge=-1),
         ] = -1,
     ) -> Response:
-        """Instance groups compared live: times, drift, memory, proof, choice, the last hour.
+        """Compare instance groups live: times, drift, memory, proof, choice, the last hour.
 
-        Buckets are those of /metrics; quantiles are estimated from them as PromQL's
-        histogram_quantile does. When polling, pass `after`: the last interval you have.
+        Buckets are those of /metrics. Quantiles are estimated from them like PromQL's
+        histogram_quantile does. When polling, pass the last interval you have as `after`.
         """
         loop = asyncio.get_running_loop()
         text = await loop.run_in_executor(

@@ -1,4 +1,4 @@
-"""The API's own documentation: OpenAPI, Swagger UI from local files, and the list of errors."""
+"""The API's documentation: OpenAPI, Swagger UI from local files, and the list of errors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ KEY = "key"
 
 
 def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool) -> dict[str, Any]:
-    """Every operation with every status it can answer with; made once. `models` are the errors of
-    other forms than ours."""
+    """Build the OpenAPI document once: every operation with every status it can return.
+
+    `models` are the error models of the doors.
+    """
     if app.openapi_schema is None:
         schema = get_openapi(
             title=app.title,
@@ -47,7 +49,7 @@ def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool
 
 
 def title(router: APIRouter) -> None:
-    """Title each route by the first sentence of what it does: a function's name is no title."""
+    """Use the first sentence of each route's description as its title, not the function's name."""
     for route in router.routes:
         if isinstance(route, APIRoute) and not route.summary:
             first = " ".join(route.description.partition("\n\n")[0].split())
@@ -55,7 +57,7 @@ def title(router: APIRouter) -> None:
 
 
 def _drop_undeclared(paths: dict[str, Any]) -> None:
-    """FastAPI's own 422, where a form of errors has no such status and declares none."""
+    """Drop the 422 that FastAPI adds on its own to routes whose error form declares none."""
     for operations in paths.values():
         for operation in operations.values():
             if "HTTPValidationError" in str(operation["responses"].get("422", "")):
@@ -63,7 +65,10 @@ def _drop_undeclared(paths: dict[str, Any]) -> None:
 
 
 def _fill_paths(paths: dict[str, Any]) -> None:
-    """Give each variable of a path a value that a page can send. Tasks cannot be loaded."""
+    """Give each path variable an example that the API page can send.
+
+    Model control gets a model as its example, because tasks cannot be loaded.
+    """
     for path, operations in paths.items():
         model = "mnist" if path.startswith("/v2/repository/") else "sentiment"
         for operation in operations.values():
@@ -73,7 +78,7 @@ def _fill_paths(paths: dict[str, Any]) -> None:
 
 
 def _hoist(node: Any, schemas: dict[str, Any]) -> None:
-    """Move the definitions that a nested schema brought along to where references look."""
+    """Move `$defs` of nested schemas into `schemas`, and point their references there."""
     if isinstance(node, dict):
         schemas |= node.pop("$defs", {})
         reference = node.get("$ref", "")
@@ -84,19 +89,19 @@ def _hoist(node: Any, schemas: dict[str, Any]) -> None:
             _hoist(child, schemas)
 
 
-# Swagger UI styles its elements, draws icons from data: addresses and shows a reply that is a
-# picture by a blob: address of its own; nothing else may load.
+# Swagger UI uses inline styles, icons in data: URLs, and blob: URLs for replies that are pictures.
+# Nothing else may load.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 
 FILES = ("docs.css", "docs.js", "swagger-ui.css.gz", "swagger-ui-bundle.js.gz")
-"""Files that the two pages load, below static/."""
+"""Files below static/ that the two pages load."""
 
 
 def router() -> APIRouter:
-    """/docs and what it loads. Nothing comes from another host."""
+    """Routes of /docs and the files it loads. Nothing comes from another host."""
     routes = APIRouter(include_in_schema=False)
     routes.add_api_route("/openapi.json", openapi)
     routes.add_api_route("/docs", page)
@@ -116,7 +121,7 @@ async def page() -> Response:
 
 
 async def errors_page() -> Response:
-    """The page that the `type` of a problem points to."""
+    """The list of errors, to which the `type` of a problem points."""
     template = Template((STATIC / "errors.html").read_text("utf-8"))
     return _html(template.substitute(rows="\n".join(map(_row, error_codes()))))
 

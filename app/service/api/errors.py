@@ -1,6 +1,7 @@
-"""The one table from errors to HTTP statuses, the handlers that apply it, and when each code comes.
+"""The table that maps errors to HTTP statuses, and the functions that apply it.
 
-`python -m app.service.api.errors` writes the table of docs/errors.md.
+`WHEN` says when each error code occurs; `python -m app.service.api.errors` writes the table of
+docs/errors.md from it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ HTTP_CODES: Mapping[int, str] = {
     503: "shutting_down",
     505: "http_version_not_supported",
 }
-"""Errors of HTTP itself, which the exception tree does not know."""
+"""Codes of HTTP errors that have no exception of their own."""
 
 HTTP_DETAILS = {
     400: "The body cannot be parsed.",
@@ -82,7 +83,7 @@ log = logging.getLogger("paddlepool.error")
 
 
 def fault_of(error: errors.PaddlepoolError) -> Fault:
-    """The reply to a domain error. What concerns the installation stays in the log."""
+    """The reply to a domain error. Details about the installation go only to the log."""
     if isinstance(error, errors.OperatorError) or type(error) is errors.PaddlepoolError:
         return http_fault(500, INTERNAL)
     return Fault(
@@ -119,7 +120,7 @@ def _headers(error: errors.PaddlepoolError) -> dict[str, str]:
 
 
 def log_failure(error: BaseException, request_id: str) -> None:
-    """Say what failed and where, without the exception's text: it may quote a client's input."""
+    """Log what failed and where, without the exception's text: it may quote a client's input."""
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     log.error(
         "request failed",
@@ -132,11 +133,11 @@ def log_failure(error: BaseException, request_id: str) -> None:
 
 
 def fault_from(error: Exception, request_id: str) -> Fault:
-    """The reply to whatever a request raised. An error that is no client's fault is logged."""
+    """The reply to an exception that a request raised. Logs errors that no client caused."""
     if isinstance(error, HTTPException):
         cause = error.__cause__
         if isinstance(cause, errors.PaddlepoolError | Refused):
-            error = cause  # FastAPI was reading the body
+            error = cause  # FastAPI wraps errors raised while it reads the body
         elif isinstance(cause, UnicodeDecodeError):
             return http_fault(422, "The body is not UTF-8.")
     match error:
@@ -144,7 +145,7 @@ def fault_from(error: Exception, request_id: str) -> Fault:
             return error.fault
         case errors.PaddlepoolError():
             if isinstance(error, errors.OperatorError):
-                # The message is written for the operator; it names models and settings, never input
+                # Messages for operators name models and settings, never a client's input.
                 log.error(error.message, extra={"request_id": request_id})
             return fault_of(error)
         case RequestValidationError():
@@ -187,16 +188,16 @@ def _limit(fault: Mapping[str, Any]) -> int | float | None:
 
 
 def _number(value: object) -> int | float | None:
-    """A number may be sent back to the client; a word may be part of a client's text."""
+    """The value if it is a number, else None: a word may be part of a client's text."""
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,15}", value):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value if abs(value) < 1e15 else None  # not so: NaN, infinity, 400 digits
+    return value if abs(value) < 1e15 else None  # excludes NaN, infinity and huge integers
 
 
 def _place(fault: Mapping[str, Any]) -> str:
-    """The place of the fault. Keys that a client made up are not repeated."""
+    """The path of the wrong field. Unknown keys are the client's own and are not repeated."""
     if fault["type"] == "extra_forbidden":
         return ".".join(str(part) for part in fault["loc"][:-1])
     return ".".join(str(part) for part in fault["loc"])
@@ -290,7 +291,7 @@ WHEN: Mapping[str, str] = {
         "The process that worked on this request died. Others are not affected; try again."
     ),
 }
-"""By code, in Markdown."""
+"""When each error code occurs, in Markdown."""
 
 HEAD = "| code | status | title | when |\n|---|---|---|---|"
 
@@ -306,7 +307,7 @@ class ErrorCode:
 
 
 def error_codes() -> list[ErrorCode]:
-    """All of them by name, those of the exception tree and those of HTTP itself."""
+    """All error codes sorted by name: domain errors and errors of HTTP itself."""
     domain = {
         (error.code, status, error.title)
         for error, status in STATUS.items()
@@ -320,7 +321,7 @@ def error_codes() -> list[ErrorCode]:
 
 
 def with_table(page: str) -> str:
-    """The text of docs/errors.md with its table made anew."""
+    """Return the text of docs/errors.md with a regenerated table."""
     rows = [f"| `{row.code}` | {row.status} | {row.title} | {row.when} |" for row in error_codes()]
     table = "\n".join([HEAD, *rows])
     return re.sub(rf"{re.escape(HEAD)}(\n\|.*)*", lambda _: table, page)

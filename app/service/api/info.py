@@ -1,4 +1,4 @@
-"""GET /info: what is served, from which weights, by which instance groups, in which limits."""
+"""GET /info: served models, the provenance of their weights, instance groups and limits."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ LIMITS = (
     "quota_texts_per_minute",
     "quota_concurrent_requests",
 )
-"""The server's settings that a client runs into; numbers that tasks declare come with them."""
+"""Settings of the server that limit clients. /info adds the numeric settings of the tasks."""
 
 
 class GroupInfo(BaseModel):
-    """One instance group: `count` predictors, processes of `threads` threads each, that run the
-    model in one configuration."""
+    """One instance group: `count` predictor processes with `threads` threads each.
+
+    All of them run the model in the same configuration.
+    """
 
     name: str
     backend: str
@@ -70,7 +72,7 @@ class GroupInfo(BaseModel):
 
 
 class CandidateInfo(BaseModel):
-    """Measurements of an instance group that may become the default one."""
+    """Measurements of an instance group that may become the default group."""
 
     group: str
     fit: bool = Field(description="Whether it is clearly faster, and its output good enough.")
@@ -90,7 +92,7 @@ class CandidateInfo(BaseModel):
 
 
 class ChoiceInfo(BaseModel):
-    """The instance group that answers requests that name none, and the reason."""
+    """The instance group for requests that name none, and why it was chosen."""
 
     group: str
     by: str = Field(
@@ -105,9 +107,9 @@ class ChoiceInfo(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """One version of a model. What is null is not known until the version is ready.
+    """One version of a model. Null members are unknown until the version is ready.
 
-    Further members are `[parameters]` of its config.toml that the tasks show, such as `labels`.
+    Further members are the `[parameters]` of its config.toml that tasks show, such as `labels`.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -127,7 +129,7 @@ class ModelInfo(BaseModel):
 
 
 class ThreadBudgetInfo(BaseModel):
-    """Threads of the model that uses most, against the cores it may use."""
+    """Threads of the model that uses most, compared with the cores it may use."""
 
     cores: float
     threads: int
@@ -135,7 +137,7 @@ class ThreadBudgetInfo(BaseModel):
 
 
 class ProcessorInfo(BaseModel):
-    """The processor, as far as it decides which instance groups are fast and exact."""
+    """The features of the processor that decide which instance groups are fast and exact."""
 
     name: str
     instruction_sets: list[str] = Field(
@@ -146,7 +148,7 @@ class ProcessorInfo(BaseModel):
 
 
 class Info(BaseModel):
-    """Open doors add the members that their clients read."""
+    """The document of /info. Open doors add the members that their clients read."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -165,11 +167,11 @@ class Info(BaseModel):
 
 
 More = Callable[[Services], Mapping[str, Any]]
-"""Further members of the document."""
+"""Returns additional members of the document."""
 
 
 def router(*, card: Sequence[str], more: Sequence[More] = ()) -> APIRouter:
-    """Facts for clients; `card` names the parameters shown of each model."""
+    """Build the route of /info; `card` names the parameters of each model that it shows."""
 
     async def info(services: ServicesDep) -> Info:
         """Models, versions, fingerprints, provenance of the weights, instance groups and limits."""
@@ -203,7 +205,7 @@ def processor_info() -> ProcessorInfo:
 
 
 def shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
-    """Without the versions that a newer one has taken the place of: nothing is missing there."""
+    """Skip versions that are not loaded because a newer version is ready."""
     ready: dict[str, int] = {}
     for status in index:  # newest version first
         version = status.version or 0
@@ -214,7 +216,7 @@ def shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
 
 
 def limits(settings: Settings) -> dict[str, int | float]:
-    """The settings a client runs into, under their own names."""
+    """The settings that limit clients, by name."""
     of_tasks = [name for name in type(settings).model_fields if name not in Settings.model_fields]
     values = {name: getattr(settings, name) for name in (*LIMITS, *of_tasks)}
     return {name: value for name, value in values.items() if isinstance(value, int | float)}
@@ -241,8 +243,8 @@ def _served(served: ServedModel) -> dict[str, Any]:
 
 
 def group_members(served: ServedModel) -> list[dict[str, Any]]:
-    """Everything known of each instance group; GroupInfo has most of it."""
-    # Not asdict(): that copies every value, and there are many groups.
+    """All facts about each instance group; GroupInfo shows most of them."""
+    # asdict() would copy every value of many groups.
     names = [field.name for field in fields(GroupStatus)]
     return [
         {name: getattr(group, name) for name in names}
@@ -259,7 +261,7 @@ def group_members(served: ServedModel) -> list[dict[str, Any]]:
 def _reason(group: GroupStatus, choice: Choice) -> str | None:
     if group.ready:
         return None if group.effect.effective else group.effect.reason
-    # A proof or a trial that could not open the group says more than that no request has named it.
+    # A failed proof or trial explains more than "no request has named this group".
     tried = [each.reason for each in choice.candidates if each.group == group.name]
     refused = (each for each in (group.effect.reason, *tried) if each.startswith(CANNOT_START))
     return next(refused, group.reason)

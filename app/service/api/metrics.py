@@ -1,4 +1,4 @@
-"""GET /metrics: the exposition for Prometheus, and the engine's state that it shows."""
+"""GET /metrics: the Prometheus exposition, and the engine's state that it includes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.service.api.services import ServicesDep
 
 
 def router() -> APIRouter:
-    """The scrape endpoint."""
+    """Build the route that Prometheus scrapes."""
 
     async def metrics(
         request: Request,
@@ -24,7 +24,7 @@ def router() -> APIRouter:
             Query(alias="name[]", description="Only the series with these names."),
         ] = None,
     ) -> Response:
-        """Every metric family; see docs/metrics.md. OpenMetrics where `Accept` asks for it."""
+        """Every metric family; see docs/metrics.md. OpenMetrics if `Accept` asks for it."""
         accept = ",".join(request.headers.getlist("accept"))
         render = services.metrics.render
         text, content_type = await asyncio.to_thread(render, accept, names or ())
@@ -42,8 +42,11 @@ def router() -> APIRouter:
 
 
 def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:
-    """The engine at this moment. A model that serves nothing is not ready, under its newest version
-    or under 0 where it has none."""
+    """Read the engine's current state.
+
+    A model without a served version counts as not ready, under its newest version or 0 if it has
+    none.
+    """
     gauges = [
         ModelGauges(
             model=model.name,

@@ -1,4 +1,4 @@
-"""Large documents are read and written beside the event loop, which answers others meanwhile."""
+"""Read and write large documents in a thread, so the event loop can serve other requests."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ T = TypeVar("T")
 RETRY_SECONDS = 1.0
 
 LARGE_BYTES = 256 * 1024
-"""JSON up to this size is read in a few milliseconds: not worth a change of threads."""
+"""JSON up to this size is read in a few milliseconds, too few to justify a thread switch."""
 
 PART_BYTES = 192 * 1024
-"""Divisible by three: the base64 of such parts, one after the other, is that of the whole."""
+"""Bytes of one part. Divisible by three, so the parts' base64 joins to the base64 of the whole."""
 
 
 async def beside_the_loop(services: Services, work: Callable[[], T], *, size: int) -> T:
-    """Run `work`, in the operations thread where `size` is above LARGE_BYTES.
+    """Run `work`, in the operations thread if `size` is above LARGE_BYTES.
 
-    A thread helps as far as `work` is made of several calls: within one, such as the parser's, the
-    interpreter does not change threads. Raises Overloaded where it is not its turn within the time
-    that a request has by default.
+    A thread helps only if `work` consists of several calls: the interpreter does not switch threads
+    within one call into C, such as a parser's. Raises Overloaded if `work` does not start within
+    `timeout_default_ms`.
     """
     if size <= LARGE_BYTES:
         return work()
@@ -35,7 +35,7 @@ async def beside_the_loop(services: Services, work: Callable[[], T], *, size: in
 
     def give_up() -> None:
         nonlocal late
-        late = waiting.cancel()  # of no effect once it has begun
+        late = waiting.cancel()  # no effect if it is already running
 
     timer = asyncio.get_running_loop().call_later(seconds, give_up)
     try:
@@ -53,7 +53,6 @@ async def beside_the_loop(services: Services, work: Callable[[], T], *, size: in
 
 
 def base64_parts(data: bytes) -> Iterator[bytes]:
-    """The base64 of `data`, in parts, so that the interpreter can turn to the event loop between
-    them."""
+    """Yield the base64 of `data` in parts; the interpreter can switch threads between them."""
     view = memoryview(data)
     return (b64encode(view[at : at + PART_BYTES]) for at in range(0, len(view), PART_BYTES))

@@ -1,4 +1,4 @@
-"""GET /: the pages that people open, and the files these load. All local, and no build step."""
+"""GET /: the web pages and the files they load. All files are local and need no build step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from app.service.api.problems import documented
 
 STATIC = Path(__file__).parent / "static"
 PAGES: Mapping[str, str] = {"demo": "/", "comparison": "/compare"}
-"""The folder of a page below static/: the address of its index.html. Its other files are served
-under the folder's own name."""
+"""Maps a page's folder below static/ to the address of its index.html. Its other files are served
+under the folder's name."""
 SHARED = ("console", "samples")
-"""Folders of what every page may load: style, modules, the header; pictures to try."""
+"""Folders that every page may load from: style, modules and the header; sample pictures."""
 FOLDERS = (*SHARED, *PAGES)
 MEDIA_TYPES = {
     ".css": "text/css",
@@ -31,12 +31,12 @@ MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 PACKED = ".gz"
-"""Third-party files lie here packed, as `uplot.iife.min.js.gz`, with their licence beside them."""
+"""Suffix of gzipped third-party files, such as `uplot.iife.min.js.gz`; licences are beside them."""
 ICON = "/favicon.ico"
-"""Browsers ask for it here when they open an address that is no page and names no icon."""
+"""Browsers request the icon here for an address that names no icon, such as a JSON reply."""
 HEADER = "<!-- header -->"
-"""Replaced in a page by console/header.html."""
-# A page shows pictures it made itself (blob:) and samples, and talks to this server alone.
+"""The placeholder that console/header.html replaces in a page."""
+# Pages show samples and pictures they made themselves (blob:), and connect only to this server.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
@@ -45,7 +45,7 @@ POLICY = (
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file as it is sent: its bytes, the same packed where that is smaller, and its tag."""
+    """One file as it is sent: its bytes, the gzipped bytes if they are smaller, and its ETag."""
 
     content: bytes
     packed: bytes | None
@@ -55,7 +55,7 @@ class Asset:
 
 @cache
 def read_asset(file: Path) -> Asset:
-    """The file, read once: what is installed does not change under a running server."""
+    """Read a file once: installed files do not change while the server runs."""
     content, packed = file.read_bytes(), None
     if file.suffix == PACKED:
         content, packed, file = gzip.decompress(content), content, file.with_suffix("")
@@ -96,7 +96,7 @@ def _add(routes: APIRouter, address: str, asset: Asset, headers: Mapping[str, st
 
 
 def add_files(routes: APIRouter, folder: str, files: Mapping[str, Asset]) -> None:
-    """Each of the files below the folder's address, by its name."""
+    """Add a route that serves each of `files` by its name below the folder's address."""
 
     async def asset(asset: str, request: Request) -> Response:
         if asset not in files:
@@ -107,8 +107,11 @@ def add_files(routes: APIRouter, folder: str, files: Mapping[str, Asset]) -> Non
 
 
 def _reply(asset: Asset, request: Request, headers: Mapping[str, str]) -> Response:
-    """Asked for anew each time, and sent again only where it has changed: a newer server's page
-    never runs with an older one's modules."""
+    """Send the file, or 304 if the browser's copy is current.
+
+    `no-cache` makes the browser revalidate each file, so a newer server's page never runs with an
+    older server's modules.
+    """
     common = {"ETag": asset.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding", **headers}
     if asset.tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=common)

@@ -1,4 +1,4 @@
-"""The shape of an error reply: RFC 9457 on our own endpoints, the protocol's own under /v2."""
+"""The form of error replies: RFC 9457 on our own endpoints, the protocol's form under /v2."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class FieldFault(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 defines it. `code` is stable, and /docs/errors says when each comes;
-    `detail` is for people."""
+    """An error, as RFC 9457 defines it. `code` is stable, and /docs/errors says when each code
+    occurs; `detail` is for people."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -57,7 +57,7 @@ class Problem(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """An error on its way to the client, still without the request it answers."""
+    """An error for the client, independent of the request that it answers."""
 
     status: int
     code: str
@@ -70,7 +70,7 @@ class Fault:
 
 
 class Refused(Exception):
-    """Ends a request with this fault: raised by what has no error of the domain."""
+    """Ends a request with a fault for which there is no domain error."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.detail)
@@ -79,10 +79,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorForm:
-    """How a format that is not ours says what went wrong.
+    """The form of errors in a format of another server.
 
-    `write` makes the document of a fault and the request's id; `statuses` has the format's own
-    status for a code or a status of ours, which is kept where it is not named.
+    `write` builds the document from a fault and the request's id. `statuses` maps our codes and
+    statuses to the format's statuses; a status without an entry stays unchanged.
     """
 
     model: type[BaseModel]
@@ -93,13 +93,13 @@ class ErrorForm:
         return self.statuses.get(fault.code, self.statuses.get(fault.status, fault.status))
 
     def documented_statuses(self, statuses: Iterable[int]) -> set[int]:
-        """The statuses that this form has for these of ours."""
+        """The statuses that this form uses for our `statuses`."""
         named = {status for code, status in self.statuses.items() if isinstance(code, str)}
         return {self.statuses.get(status, status) for status in statuses} | named
 
 
 def reply(fault: Fault, scope: Scope) -> Response:
-    """The fault as the reply to the request of `scope`, whose state keeps it."""
+    """Build the reply to the request of `scope` from a fault, and store the fault in its state."""
     path = str(scope.get("path", ""))
     state = scope.get("state", {})
     state["fault"] = fault
@@ -139,7 +139,7 @@ def _json(fault: Fault, content: Mapping[str, Any], media_type: str) -> Response
 
 
 class ProtocolError(BaseModel):
-    """An error as the Open Inference Protocol has it."""
+    """An error in the form of the Open Inference Protocol."""
 
     model_config = ConfigDict(
         json_schema_extra={"example": {"error": "no model of this name is served"}}
@@ -158,9 +158,9 @@ TASK_STATUSES = (404, 413, 415, 422, 503, 504)
 def documented(
     *statuses: int, protocol: bool = False, form: ErrorForm | None = None
 ) -> dict[int | str, dict[str, Any]]:
-    """For `responses=` of an operation: these statuses, each with the problem model.
+    """Describe these statuses with the problem model, for `responses=` of an operation.
 
-    With `protocol`, the model is the one of /v2; with `form`, model and statuses are its own.
+    With `protocol`, the model is the one of /v2. With `form`, model and statuses are the form's.
     """
     model: type[BaseModel] = Problem
     media_type = MEDIA_TYPE

@@ -1,9 +1,9 @@
 """Routes: the table of all templates, and the route class of endpoints that run a task.
 
-The table finds a path's route before routing does: caps, keys and labels need it. FastAPI makes
-the OpenAPI document from a task endpoint's signature but does not answer its requests: solving the
-signature anew takes longer than a short text's way through the queue. Errors have the form that
-FastAPI gives them.
+The middleware needs a path's route for body limits, keys and labels, so the table finds it before
+the request is routed. FastAPI builds the OpenAPI document from a task endpoint's signature but does
+not handle its requests: resolving the signature takes longer than a short text spends in the queue.
+Errors have the form that FastAPI gives them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from app.service.api.services import services_of
 from app.service.api.uploads import media_type
 
 UNSAID = ("", "application/x-www-form-urlencoded")
-"""Types of a JSON body whose sender named none: no type, or what curl writes of its own accord. A
-page of another site may send the second without asking; app.service.api.middleware.sites refuses
-it."""
+"""Content types of JSON from clients that set none: no type, or curl's default. A page of another
+site may send the second without a preflight; app.service.api.middleware.sites rejects it."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Faults = list[Any]
 
 
 class TaskRoute(APIRoute):
-    """Calls an endpoint with those of `request`, `services`, `routing` and `body` that it takes.
+    """Calls an endpoint with the parameters of its signature.
 
-    `body` is a pydantic model, read from JSON. Any other parameter is a text of the query, or None.
+    These may be `request`, `services`, `routing` and `body`, a pydantic model that is read from
+    JSON. Any other parameter is a value of the query, or None.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -87,7 +87,10 @@ NOTHING_ASKED = Routing()
 
 
 def _read_routing(request: Request, faults: Faults) -> Routing:
-    """Unknown parameters of the query are ignored; of two with one name the last counts."""
+    """Read the routing parameters of the query.
+
+    Unknown parameters are ignored. If a parameter occurs twice, the last one counts.
+    """
     if not request.scope["query_string"]:
         return NOTHING_ASKED
     query = request.query_params
@@ -96,10 +99,10 @@ def _read_routing(request: Request, faults: Faults) -> Routing:
 
 
 def read_body(model: type[Model], content: bytes, kind: str, faults: Faults) -> Model | None:
-    """The body as `model`, or None and what is wrong with it in `faults`.
+    """Parse the body as `model`; on failure, add its errors to `faults` and return None.
 
-    Raises UnsupportedMediaType, RequestValidationError where the body is not JSON, and
-    HTTPException where it cannot be parsed at all.
+    Raises UnsupportedMediaType, RequestValidationError if the body is not JSON, and HTTPException
+    if it cannot be parsed at all.
     """
     if not content:
         faults.append({"type": "missing", "loc": ("body",), "msg": "Field required", "input": None})
@@ -110,7 +113,7 @@ def read_body(model: type[Model], content: bytes, kind: str, faults: Faults) -> 
     try:
         return model.model_validate_json(content)
     except ValidationError:
-        pass  # read once more below, slowly: that tells the place, and takes UTF-16
+        pass  # the slower parser below reports the position and accepts UTF-16
     try:
         document = json.loads(content)
     except json.JSONDecodeError as error:
@@ -133,8 +136,10 @@ def _checked(model: type[Model], value: Any, where: str, faults: Faults) -> Mode
 
 @dataclass(frozen=True, slots=True)
 class RouteFacts:
-    """One route: its template, methods, its body's cap in bytes, and what answers; `errors` where
-    it has a form of its own for them."""
+    """One route: its template, methods, body limit in bytes, and the application that answers.
+
+    `errors` is the form of its errors if it has its own.
+    """
 
     template: str
     pattern: re.Pattern[str]
@@ -145,7 +150,7 @@ class RouteFacts:
 
 
 class RouteTable:
-    """All routes of the application, in their order; paths are decoded."""
+    """All routes of the application in order of precedence. Paths are percent-decoded."""
 
     def __init__(
         self,
@@ -153,9 +158,9 @@ class RouteTable:
         *,
         default_max_body: int,
     ) -> None:
-        """Each router comes with the form of its routes' errors.
+        """Each router is paired with the form of its routes' errors.
 
-        `default_max_body` in bytes is for routes that declare no `max_body_size`.
+        `default_max_body` is the limit in bytes for routes that declare no `max_body_size`.
         """
         self.default_max_body = default_max_body
         self.routes = tuple(
@@ -164,7 +169,7 @@ class RouteTable:
                 pattern=route.path_regex,
                 methods=frozenset(route.methods or ()),
                 max_body=route.max_body_size,
-                # FastAPI's own handlers close uploaded files through it.
+                # FastAPI's handlers use this exit stack to close uploaded files.
                 answer=AsyncExitStackMiddleware(route.app)
                 if not isinstance(route, TaskRoute)
                 else route.app,
@@ -181,7 +186,7 @@ class RouteTable:
         }
 
     def find(self, path: str, method: str) -> RouteFacts | None:
-        """The first route of the path that has the method; without one, the first of the path."""
+        """The path's first route with this method, else the path's first route, else None."""
         routes = self._all(path)
         allowed = (route for route in routes if method in route.methods)
         return next(allowed, routes[0] if routes else None)
@@ -196,7 +201,7 @@ class RouteTable:
         return route.max_body
 
     def check_method(self, route: RouteFacts, path: str, method: str) -> None:
-        """Raises Refused, 405, unless the route that was found has the method."""
+        """Raise Refused (405) unless the found route has the method."""
         if method not in route.methods:
             allowed = {each for found in self._all(path) for each in found.methods}
             allowed |= {"HEAD"} if "GET" in allowed else set()
@@ -206,7 +211,7 @@ class RouteTable:
     async def answer(
         self, route: RouteFacts | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Call the route that was found. Raises HTTPException: 404; and Refused: 405."""
+        """Call the found route. Raises HTTPException (404) and Refused (405)."""
         path = scope["path"]
         if route is None:
             raise HTTPException(404)

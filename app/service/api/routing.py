@@ -1,5 +1,7 @@
-"""Which model and instance group a request names, and for how long: three parameters in the query
-of every task's endpoint, whatever its format. Reply headers say which of them answered."""
+"""Model, instance group and deadline of a request: three query parameters of every task endpoint.
+
+Reply headers name the model and the group that answered.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ TimeoutParameter = Annotated[
 
 
 class Routing(BaseModel):
-    """The three, each None where the request leaves it open."""
+    """The three parameters; None if the request leaves one out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,7 +42,10 @@ class Routing(BaseModel):
     timeout_ms: TimeoutParameter = None
 
     def options(self, settings: Settings, *, model: str | None = None) -> dict[str, Any]:
-        """For DataPlane.run; `model` is what a format names itself. Raises InvalidParameter."""
+        """Arguments for DataPlane.run. Raises InvalidParameter.
+
+        `model` overrides the parameter, for formats that name the model elsewhere.
+        """
         name, version = split_model(model or self.model)
         return {
             "model": name,
@@ -51,7 +56,7 @@ class Routing(BaseModel):
 
 
 ROUTING = tuple(Routing.model_fields)
-"""Their names."""
+"""Names of the parameters."""
 
 
 async def _routing(
@@ -63,7 +68,7 @@ async def _routing(
 
 
 RoutingDep = Annotated[Routing, Depends(_routing)]
-"""For the signatures of task endpoints: their routes read it without FastAPI (TaskRoute)."""
+"""For the signatures of task endpoints. TaskRoute reads the parameters without FastAPI."""
 
 
 def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
@@ -80,7 +85,10 @@ def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
 
 
 def split_model(model: str | None) -> tuple[str | None, int | None]:
-    """`u2netp@3` is version 3 of u2netp; without a version the registry chooses."""
+    """Split `u2netp@3` into name and version; without a version the registry chooses one.
+
+    Raises InvalidParameter.
+    """
     if model is None:
         return None, None
     name, at, version = model.partition("@")
@@ -92,7 +100,7 @@ def split_model(model: str | None) -> tuple[str | None, int | None]:
 
 
 def server_timing(stages: Mapping[str, float]) -> str:
-    """The W3C Server-Timing header; `stages` in seconds, the header in milliseconds."""
+    """Build the W3C Server-Timing header; `stages` in seconds, the header in milliseconds."""
     return ", ".join(f"{name};dur={seconds * 1000:.2f}" for name, seconds in stages.items())
 
 

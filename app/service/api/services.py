@@ -1,4 +1,4 @@
-"""Everything an endpoint may use: one frozen value on `app.state`."""
+"""The services that endpoints may use: one frozen value on `app.state`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from app.engine.registry.registry import ModelRegistry
 from app.observability.metrics import Metrics
 from app.settings.server import Settings
 
-if TYPE_CHECKING:  # an extra that most servers do without
+if TYPE_CHECKING:  # an optional extra
     from app.observability.tracing import Tracing
 
 
 @dataclass(slots=True)
 class Lifecycle:
-    """The phase of the process. A signal handler sets `draining`, so it needs no lock.
+    """The phase of the process. A signal handler sets `draining`, a plain value without a lock.
 
-    `doors` are closed beside HTTP's own when the drain delay is over: each takes no new requests
-    then, and returns when those in flight have ended or their time is up.
+    Each of `doors` closes one interface other than HTTP. They are called when the drain delay is
+    over: each stops accepting requests, and returns when the requests in flight have ended or the
+    drain timeout is over.
     """
 
     draining: bool = False
     accepts_when_ready: bool = False
-    """Leaves connections to whoever else has the listening socket until every model answers."""
+    """Accept no connections until every model is ready; other processes that share the listening
+    socket accept them."""
     doors: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     def drain(self) -> None:
@@ -42,7 +44,7 @@ class Lifecycle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Built once by `create_app`; lives as long as the application."""
+    """The application's services, built once by `create_app`."""
 
     settings: Settings
     registry: ModelRegistry
@@ -51,12 +53,12 @@ class Services:
     lifecycle: Lifecycle
     default_models: Mapping[str, str]
     task_tensors: Mapping[str, TaskTensors] = field(default_factory=dict)
-    """Tasks that answer under /v2 as models, by their names there."""
+    """Tasks that answer as models under /v2, by name."""
     confinement: Callable[[], Mapping[str, Sequence[str]]] = dict
-    """The confinement in force, by kind of child process."""
+    """The active confinement mechanisms by kind of child process."""
     tracing: Tracing | None = None
     operations: Executor
-    """Runs what operators ask for and what may block for some milliseconds: scrapes, /info, large
+    """Runs operators' requests and what may block for milliseconds: /info, /compare/data, large
     JSON."""
 
 
@@ -65,7 +67,7 @@ def services_of(request: Request) -> Services:
 
 
 async def _services(request: Request) -> Services:
-    # async: FastAPI would run a plain function in a thread, at every request.
+    # FastAPI would run a plain function in a thread for every request.
     return services_of(request)
 
 

@@ -1,6 +1,6 @@
-"""Multipart forms, read into memory, and requests that carry a picture.
+"""Read multipart forms and requests with a picture into memory.
 
-A picture is the file of a form, which may carry a second one, or the body itself.
+The picture is the body itself or a file of a form. A form may have a second picture.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMedia
 
 FORM = "multipart/form-data"
 CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1")
-"""Charsets accepted for a form's fields. Python keeps every unknown name that it is asked for, for
-good, and has codecs that fail in ways of their own."""
+"""Charsets accepted for a form's fields. Python caches every unknown charset name forever, and some
+of its codecs fail in unusual ways."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The parts of a form, in its order: the bytes of its files and the text of its other fields. A
-    file without a name and without bytes, as browsers send where nobody chose one, is left out."""
+    """The parts of a form in order: the bytes of its files and the text of its other fields.
+
+    A file with neither a name nor bytes is left out: browsers send one if the user chose no file.
+    """
 
     files: list[tuple[str, bytes]]
     fields: list[tuple[str, str]]
 
 
 def media_type(request: Request) -> str:
-    """The body's, in small letters and without parameters; empty where none is named."""
+    """The body's media type in lower case without parameters; empty if the request names none."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 async def read_form(request: Request, *, max_files: int, max_fields: int, field_bytes: int) -> Form:
-    """Read a multipart form. Raises InvalidParameter, and FileTooLarge from the body."""
+    """Read a multipart form. Raises InvalidParameter, and FileTooLarge from reading the body."""
     _check_charset(request.headers["content-type"])
     parser = _InMemoryParser(
         request.headers,
@@ -73,17 +75,20 @@ _WORDS = {2: "two"}
 
 
 class _InMemoryParser(MultiPartParser):
-    # The body is capped while it streams, so nothing needs to go to a disk that may be read-only.
+    # The body is capped while it streams, so it fits in memory; the disk may be read-only.
     spool_max_size = 1 << 40
 
     def close_files(self) -> None:
-        """Also those of a part that was cut off, which never reach the form."""
+        """Close all files, including those of truncated parts, which never reach the form."""
         for file in self._files_to_close_on_error:
             file.close()
 
 
 def _check_charset(content_type: str) -> None:
-    """Before the parser looks the charset up, and as it reads it. Raises InvalidParameter."""
+    """Check the charset before the parser looks it up. Raises InvalidParameter.
+
+    Parses the header with the parser's own function.
+    """
     charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8")
     if charset.decode("latin-1").lower() not in CHARSETS:
         raise InvalidParameter(
@@ -94,7 +99,7 @@ def _check_charset(content_type: str) -> None:
 FILE_FIELDS = ("file", "image_file")
 RAW_TYPES = ("image/", "application/octet-stream")
 RAW_CONTENT = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-"""A raw body in OpenAPI. Generators of clients skip a range of types like `image/*`."""
+"""A raw body in OpenAPI. Client generators skip wildcard types like `image/*`."""
 
 FIELD_BYTES = 1024
 
@@ -106,8 +111,10 @@ _HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The picture's bytes, unopened, and every parameter by name, from the query or the form.
-    `second` are those of the second picture, None without one."""
+    """The picture's undecoded bytes, and every parameter by name, from the query or the form.
+
+    `second` holds the bytes of the second picture, or None.
+    """
 
     body: bytes
     parameters: Mapping[str, str]
@@ -117,13 +124,14 @@ class Upload:
 async def read_upload(
     request: Request, *, known: Sequence[str], max_fields: int, second: Sequence[str] = ()
 ) -> Upload:
-    """Read it all into memory; `known` are the parameters the endpoint has, `second` the names that
-    the form's field of a second picture may have.
+    """Read the whole upload into memory.
 
-    Raises FileMissing, UnsupportedMediaType, InvalidParameter, and FileTooLarge from the body.
+    `known` are the endpoint's parameters. `second` are the names that the form's field of a second
+    picture may have. Each parameter may occur once, in the query or in the form. The file's name is
+    ignored.
 
-    A parameter may stand in the query or in the form, and once; what the file is called does not
-    matter and is not read.
+    Raises FileMissing, UnsupportedMediaType, InvalidParameter, and FileTooLarge from reading the
+    body.
     """
     query = _once(request.query_params.multi_items(), known, "query")
     kind = media_type(request)
@@ -158,10 +166,10 @@ class _Pictures:
 
 
 def _sorted_out(form: Form, second: Sequence[str]) -> _Pictures:
-    """The pictures' bytes."""
+    """Pick the pictures from the form's files. Raises FileMissing and InvalidParameter."""
     for name, value in form.fields:
         if name in second and not value:
-            continue  # pages send this where nobody chose a second picture
+            continue  # pages send an empty field if the user chose no second picture
         if name in FILE_FIELDS:
             raise FileMissing(f"the form's file field holds text without a file name; {_HOW}")
         if name in second:
@@ -196,7 +204,7 @@ def _once(items: Iterable[tuple[str, str]], known: Sequence[str], where: str) ->
     found: dict[str, str] = {}
     for name, value in items:
         if name not in known:
-            # The name is the client's own and is not repeated.
+            # The name comes from the client, so the error does not repeat it.
             raise InvalidParameter(
                 f"the {where} has an unknown parameter; known are {', '.join(known)}",
                 limit=", ".join(known),

@@ -1,6 +1,6 @@
 """The Open Inference Protocol over gRPC (extra `grpc`): messages, calls and a second port.
 
-What a call means is the HTTP door's business (`app.service.api.v2`), and so are keys, quotas and
-errors (`app.service.api.middleware.limits.Gates`): here messages are translated. Nothing else
-imports this unless a port is set.
+This package only translates messages. Calls run through the HTTP API's code
+(`app.service.api.v2`), and through the same keys, quotas and errors
+(`app.service.api.middleware.limits.Gates`). The package is imported only if a gRPC port is set.
 """

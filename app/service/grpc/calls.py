@@ -1,7 +1,7 @@
-"""The way of one call: whose it is, what it may take, its message, its answer, its line in the log.
+"""The steps of one call: caller, quota, message, answer and log line.
 
-A call's handler is given the stream of its messages, also where there is one alone: so a caller is
-known, and refused, before a message of many megabytes is read.
+Handlers get a stream of messages even if there is only one. The caller is therefore identified, and
+may be rejected, before a message of many megabytes is read.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ from app.service.grpc.messages import SERVICE
 from app.service.grpc.places import TOO_LATE, Arrivals, end_call, hold_reply, received
 from app.service.grpc.status import CODES, metadata_of
 
-if TYPE_CHECKING:  # an extra that most servers do without
+if TYPE_CHECKING:  # an optional extra
     from app.observability.tracing import RequestSpan, Tracing
 
 METHOD = "POST"
-"""What gRPC is in HTTP/2."""
+"""The HTTP/2 method of every gRPC call."""
 
 NOTHING_ASKED = 0
-"""Neither logged nor measured."""
+"""Status of a stream's admission, which is neither logged nor measured."""
 
 DEADLINE = 504
 
 
 @dataclass(slots=True)
 class Call:
-    """One call, or one message of a stream. `within` are the seconds that its client waits."""
+    """One call, or one message of a stream. `within` is the time in seconds its client waits."""
 
     within: float | None
     metadata: dict[str, str] = field(default_factory=dict)
-    """Goes back behind the answer."""
+    """Trailing metadata, sent after the answer."""
 
 
 Answer = Callable[[bytes, Call], Awaitable[bytes]]
-"""From a message to the reply's."""
+"""Returns the reply's message for a request's message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """`path` is that of the same request over HTTP, whose rules for keys and quotas hold here."""
+    """A gRPC method. The rules for keys and quotas are those of `path`, its path over HTTP."""
 
     name: str
     path: str
@@ -76,7 +76,7 @@ class Calls:
     """Answers every call of the port; for one event loop."""
 
     def __init__(self, services: Services, gates: Gates, *, connections: int) -> None:
-        """`connections` are as many calls as may be under way."""
+        """`connections` is the maximum number of concurrent calls."""
         settings = services.settings
         self._services = services
         self._tracing = services.tracing
@@ -85,11 +85,11 @@ class Calls:
         self._told_by_proxies = (
             ProxyHeadersMiddleware(_nothing, trusted_hosts=proxies) if proxies else None
         )
-        # Whole messages are assembled before they are seen: no more of them at one time than fit.
+        # gRPC assembles whole messages, so only as many may arrive at a time as fit into memory.
         at_once = max(1, gates.bodies.limit // settings.infer_max_bytes)
         few = max(1, at_once // 4)
         self._arrivals = Arrivals(at_once, seconds=settings.receive_timeout_seconds)
-        # Calls that ask for no key take no places of those that ask for work.
+        # Calls that need no key must not use up the places of inference calls.
         self._free_arrivals = Arrivals(few, seconds=settings.header_timeout_seconds)
         self._streams = Budget(at_once, what="streams")
         self._reflections = Budget(few, what="streams of reflection")
@@ -98,7 +98,7 @@ class Calls:
         self._stream_seconds = settings.receive_timeout_seconds
 
     async def answer(self, method: Method, messages: AsyncIterator[bytes], context: Any) -> bytes:
-        """The reply to a call of one message. Ends the call with the error's code and words."""
+        """Answer a call with one message. On error, ends the call with its code and detail."""
         call = Call(context.time_remaining())
         fault: Fault | None = None
         with self._recorded(method, context, call) as state:
@@ -118,8 +118,11 @@ class Calls:
     async def answer_each(
         self, method: Method, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[bytes | Fault]:
-        """The replies to a stream's messages, one after the other; a refused one is a fault, and
-        the next is answered. Ends the call where it may not ask at all."""
+        """Answer the messages of a stream one after the other.
+
+        Yields a Fault for a rejected message and continues with the next. Ends the call if the
+        caller is not admitted.
+        """
         first = Call(context.time_remaining())
         if refusal := await self._refusal(method, context, first):
             await context.abort(
@@ -138,13 +141,16 @@ class Calls:
     def reflected(
         self, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncGenerator[bytes, None]:
-        """The messages of a stream that asks for no key: it takes no place of those that do."""
+        """The messages of a stream that needs no key. It uses no place of streams that need one."""
         return received(messages, context, self._reflections, seconds=self._stream_seconds)
 
     @asynccontextmanager
     async def kept_open(self, context: Any) -> AsyncIterator[None]:
-        """For a call that asks for no key and may stay as long as it likes: half of all calls are
-        for those that ask for work. Ends the call where there are too many."""
+        """Limit calls that need no key and may stay open for any time.
+
+        They may use at most half of all calls; the rest is left for inference. Ends the call if
+        too many are open.
+        """
         with ExitStack() as places:
             try:
                 places.enter_context(self._kept.held())
@@ -153,12 +159,12 @@ class Calls:
             yield
 
     async def _refusal(self, method: Method, context: Any, call: Call) -> Fault | None:
-        """Why there may be no stream."""
+        """Return why a stream is rejected, or None."""
         with self._recorded(method, context, call) as state:
             try:
                 await self._admit(method, context)
                 with self._streams.held():
-                    pass  # there is a place
+                    pass  # only checks that a place is free
             except PaddlepoolError as error:
                 fault = fault_of(error)
                 state["status"] = fault.status
@@ -189,7 +195,7 @@ class Calls:
         return fault, b""
 
     async def _admit(self, method: Method, context: Any) -> None:
-        """Say whose call it is. Raises Unauthorized and Forbidden."""
+        """Identify the caller. Raises Unauthorized, Forbidden and QuotaExceeded."""
         headers = headers_of(context)
         address = await self._address(context, headers)
         CALLER.set(self._gates.keys.caller(method.path, headers, address))
@@ -204,7 +210,7 @@ class Calls:
             return await method.answer(message, call)
 
     async def _address(self, context: Any, headers: Headers) -> str:
-        """The client's, which a trusted proxy tells."""
+        """Return the client's address, which a trusted proxy may report in X-Forwarded-For."""
         kind, _, rest = context.peer().partition(":")
         host, _, port = urllib.parse.unquote(rest).rpartition(":")
         if kind not in ("ipv4", "ipv6"):
@@ -218,7 +224,7 @@ class Calls:
 
     @contextmanager
     def _recorded(self, method: Method, context: Any, call: Call) -> Iterator[dict[str, int]]:
-        """Log and measure what happens inside; `status` as NOTHING_ASKED leaves it out."""
+        """Log and measure the call in this context, unless its `status` is NOTHING_ASKED."""
         began = time.perf_counter()
         headers = headers_of(context)
         request_id = request_id_of(headers.get("x-request-id"))
@@ -259,12 +265,12 @@ async def _only(message: bytes) -> AsyncIterator[bytes]:
 
 
 async def _nothing(*_: Any) -> Any:
-    """An application of no effect: the layer before it has changed the scope."""
+    """A no-op ASGI application: only the proxy layer's changes to the scope matter."""
 
 
 @contextmanager
 def _quota_told(bucket: TokenBucket, call: Call) -> Iterator[None]:
-    """Tell the caller what is left, also where the call is refused."""
+    """Add the quota left to the call's metadata, even if the call is rejected."""
     try:
         yield
     finally:
@@ -272,13 +278,13 @@ def _quota_told(bucket: TokenBucket, call: Call) -> Iterator[None]:
 
 
 def headers_of(context: Any) -> Headers:
-    """What the client sent along, as HTTP headers, without what is binary: none of it is ours."""
+    """Return the client's metadata as HTTP headers, without binary values, which are not used."""
     pairs = [(key, value) for key, value in context.invocation_metadata() if isinstance(value, str)]
     return Headers(raw=[(key.encode(), value.encode()) for key, value in pairs])
 
 
 def unary(calls: Calls, method: Method) -> grpc.RpcMethodHandler:
-    """A handler without parsers: messages are bytes."""
+    """Build a handler without parsers: messages stay bytes."""
 
     async def handle(messages: AsyncIterator[bytes], context: Any) -> bytes:
         return await calls.answer(method, messages, context)
@@ -289,7 +295,7 @@ def unary(calls: Calls, method: Method) -> grpc.RpcMethodHandler:
 def _begin_span(
     tracing: Tracing, method: Method, headers: Headers, call: Call
 ) -> RequestSpan | None:
-    """None for what quotas do not count, as over HTTP."""
+    """Begin a span. Returns None for calls that quotas do not count, as over HTTP."""
     if is_free(method.path):
         return None
     name = method.route.removeprefix("/")
@@ -300,7 +306,7 @@ def _begin_span(
 
 
 def _end_span(span: RequestSpan, method: Method, status: int) -> None:
-    """`status` is that of the same request over HTTP."""
+    """End a span; `status` is the HTTP status of the same result."""
     code = grpc.StatusCode.CANCELLED if status == CLIENT_GONE else CODES.get(status)
     name = "OK" if code is None else code.name
     span.end(

@@ -1,4 +1,4 @@
-"""grpc.health.v1: whether the server, or one model, answers; for balancers and probes."""
+"""grpc.health.v1: health of the server and of each model, for load balancers and probes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NAME = "grpc.health.v1.Health"
 PATH = "/v2/health/ready"
 LOOK_SECONDS = 1.0
 SERVERS = ("", SERVICE, NAME)
-"""Names under which the server itself is asked for; others are models and tasks."""
+"""Service names that mean the server itself; other names are models and tasks."""
 
 Response = health_pb2.HealthCheckResponse
 
 
 def handler(services: Services, calls: Calls) -> tuple[grpc.GenericRpcHandler, list[Method]]:
-    """The service, and its method for the metrics."""
+    """Build the service's handler, and its methods for the metrics."""
 
     async def answer(message: bytes, call: Call) -> bytes:
         del call
@@ -35,7 +35,7 @@ def handler(services: Services, calls: Calls) -> tuple[grpc.GenericRpcHandler, l
     check = Method(name="Check", path=PATH, answer=answer, service=NAME)
 
     async def first(message: bytes, call: Call) -> bytes:
-        """Only the name; what becomes of it is watched."""
+        """Check and return the request; `watch` sends its statuses."""
         del call
         _parse(message)
         return message
@@ -47,7 +47,7 @@ def handler(services: Services, calls: Calls) -> tuple[grpc.GenericRpcHandler, l
         last: int | None = None
         async with calls.kept_open(context):
             while True:
-                draining = services.lifecycle.draining  # before the status: then the last one
+                draining = services.lifecycle.draining  # read first, so the last status is sent
                 try:
                     status = _status(services, asked)
                 except ModelNotFound:
@@ -71,7 +71,7 @@ def _parse(message: bytes) -> str:
 
 
 def _status(services: Services, asked: str) -> int:
-    """Raises ModelNotFound."""
+    """Return the serving status of the server or a model. Raises ModelNotFound."""
     try:
         if asked in SERVERS:
             health.check_server(services)

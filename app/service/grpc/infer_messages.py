@@ -1,4 +1,4 @@
-"""ModelInferRequest and ModelInferResponse, to and from what app.service.api.v2 reads and gives."""
+"""Translate ModelInferRequest and ModelInferResponse to and from app.service.api.v2's forms."""
 
 from __future__ import annotations
 
@@ -30,18 +30,21 @@ CONTENTS: Mapping[str, str] = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-"""The field that holds a datatype's numbers where they are not raw; FP16 has none."""
+"""The field that holds a datatype's values if they are not raw; FP16 has none."""
 
 FINAL_WANTED = "triton_enable_empty_final_response"
 FINAL = "triton_final_response"
-"""Of a stream: here each request has one answer, which is its last."""
+"""Marks the last answer to a request of a stream. Here each request has exactly one answer."""
 
 
 async def infer_message(
     services: Services, messages: Messages, message: bytes, *, within: float | None
 ) -> tuple[bytes, Inferred]:
-    """The reply's message, and what it was made of. `within` is the time the client waits, in
-    seconds. Raises what app.service.api.v2.answering does."""
+    """Run an inference message. Returns the reply's message and its outputs.
+
+    `within` is the time in seconds that the client waits. Raises InvalidTensor, InvalidParameter
+    and the errors of app.service.api.v2.answering.
+    """
     settings = services.settings
     head, tensors = divide(message, max_head=settings.infer_json_max_bytes)
     try:
@@ -85,7 +88,7 @@ def _reply(messages: Messages, found: Inferred, *, final: bool) -> bytes:
 
 
 def read_version(text: str) -> int | None:
-    """None for an empty one. Raises InvalidParameter."""
+    """Read a version number, None for an empty text. Raises InvalidParameter."""
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
@@ -112,7 +115,7 @@ def _parse(
 
 
 def _document(request: Any, tensors: list[memoryview]) -> dict[str, Any]:
-    """The request as the JSON of the HTTP door has it; its raw tensors follow."""
+    """Convert the request to the JSON document of the HTTP API, with raw tensors after it."""
     inputs = [
         {
             "name": tensor.name,
@@ -159,7 +162,7 @@ def _data(tensor: Any) -> list[Any]:
 
 
 def read_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands in a message's parameters. Raises InvalidTensor for one without a value."""
+    """Read a message's parameters. Raises InvalidTensor for a parameter without a value."""
     parameters = {}
     for name, parameter in given.items():
         kind = parameter.WhichOneof("parameter_choice")

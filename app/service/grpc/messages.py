@@ -1,7 +1,7 @@
-"""The protocol's messages, made of the descriptors beside this module when a server is opened.
+"""The protocol's messages, built from the descriptors beside this module when a server opens.
 
-In a pool of their own: a client library in the same process has messages of the same names in the
-common one.
+They have their own descriptor pool, because a client library in the same process may register
+messages with the same names in the default pool.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ DESCRIPTORS = "open_inference.binpb"
 
 
 def descriptor_set() -> bytes:
-    """What the protocol's compiler made of open_inference.proto."""
+    """Return the output of the protocol buffer compiler for open_inference.proto."""
     return files("app.service.grpc").joinpath(DESCRIPTORS).read_bytes()
 
 
 class Messages:
-    """The classes of all messages by their short names, as `messages["ModelInferRequest"]`."""
+    """The classes of all messages by their short names, like `messages["ModelInferRequest"]`."""
 
     def __init__(self) -> None:
         self.pool = descriptor_pool.DescriptorPool()

@@ -1,4 +1,4 @@
-"""The protocol's methods: each reads a message and asks what the HTTP door's route asks."""
+"""The protocol's methods: each reads a message and calls the same function as the HTTP route."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from app.service.grpc.infer_messages import infer_message, read_parameters, read
 from app.service.grpc.messages import Messages
 
 Ask = Callable[[Services, Any], Awaitable[dict[str, Any]]]
-"""From a parsed request to the reply's fields."""
+"""Returns the reply's fields for a parsed request."""
 
 INFER = "/v2/models/-/infer"
 
 
 def methods(services: Services, messages: Messages) -> list[Method]:
-    """All that take one message."""
+    """Build all methods that take one message."""
     asked: Mapping[str, tuple[str, Ask]] = {
         "ServerLive": ("/v2/health/live", _live),
         "ServerReady": ("/v2/health/ready", _ready),
@@ -85,7 +85,7 @@ async def _model_ready(services: Services, request: Any) -> dict[str, Any]:
 
 
 def _holds(check: Callable[[], None]) -> bool:
-    """The protocol has a word for no here, which is no error."""
+    """Whether the check passes. The protocol reports false here instead of an error."""
     try:
         check()
     except (ModelNotReady, ModelNotFound):

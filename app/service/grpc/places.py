@@ -1,4 +1,4 @@
-"""How many messages and streams there are at a time, and how much of their replies is unread."""
+"""Limits on concurrent messages and streams, and on the bytes of unread replies."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ from app.service.api.problems import Fault
 from app.service.grpc.status import CODES, metadata_of
 
 SMALL_BYTES = 64 * 1024
-"""Less than a connection's own buffers: such replies are not counted, so that health is answered
-however large the replies are that clients leave unread."""
+"""Replies up to this size, less than a connection's own buffers, are not counted. Health calls
+therefore succeed even if unread replies have reached their limit."""
 
 
 TOO_LATE = "The client did not send its message in time."
 
 
 class Arrivals:
-    """For one event loop. gRPC assembles a message before it is seen: only so many arrive at a time
-    as fit into memory."""
+    """Limits how many messages arrive at a time. For one event loop.
+
+    gRPC assembles a whole message before the handler sees it, so only as many may arrive as fit
+    into memory.
+    """
 
     def __init__(self, places: int, *, seconds: float) -> None:
-        """`seconds` are what a message may take, and what a call waits for a place."""
+        """`seconds` is the time for a call to get a place and receive its message."""
         self._places = asyncio.Semaphore(places)
         self._limit = places
         self._seconds = seconds
 
     async def next(self, messages: AsyncIterator[bytes]) -> bytes:
-        """The call's message.
+        """Return the call's message.
 
-        Raises TimeoutError, Overloaded where no place became free, and InvalidTensor where the call
-        ends without a message.
+        Raises Overloaded if no place became free in time, TimeoutError if the message did not
+        arrive in time, and InvalidTensor if the call ends without a message.
         """
         has_place = False
         try:
@@ -57,8 +60,10 @@ class Arrivals:
 async def received(
     messages: AsyncIterator[bytes], context: Any, streams: Budget, *, seconds: float
 ) -> AsyncGenerator[bytes, None]:
-    """A stream's messages. Ends the call where there is no place for it, and where a message does
-    not come within `seconds`."""
+    """Yield a stream's messages.
+
+    Ends the call if `streams` has no place, or if a message does not arrive within `seconds`.
+    """
     try:
         with streams.held(), suppress(StopAsyncIteration):
             while True:
@@ -72,14 +77,14 @@ async def received(
 
 
 async def end_call(context: Any, fault: Fault) -> None:
-    """With the error's code, words and metadata."""
+    """End a call with the fault's code, detail and metadata."""
     await context.abort(CODES[fault.status], fault.detail, tuple(metadata_of(fault).items()))
 
 
 def hold_reply(unread: Budget, size: int, context: Any) -> None:
-    """Count a reply until its call is over: how much its client has taken gRPC does not say.
+    """Count a reply in `unread` until its call ends. Raises Overloaded.
 
-    Raises Overloaded.
+    gRPC does not report how much of a reply its client has read.
     """
     if size > SMALL_BYTES:
         unread.take(size)

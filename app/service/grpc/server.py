@@ -1,4 +1,4 @@
-"""The server's second port: opened with the application, closed as the first one is."""
+"""The gRPC port: opened with the application, drained like the HTTP port."""
 
 from __future__ import annotations
 
@@ -25,30 +25,33 @@ from app.service.grpc.messages import SERVICE, Messages
 from app.service.grpc.methods import INFER, inference, methods
 
 WINDOW_BYTES = 1 << 18
-"""What a call's message may have sent before anybody reads it; then as much as the message has."""
+"""Bytes that a client may send of a message before a handler reads it; then the whole message."""
 
 TAKING_STALLS = 10
-"""gRPC calls a connection idle once its last reply is written; its client may yet be taking it."""
+"""Idle timeout in stall timeouts: gRPC counts a connection as idle when its last reply is written,
+although the client may still be reading it."""
 
 REFLECTION_BYTES = 65_536
-"""A request has the name of a method or a file, and each reply repeats it."""
+"""Maximum size of a reflection request: it names a method or a file, which each reply repeats."""
 
 IDENTITY_ONLY = 1
-"""gRPC's set of compressions, of which the first bit is none at all: a small message must not
-become a large one here."""
+"""Bit set of gRPC's compression algorithms; the first bit means no compression. A small message
+must not decompress to a large one."""
 
 SAID_OF_CLIENTS = ("Invalid encoding on ", "ExecuteBatchError raised in core")
-"""How the library's lines begin, each with a traceback, on metadata that are no text, which it
-repeats though they may be a key, and on a client that has left."""
+"""Beginnings of the library's log lines about clients, each with a traceback, that are dropped. The
+first reports metadata that is not text and quotes it, although it may be a key. The second reports
+a client that has disconnected."""
 
 log = logging.getLogger("paddlepool.server")
 
 
 class GrpcDoor:
-    """Built in the event loop that serves; `open` binds the port and says it in `port`.
+    """The gRPC server. Create it in the event loop that serves.
 
-    `connections` may be open, and as many calls under way in all of them; an idle one is closed,
-    which its client, once it has something to ask, opens again.
+    `open` binds the port and stores its number in `port`. `connections` limits both the open
+    connections and the concurrent calls in all of them. An idle connection is closed; its client
+    reconnects for its next call.
     """
 
     def __init__(self, services: Services, gates: Gates, *, connections: int) -> None:
@@ -62,10 +65,10 @@ class GrpcDoor:
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=connections,
             options=(
-                ("grpc.so_reuseport", 0),  # a taken port must be an error
+                ("grpc.so_reuseport", 0),  # a port in use must be an error
                 ("grpc.max_receive_message_length", settings.infer_max_bytes),
                 ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
-                ("grpc.http2.bdp_probe", 0),  # which would widen the window to megabytes
+                ("grpc.http2.bdp_probe", 0),  # probing would widen the window to megabytes
                 ("grpc.max_metadata_size", settings.header_max_bytes),
                 ("grpc.absolute_max_metadata_size", settings.header_max_bytes),
                 ("grpc.compression_enabled_algorithms_bitset", IDENTITY_ONLY),
@@ -101,7 +104,7 @@ class GrpcDoor:
         self._server.add_generic_rpc_handlers((_reflection(calls, names, messages.pool),))
 
     async def open(self) -> None:
-        """Raises ConfigError where the port cannot be had."""
+        """Bind the port and start serving. Raises ConfigError if the port cannot be bound."""
         settings = self._services.settings
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:
@@ -112,7 +115,7 @@ class GrpcDoor:
         log.info("listening for gRPC", extra={"address": f"{host}:{self.port}"})
 
     async def close(self) -> None:
-        """Take no more calls; what is in flight ends within the drain timeout, or is cut off."""
+        """Stop accepting calls. Calls in flight are cancelled after the drain timeout."""
         if self._closing is None:
             grace = self._services.settings.drain_timeout_seconds
             self._closing = asyncio.ensure_future(self._server.stop(grace))
@@ -139,8 +142,11 @@ def _stream(calls: Calls, method: Method, messages: Messages) -> grpc.RpcMethodH
 
 
 def _reflection(calls: Calls, names: Sequence[str], pool: Any) -> grpc.GenericRpcHandler:
-    """The library's answers. Not too many of its streams are kept open, and fewer still bring
-    messages at one time: how large one is nobody knows before it is there."""
+    """Build the handler for server reflection, which gRPC's own library answers.
+
+    The number of open streams is limited. Even fewer may receive messages at a time, because the
+    size of a message is unknown until it has arrived.
+    """
     library = reflection.aio.ReflectionServicer(names, pool)
 
     async def parsed(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
@@ -174,7 +180,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 class _SharedMemory(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    """Refuses shared memory by name, where gRPC alone would say that it knows no such method."""
+    """Rejects shared memory with a clear error; gRPC alone would report an unknown method."""
 
     def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler | None:
         if "SharedMemory" not in handler_call_details.method:
@@ -183,5 +189,5 @@ class _SharedMemory(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has n
         async def refuse(_messages: AsyncIterator[bytes], context: Any) -> None:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_SHARED_MEMORY)
 
-        # As a stream: of a message alone the whole would be received before it is refused.
+        # A unary handler would receive the whole message before the call is rejected.
         return grpc.stream_stream_rpc_method_handler(refuse)

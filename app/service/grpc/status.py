@@ -1,4 +1,4 @@
-"""From the one table of errors to gRPC's codes, and what goes with a refusal."""
+"""gRPC status codes for HTTP statuses, and the metadata of errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CODES: Mapping[int, grpc.StatusCode] = {
     404: grpc.StatusCode.NOT_FOUND,
     408: grpc.StatusCode.DEADLINE_EXCEEDED,
     409: grpc.StatusCode.FAILED_PRECONDITION,
-    413: grpc.StatusCode.RESOURCE_EXHAUSTED,  # as gRPC itself says it of a message
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,  # like gRPC's own message limit
     415: grpc.StatusCode.INVALID_ARGUMENT,
     422: grpc.StatusCode.INVALID_ARGUMENT,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -24,14 +24,14 @@ CODES: Mapping[int, grpc.StatusCode] = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-"""By the HTTP status of the same error."""
+"""gRPC codes by the HTTP status of the same error."""
 
 PUSHBACK = "grpc-retry-pushback-ms"
-"""When a client with a retry policy may try again; such clients obey it."""
+"""Metadata key: milliseconds after which a client with a retry policy retries."""
 
 
 def metadata_of(fault: Fault) -> dict[str, str]:
-    """A stable name for programs, and when to come again."""
+    """Return an error's metadata: its stable code, and when to retry."""
     found = {"error-code": fault.code}
     if (seconds := fault.headers.get("Retry-After")) is not None:
         found |= {"retry-after": seconds, PUSHBACK: str(1000 * int(seconds))}

@@ -1,7 +1,8 @@
-"""An inference message as bytes: its tensors are looked at where they lie, and never parsed.
+"""Split inference messages and join replies as bytes, without parsing raw tensors.
 
-A message's own parser would copy each tensor, and make some hundred bytes of an empty part that
-takes two, and nobody else runs meanwhile. Here all parts are counted and measured first.
+The protocol buffer parser would copy each tensor, create some hundred bytes of memory for an empty
+part of two bytes, and block the event loop meanwhile. This module counts and measures all parts
+first.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from app.contracts.errors import FileTooLarge, InvalidTensor
 
 RAW_INPUT = 7 << 3 | 2
 RAW_OUTPUT = 6 << 3 | 2
-"""Field number and wire type of the tensors in a request and in a reply."""
+"""Tags (field number and wire type) of raw tensors in a request and in a reply."""
 
 MAX_PARTS = 4_096
-"""Of one message, with all that is within: inputs, parameters, strings, raw tensors."""
+"""Maximum parts of one message, including nested ones: inputs, parameters, strings, raw tensors."""
 
 Parts = Mapping[int, "Parts"]
-"""The fields of a message that are messages, by number, and what is in those."""
+"""The fields of a message that are messages themselves, by number, with their own such fields."""
 
 PARAMETER: Parts = {2: {}}
 INPUT: Parts = {4: PARAMETER, 5: {}}
@@ -31,9 +32,9 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
-    """The message without its raw tensors, of at most `max_head` bytes, and those tensors.
+    """Split a message into its raw tensors and the rest, of at most `max_head` bytes.
 
-    Raises InvalidTensor where it is no message, and FileTooLarge.
+    Returns the rest first. Raises InvalidTensor if it is not a message, and FileTooLarge.
     """
     view = memoryview(message)
     head: list[memoryview] = []
@@ -58,9 +59,9 @@ def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
 def _parts(
     message: bytes, at: int, end: int, inside: Parts, numbers: Iterator[int]
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Each field's tag, where it begins, where its content begins, and where it ends.
+    """Yield the tag of each field, and the offsets of its start, of its content and of its end.
 
-    Those of messages inside are counted, too. Raises InvalidTensor.
+    Fields of nested messages are counted but not yielded. Raises InvalidTensor.
     """
     while at < end:
         begin = at
@@ -92,7 +93,7 @@ def _parts(
 
 
 def joined(head: bytes, tensors: Iterable[bytes | memoryview]) -> bytes:
-    """A reply's message and its raw tensors, which may follow it: fields may come in any order."""
+    """Append raw tensors to a reply's message. They may follow it: fields may have any order."""
     parts: list[bytes | memoryview] = [head]
     for tensor in tensors:
         parts += (bytes((RAW_OUTPUT,)), _encoded(len(tensor)), tensor)
@@ -100,12 +101,12 @@ def joined(head: bytes, tensors: Iterable[bytes | memoryview]) -> bytes:
 
 
 def together(tensors: Sequence[memoryview]) -> memoryview:
-    """All of them one after the other; a single one is not copied."""
+    """Concatenate tensors; a single one is not copied."""
     return tensors[0] if len(tensors) == 1 else memoryview(b"".join(tensors))
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number, and where it ends."""
+    """Read a varint. Returns its value and the offset of its end. Raises InvalidTensor."""
     value = 0
     for place in range(MAX_VARINT):
         if at >= len(message):

@@ -1,1 +1,1 @@
-"""Replicas that another engine places, scales and restarts: Ray Serve."""
+"""Replicas under Ray Serve, which places, scales and restarts them."""

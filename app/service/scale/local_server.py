@@ -1,4 +1,4 @@
-"""A complete server in a process of its own, and the metrics of several such servers merged."""
+"""A complete server in its own process, and a function that merges the metrics of several."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ HOST = "127.0.0.1"
 GRPC_PORT = f"{PREFIX}GRPC_PORT"
 TRUSTED_PROXIES = f"{PREFIX}TRUSTED_PROXIES"
 KILL_AFTER_SECONDS = 5.0
-"""Time to end after the drain timeout, before the process is killed."""
+"""Time after the drain timeout before the process is killed."""
 
 
 class LocalServer:
-    """`paddlepool serve` on a free port of the loopback, ended when this process ends.
+    """`paddlepool serve` on a free port of the loopback interface. Ends when this process ends.
 
-    This process ends when the server does, unless it was drained: a proxy that went on without its
-    server would answer 503 faster than the others answer, and attract their requests.
+    This process also ends when the server does, unless it was drained. A proxy without its server
+    would answer 503 faster than other replicas answer, and attract their requests.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -61,16 +61,16 @@ class LocalServer:
 
 
 def seconds_to_end(settings: Settings) -> float:
-    """The longest that a server's drain() takes."""
+    """The maximum duration of a server's drain()."""
     return settings.drain_timeout_seconds + KILL_AFTER_SECONDS
 
 
 def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a server behind a proxy.
+    """Build the environment for a server behind a proxy.
 
-    The proxy takes a replica out of rotation before it is drained, so the server does not wait, and
-    names the client, so the server trusts it. The gRPC port is removed: nothing forwards to it, and
-    all replicas of a machine would bind the same one.
+    The drain delay is 0, because the proxy takes a replica out of rotation before it is drained.
+    The proxy is trusted, because it passes on the client's address. The gRPC port is removed: the
+    proxy does not forward gRPC, and all replicas of a machine would bind the same port.
     """
     trusted = [environment[TRUSTED_PROXIES]] if environment.get(TRUSTED_PROXIES) else []
     changed = {
@@ -88,7 +88,7 @@ def _free_port() -> int:
 
 
 def merged(texts: Mapping[str, str], *, label: str) -> str:
-    """Merge expositions in Prometheus' text format, given by server.
+    """Merge expositions in Prometheus' text format; `texts` maps server names to expositions.
 
     Each sample gets `label` with the server's name; each family is described once.
     """
@@ -112,7 +112,7 @@ def merged(texts: Mapping[str, str], *, label: str) -> str:
 
 
 def _marked(sample: str, mark: str) -> str:
-    """Adds a label to `name{a="b"} 1` or `name 1`."""
+    """Add a label to a sample like `name{a="b"} 1` or `name 1`."""
     name, space, value = sample.partition(" ")
     head, brace, _ = name.partition("{")
     if brace:

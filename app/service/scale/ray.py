@@ -1,7 +1,7 @@
 """Replicas under Ray Serve: `serve run app.service.scale.ray:application`, or `paddlepool ray up`.
 
-A replica is a complete server in a process of its own, with its predictors and its batcher; the
-actor before it passes bytes.
+A replica is a complete server in its own process, with its predictors and its batcher. Its Ray
+actor only forwards bytes.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ READY = "/v2/health/ready"
 METRICS = "/metrics"
 MODEL_CONTROL = "/v2/repository"
 ASKED_WITH = (b"authorization", b"x-api-key", b"host")
-"""Headers that decide whether a client may read the metrics."""
+"""Request headers that decide whether a client may read the metrics."""
 
 MAX_ONGOING = 16
-"""Length of a model's shortest queue; further requests wait in Ray for any replica."""
+"""The length of a model's shortest queue. Further requests wait in Ray for any replica."""
 
 MAX_QUEUED = 2 * MAX_ONGOING
 TARGET_ONGOING = 4
-"""Two running and two being prepared keep two cores busy."""
+"""Two running requests and two in preparation keep two cores busy."""
 
 WAIT_SECONDS = 15.0
-"""How long Ray waits for requests in flight before the server's own time to end."""
+"""How long Ray waits for requests in flight, before the time that the server needs to drain."""
 
 START_SECONDS = 600.0
 LOOK_SECONDS = 0.1
@@ -66,9 +66,9 @@ class Scale(BaseModel):
 
 @serve.ingress()
 class Replica:
-    """A server and the relay to it."""
+    """A Ray replica: a server and the relay to it."""
 
-    async def __serve_build_asgi_app__(self) -> ASGIApp:  # the name that Ray calls
+    async def __serve_build_asgi_app__(self) -> ASGIApp:  # Ray requires this name
         """Start the server and wait until its models answer."""
         settings = Settings()
         self._server = LocalServer(settings)
@@ -77,19 +77,20 @@ class Replica:
         self._own_key = [("authorization", f"Bearer {key.decode()}") for key in keys[:1]]
         await self._until_ready()
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:  # ASGI 3 to uvicorn
+        # uvicorn recognizes a coroutine function as ASGI 3.
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             await self._answer(scope, receive, send)
 
         return answer
 
     async def check_health(self) -> None:
-        """Raises RuntimeError while the server is not ready."""
+        """Raise RuntimeError if the server is not ready."""
         status, text = await self._relay.get(READY, self._own_key)
         if status != 200:
             raise RuntimeError(f"{READY}: {status}: {text[:300]}")
 
     async def scrape(self, headers: list[tuple[str, str]]) -> tuple[str, str]:
-        """This replica's name and its metrics."""
+        """Return this replica's name and its metrics."""
         _, text = await self._relay.get(METRICS, headers)
         return serve.get_replica_context().replica_id.unique_id, text
 
@@ -114,14 +115,14 @@ class Replica:
         elif scope["path"] == METRICS:
             await self._metrics(scope, receive, send)
         elif scope["path"].startswith(MODEL_CONTROL):
-            # It would change the models of one replica.
+            # It would change the models of only one replica.
             fault = http_fault(404, "Model control is not offered through Ray Serve.")
             await reply(fault, scope)(scope, receive, send)
         else:
             await self._relay(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Drain when Ray ends the application, after its last request."""
+        """Drain when Ray ends the application, which is after its last request."""
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -130,7 +131,7 @@ class Replica:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with the metrics of all replicas, if this one's server accepts the client."""
+        """Return the metrics of all replicas, if this replica's server accepts the client."""
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in scope["headers"]
@@ -154,10 +155,10 @@ class Replica:
 
 
 def application(given: Mapping[str, Any]) -> serve.Application:
-    """The application for `serve run` and for `serveConfigV2`; `given` holds fields of Scale.
+    """Build the application for `serve run` and `serveConfigV2`; `given` has the fields of Scale.
 
-    The replicas' time to end is that of the settings here. Raises pydantic.ValidationError for a
-    name or a value that Scale does not take, and for a setting that is wrong.
+    The replicas' shutdown timeout comes from this process's settings. Raises
+    pydantic.ValidationError for a field that Scale does not accept, and for a wrong setting.
     """
     scale = Scale.model_validate(given)
     return (

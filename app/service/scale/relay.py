@@ -16,13 +16,13 @@ CONNECTION_HEADERS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
      b"upgrade", b"expect")
 )  # fmt: skip
-"""Headers that belong to one connection and are not forwarded."""
+"""Hop-by-hop headers, which are not forwarded."""
 
 SET_IN_FRONT = frozenset((b"date", b"server", b"x-request-id"))
-"""Reply headers that the HTTP server in front sets itself; it forwards the request's id."""
+"""Reply headers that the HTTP server in front sets itself. It forwards the request's id."""
 
 IDLE_SECONDS = 2.0
-"""Below PADDLEPOOL_KEEP_ALIVE_SECONDS, so that no request is sent on a closing connection."""
+"""Must be below PADDLEPOOL_KEEP_ALIVE_SECONDS, to send no request on a closing connection."""
 
 log = logging.getLogger("paddlepool.relay")
 
@@ -45,7 +45,7 @@ class Relay:
         )
 
     async def get(self, path: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[int, str]:
-        """Status and text of a reply. Raises aiohttp.ClientError when there is none."""
+        """Return the status and text of a reply. Raises aiohttp.ClientError if there is none."""
         async with self._session.get(self._origin + path, headers=list(headers)) as response:
             return response.status, await response.text()
 
@@ -79,8 +79,8 @@ class Relay:
         except aiohttp.ClientError as error:
             log.warning("the server did not answer: %r", error)
             if started:
-                raise  # part of the reply is sent; only closing the connection shows the error
-            # Requests change nothing, so the client may retry.
+                raise  # the reply is partly sent; only closing the connection signals the error
+            # Requests have no side effects, so the client may retry.
             fault = http_fault(503, "The replica did not answer.", {"Retry-After": "1"})
             await reply(fault, scope)(scope, receive, send)
 
@@ -92,7 +92,7 @@ def _target(scope: Scope) -> str:
 
 
 def _request_headers(scope: Scope) -> list[tuple[str, str]]:
-    """The request's headers, with the client's address appended to X-Forwarded-For."""
+    """Return the request's headers, with the client's address appended as X-Forwarded-For."""
     headers = [
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in scope["headers"]

@@ -1,8 +1,8 @@
-"""HTTP/1.1 as uvicorn's httptools protocol speaks it, with the limits that it lacks.
+"""uvicorn's httptools protocol for HTTP/1.1, with the limits that it lacks.
 
-A client has a deadline for its headers, one for the whole request and one for taking the reply. It
-may not send more than so many bytes of headers, and must name its host. Whatever breaks the syntax
-of HTTP gets 400, after the replies to complete requests before it.
+A client has deadlines for its headers, for the whole request and for reading the reply. The size of
+headers is limited, and Host is required. A request with invalid syntax gets 400, after the replies
+to earlier complete requests.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from app.service.server.refusals import (
 from app.service.server.sending import UnreadReplies
 
 PIPELINED = 16
-"""Complete requests that may wait behind the one in progress."""
+"""Maximum complete requests that wait behind the one in progress."""
 
 IDLE_GRACE_SECONDS = 1.0
-"""How long a stopping server still reads from an idle connection."""
+"""How long a stopping server still accepts a request on an idle connection."""
 
 log = logging.getLogger("paddlepool.protocol")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolLimits:
-    """Seconds, bytes, and open connections of the whole server."""
+    """Limits in seconds and bytes for each connection, and limits for the whole server."""
 
     header_seconds: float
     header_bytes: int
@@ -55,7 +55,7 @@ class ProtocolLimits:
 
 
 def protocol_class(limits: ProtocolLimits) -> type[LimitedProtocol]:
-    """The protocol with these limits; uvicorn builds one object for each connection."""
+    """Return a protocol class with these limits; uvicorn creates an instance per connection."""
 
     class Protocol(LimitedProtocol):
         connection_limits = limits
@@ -67,7 +67,7 @@ def protocol_class(limits: ProtocolLimits) -> type[LimitedProtocol]:
 class LimitedProtocol(HttpToolsProtocol):
     """One connection.
 
-    `_deadline` is armed while the client is in the middle of a request.
+    `_deadline` is armed while the client is sending a request.
     """
 
     connection_limits: ProtocolLimits
@@ -102,7 +102,7 @@ class LimitedProtocol(HttpToolsProtocol):
             if cycle is None:
                 continue
             cycle.transport = self.transport  # ReplyTransport would make a reference cycle
-            if not cycle.response_complete:  # uvicorn informs the newest request alone
+            if not cycle.response_complete:  # uvicorn notifies only the newest request
                 cycle.disconnected = True
                 cycle.message_event.set()
 
@@ -115,12 +115,12 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
             self._arm_deadline(self.connection_limits.header_seconds)
-        # No callback gets an unfinished header, or the extensions of a chunk.
+        # Callbacks do not receive an unfinished header or the extensions of a chunk.
         self._unparsed += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            return  # ignored, and on_headers_complete has ended the reading
+            return  # the upgrade is ignored; on_headers_complete has set _ended
         except httptools.HttpParserError as error:
             self._refuse(fault_of_parser(error))
             return
@@ -134,7 +134,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._arm_deadline(self.connection_limits.header_seconds)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_body:  # a trailer, which would appear among the headers that were read
+        if self._in_body:  # a trailer must not be added to the request's headers
             self._count_headers((name, value))
         else:
             super().on_header(name, value)
@@ -148,18 +148,18 @@ class LimitedProtocol(HttpToolsProtocol):
         authority, self.url = split_target(self.url)
         version, upgrade = self.parser.get_http_version(), self.parser.should_upgrade()
         length = read_framing(self.headers, version=version, upgrade=upgrade)
-        if authority:  # it wins over Host (RFC 9112, 3.2.2)
+        if authority:  # it takes precedence over Host (RFC 9112, 3.2.2)
             self.headers[:] = [pair for pair in self.headers if pair[0] != b"host"]
             self.headers.append((b"host", authority))
         crowded = len(self.connections) > self.connection_limits.connections
         self.app = refuse_crowded if crowded else self._application
         super().on_headers_complete()  # raises on an invalid target
         self._in_body = True
-        # Refused before `100 Continue`, a client may or may not send the body.
+        # A client that is rejected before `100 Continue` may or may not send the body.
         keeps = self.cycle.keep_alive and not (self.expect_100_continue or upgrade)
         self._keeps_alive = self.cycle.keep_alive = keeps
         self._ended = upgrade
-        self.cycle.transport = ReplyTransport(  # type: ignore[assignment]  # what it uses of it
+        self.cycle.transport = ReplyTransport(  # type: ignore[assignment]  # duck-typed
             self.transport, self._close_after_reply if length != 0 else self.transport.close
         )
         if length == 0:
@@ -167,7 +167,7 @@ class LimitedProtocol(HttpToolsProtocol):
         elapsed = self.loop.time() - self._began
         self._arm_deadline(max(0.0, self.connection_limits.receive_seconds - elapsed))
         if length is None or length > LINGER_BYTES:
-            # A reply before the body is complete is a refusal, and the rest is not read.
+            # A reply before the body is complete is a rejection; the rest of the body is not read.
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -181,7 +181,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
         if not self.cycle.response_started:
             self.cycle.keep_alive = self._keeps_alive
-        elif self.cycle.response_complete:  # refused before its body was complete
+        elif self.cycle.response_complete:  # it was rejected before its body was complete
             self._await_next()
 
     def on_response_complete(self) -> None:
@@ -191,7 +191,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._deadline is not None or self.flow.write_paused:
-            # The next request has its own deadline, or its time begins with the last byte taken.
+            # The next request has its own deadline, or its time starts when the reply is flushed.
             self._unset_keepalive_if_required()
         if self._last_words is not None and not self._is_answering():
             self._last_words()
@@ -210,7 +210,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._await_next()
 
     def shutdown(self) -> None:
-        """Close an idle connection after a moment: its next request may be on its way."""
+        """Close an idle connection after a grace period: a request may already be on its way."""
         self._keeps_alive = False
         if self.cycle is None or self.cycle.response_complete:
             self.loop.call_later(IDLE_GRACE_SECONDS, super().shutdown)
@@ -219,14 +219,14 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         if self.flow.write_paused:
-            # Its reply would be made while the client has not taken the last one.
+            # Wait until the client has read the last reply before producing the next.
             self._held = cycle, app
             return
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
     def _is_answering(self) -> bool:
-        """Whether a request waits for its reply, other than one that is being refused."""
+        """Whether a request waits for its reply, apart from one that is being rejected."""
         running = self._running
         if self._held is not None:
             return True
@@ -242,7 +242,8 @@ class LimitedProtocol(HttpToolsProtocol):
         )
 
     def _arm_deadline(self, seconds: float) -> None:
-        # The timer goes on when its time moves, and looks again: it moves with every request.
+        # The deadline moves with every request. A later deadline keeps the running timer, which
+        # checks the deadline again when it fires.
         self._deadline = self.loop.time() + seconds
         if self._alarm is not None and self._deadline < self._alarm.when():
             self._alarm.cancel()
@@ -264,7 +265,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _expire(self) -> None:
         limits = self.connection_limits
-        if self.flow.read_paused:  # the server did not read, so the client's time begins anew
+        if self.flow.read_paused:  # the server did not read, so the client's time restarts
             self._arm_deadline(limits.receive_seconds)
         elif self._in_body:
             self._refuse(too_slow("whole request", limit=limits.receive_seconds))
@@ -290,7 +291,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, fault: Fault) -> None:
-        """Answer when it is this request's turn, and end the connection."""
+        """Reply with `fault` after the replies to earlier requests, then end the connection."""
         self._disarm_deadline()
         self._unset_keepalive_if_required()
         self._ended = True
@@ -299,7 +300,7 @@ class LimitedProtocol(HttpToolsProtocol):
             "connection refused",
             extra={"request_id": request_id, "status": fault.status, "code": fault.code},
         )
-        if self._in_body and self.cycle is not self._running:  # its turn has not come
+        if self._in_body and self.cycle is not self._running:  # earlier requests still run
             if self._held is not None and self._held[0] is self.cycle:
                 self._held = None
             else:

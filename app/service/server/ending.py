@@ -1,4 +1,4 @@
-"""How a connection ends so that its client still gets the reply."""
+"""End a connection in a way that the client still receives the reply."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections.abc import Callable
 
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 1024 * 1024
-"""What a client may still send after the reply that ends its connection. It is discarded: closing
-with unread bytes resets the connection, and the client may never see the reply."""
+"""Maximum bytes read and discarded after the reply that ends the connection. Closing with unread
+bytes would reset the connection, and the client might never see the reply."""
 
 
 JOINED_BYTES = 64 * 1024
-"""The largest first part of a body that is copied behind its headers, to leave in one write."""
+"""Largest first part of a body that is joined with the headers into one write."""
 
 
 class Lingering:
-    """Ends our side of a connection, and the rest of it within LINGER_SECONDS and LINGER_BYTES."""
+    """Shuts down the sending side of a connection, and closes it after LINGER_SECONDS.
+
+    Meanwhile it discards up to LINGER_BYTES of received data.
+    """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -32,16 +35,16 @@ class Lingering:
         self._loop.call_later(LINGER_SECONDS, self._transport.close)
 
     def received(self, size: int) -> None:
-        """Count bytes that are discarded, and stop reading beyond the limit."""
+        """Count discarded bytes, and stop reading beyond the limit."""
         self._received += size
         if self._received > LINGER_BYTES:
             self._transport.pause_reading()
 
 
 class ReplyTransport:
-    """The transport as uvicorn's reply uses it: headers leave together with the first of the body.
+    """A transport for uvicorn's reply that sends the headers with the first part of the body.
 
-    That saves a system call, and its client from waking up twice. `close` is the caller's.
+    That saves a system call, and the client wakes up only once. `close` replaces the transport's.
     """
 
     __slots__ = ("_begun", "_close", "_head", "_transport", "is_closing")
@@ -54,7 +57,7 @@ class ReplyTransport:
         self._head = b""
 
     def write(self, data: bytes) -> None:
-        if not self._begun and not data.startswith(b"HTTP/1.1 1"):  # as `100 Continue` does
+        if not self._begun and not data.startswith(b"HTTP/1.1 1"):  # such as `100 Continue`
             self._begun, self._head = True, data
         else:
             head, self._head = self._head, b""
@@ -64,7 +67,7 @@ class ReplyTransport:
             self._transport.write(head + data if head else data)
 
     def flush(self) -> None:
-        """Write headers that no body follows."""
+        """Write headers that are still held back because no body followed."""
         if self._head:
             self.write(b"")
 

@@ -1,7 +1,7 @@
-"""What a request's head says of where it goes and where it ends, and what must be refused.
+"""Read the target and the framing of a request from its head, and reject invalid combinations.
 
-The parser has checked the syntax: one Content-Length at most, a number, and not beside
-Transfer-Encoding.
+The parser has checked the syntax: at most one Content-Length, which is a number, and not together
+with Transfer-Encoding.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ ABSOLUTE = re.compile(rb"https?://([^/?#@]+)([/?#].*)?", re.IGNORECASE)
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
-    """The authority of a target in absolute form, empty for any other, and the rest.
+    """Split a target in absolute form into authority and rest; other forms have no authority.
 
-    Raises Refused: 400 for another scheme than HTTP's, and for a user's name.
+    Raises Refused (400) for a scheme other than http and https, and for a user name.
     """
     if b"://" not in target or target.startswith(b"/"):
         return b"", target
@@ -33,10 +33,10 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
 def read_framing(
     headers: Iterable[tuple[bytes, bytes]], *, version: str, upgrade: bool
 ) -> int | None:
-    """The length of the body in bytes: 0 where there is none, None where it comes in chunks.
+    """Return the length of the body in bytes: 0 without a body, None if it is chunked.
 
-    Raises Refused: 400, 505 for a version, and 501 for a transfer coding that is not known
-    (RFC 9112, 6.1).
+    Raises Refused: 505 for an unknown version, 501 for an unknown transfer coding (RFC 9112, 6.1),
+    400 for other faults.
     """
     if version not in VERSIONS:
         raise Refused(version_unknown())
@@ -57,7 +57,7 @@ def read_framing(
     if codings:
         _check_codings([coding.strip() for coding in codings], version)
     if upgrade and (codings or length):
-        # The parser takes what follows an upgrade for another protocol and drops the body.
+        # The parser treats data after an upgrade as another protocol and drops the body.
         raise Refused(http_fault(400, "A request with a body cannot ask for an upgrade."))
     return None if codings else length
 

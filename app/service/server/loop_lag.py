@@ -1,4 +1,4 @@
-"""Measures how late the event loop wakes: every request waits that long for each of its steps."""
+"""Measure the event loop's lag: every request waits that long for each of its steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERVAL_SECONDS = 0.1
 
 
 async def watch_loop(observe: Callable[[float], None]) -> None:
-    """Tell `observe` at every interval by how many seconds the loop woke late; never returns."""
+    """Pass the loop's lag in seconds to `observe` at every interval. Never returns."""
     while True:
         due = time.perf_counter() + INTERVAL_SECONDS
         await asyncio.sleep(INTERVAL_SECONDS)

@@ -1,4 +1,4 @@
-"""What a connection answers by itself, to a request that does not reach the application whole."""
+"""Replies of the connection itself, to requests that do not reach the application completely."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from app.service.api.problems import MEDIA_TYPE, Fault, Refused, members, reply
 from app.service.server.framing import version_unknown
 
 REFUSED_CONNECTIONS = 16
-"""Connections beyond the limit that get a 503; further ones are closed at once. Their descriptors
-are among the server's own (app.service.server.system_limits)."""
+"""Connections beyond the limit that get a 503; further ones are closed at once. OWN_DESCRIPTORS in
+app.service.server.system_limits includes their descriptors."""
 
 UNKNOWN_VERSION = "Invalid HTTP version"
-"""The parser's words."""
+"""The parser's error text."""
 
 
 def fault_of_parser(error: httptools.HttpParserError) -> Fault:
-    """Why the parser, or a callback of ours, gave a request up."""
+    """Return the fault for an error of the parser or of our callbacks."""
     if isinstance(error.__context__, Refused):
         return error.__context__.fault
     if str(error) == UNKNOWN_VERSION:
@@ -33,13 +33,13 @@ def fault_of_parser(error: httptools.HttpParserError) -> Fault:
 
 
 def headers_too_large(what: str, *, limit: int, received: int) -> Fault:
-    """Both in bytes."""
+    """Build the 431 fault; `limit` and `received` are in bytes."""
     detail = f"The {what} have at least {received} bytes, the limit is {limit}."
     return replace(http_fault(431, detail), limit=limit, received=received)
 
 
 def too_slow(what: str, *, limit: float) -> Fault:
-    """`limit` in seconds."""
+    """Build the 408 fault; `limit` is in seconds."""
     detail = f"The {what} did not arrive within {limit:g} seconds."
     return replace(http_fault(408, detail), limit=limit)
 
@@ -50,14 +50,14 @@ def too_many_pipelined(limit: int) -> Fault:
 
 
 async def refuse_crowded(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application in the place of ours where too many connections are open."""
+    """The ASGI application that replaces ours if too many connections are open."""
     scope["state"]["request_id"] = secrets.token_hex(8)
     fault = _overloaded("Too many connections are open.")
     await reply(fault, scope)(scope, receive, send)
 
 
 def last_reply(fault: Fault, request_id: str) -> bytes:
-    """The bytes that end a connection."""
+    """Build the raw bytes of the error reply that ends a connection."""
     body = json.dumps(members(fault, request_id=request_id, instance="")).encode()
     return (
         STATUS_LINE[fault.status]

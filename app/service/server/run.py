@@ -1,4 +1,4 @@
-"""The process around the application: its socket, its clients' deadlines, its signals, its end."""
+"""The process around the application: its socket, client deadlines, signals and shutdown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("paddlepool.server")
 
 
 class PoolServer(uvicorn.Server):
-    """uvicorn with a drain: the first signal starts it, the second ends the process.
+    """uvicorn with a drain: the first signal starts the drain, the second ends the process.
 
     Exit codes: 0 after a drain, 1 after a second signal.
     """
@@ -49,15 +49,15 @@ class PoolServer(uvicorn.Server):
         self._stop_at: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Runs inside a signal handler: sets plain values and takes no lock."""
+        """Start the drain. Runs in a signal handler, so it sets plain values and takes no lock."""
         del frame
         if self._stop_at is not None:
-            # A terminal that closes sends SIGHUP twice: through its shell, and when that ends.
+            # A closing terminal sends SIGHUP twice: through its shell, and when the shell ends.
             if sig != signal.SIGHUP:
                 self.force_exit = self.should_exit = True
             return
         self._on_drain()
-        # Nobody routes traffic to a terminal: Ctrl+C need not wait for balancers to notice.
+        # No load balancer routes traffic to a server in a terminal, so Ctrl+C needs no drain delay.
         delay = 0.0 if sig == signal.SIGINT else self._drain_delay
         self._stop_at = time.monotonic() + delay
 
@@ -69,15 +69,15 @@ class PoolServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close other doors while ours drains: all have the same time."""
-        notify("STOPPING=1")  # and no watchdog from here on
+        """Close the other doors while HTTP drains; all have the same timeout."""
+        notify("STOPPING=1")  # watchdog messages end here
         closing = asyncio.ensure_future(self._close_doors())
         await super().shutdown(sockets)
-        closing.cancel()  # the application is down, and has waited for them unless it was forced
+        closing.cancel()  # the lifespan has already awaited them, unless the exit was forced
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Like uvicorn's, but a drained server ends with 0 instead of dying by its signal."""
+        """Like uvicorn's, but a drained server exits with 0 instead of re-raising the signal."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -90,15 +90,15 @@ class PoolServer(uvicorn.Server):
 
 
 def _drained_by() -> list[signal.Signals]:
-    """SIGHUP, too: a terminal that closes sends it. Under `nohup` it stays ignored."""
+    """Signals that start the drain: also SIGHUP, from a closing terminal, unless under `nohup`."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
 def listen(host: str, port: int, *, backlog: int) -> socket.socket:
-    """The listening socket: from now on the system accepts connections for us.
+    """Open the listening socket; from now on the system queues connections for us.
 
-    Raises OSError when the address is taken or not ours.
+    Raises OSError if the address is taken or does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -122,10 +122,10 @@ def run(
     close_doors: Callable[[], Awaitable[None]],
     ready: Callable[[], bool],
 ) -> NoReturn:
-    """Serve until a signal, then end the process: code 0 after a drain, 1 when forced.
+    """Serve until a signal, then end the process: code 0 after a drain, 1 if forced.
 
-    Replies that their clients do not take hold at most `reply_bytes` together. `close_doors` closes
-    the doors beside HTTP, and a service manager is told once the server is `ready`.
+    `reply_bytes` is the maximum of all unread replies. `close_doors` closes the doors other than
+    HTTP. `ready` tells whether to report readiness to the service manager.
     """
     limits = ProtocolLimits(
         header_seconds=settings.header_timeout_seconds,
@@ -171,7 +171,7 @@ def _bracketed(host: str) -> str:
 
 
 def _end(code: int) -> NoReturn:
-    """Without waiting for threads: one may still be loading a model that nobody needs any more.
+    """End the process without waiting for threads: one may still be loading a model.
 
     Child processes end when our end of their pipe closes.
     """

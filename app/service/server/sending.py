@@ -1,4 +1,4 @@
-"""Whether a client takes its reply, and how much all clients together leave unread."""
+"""Detect clients that do not read their replies, and limit all unread replies together."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ log = logging.getLogger("paddlepool.protocol")
 
 
 class UnreadReplies:
-    """For one event loop. Replies that wait for their clients hold at most `limit` bytes together:
-    beyond that the connection with the largest is closed."""
+    """Limits the bytes of all unread replies together. For one event loop.
+
+    Beyond `limit`, the connection with the largest unread reply is closed.
+    """
 
     def __init__(self, limit: int, *, stall_seconds: float) -> None:
-        """`stall_seconds` in which a client must take STALLED_BYTES in any case."""
+        """Each client must read STALLED_BYTES within `stall_seconds`, whatever the total is."""
         self._limit = limit
         self._stall_seconds = stall_seconds
         self._watches: set[StallWatch] = set()
@@ -39,7 +41,7 @@ class UnreadReplies:
 
 
 class StallWatch:
-    """Closes the connection, without a flush, of a client that hardly reads."""
+    """Aborts the connection of a client that reads too slowly."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class StallWatch:
         seconds: float,
         unread: UnreadReplies,
     ) -> None:
-        """`seconds` in which a client must take STALLED_BYTES."""
+        """The client must read STALLED_BYTES within `seconds`."""
         self._transport = transport
         self._loop = loop
         self._seconds = seconds
@@ -57,7 +59,7 @@ class StallWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._left = 0
         self.held = 0
-        """Bytes in this process: all of a reply until the last of it is taken."""
+        """Bytes that were unread when writing paused. They count in full until writing resumes."""
 
     def start(self) -> None:
         self._look_again_later()
@@ -86,10 +88,12 @@ class StallWatch:
         self._timer = self._loop.call_later(self._seconds, self._check)
 
     def _untaken(self) -> int:
-        """Includes what the kernel holds: it accepts megabytes ahead of a slow client, and asks for
-        more only when a third has gone."""
+        """Unread bytes, including those in the kernel's send buffer.
+
+        The kernel accepts megabytes ahead of a slow client, and more only after a third is sent.
+        """
         connection: socket.socket = self._transport.get_extra_info("socket")
         queued = bytes(4)
-        with contextlib.suppress(OSError):  # closed already; connection_lost follows
+        with contextlib.suppress(OSError):  # already closed; connection_lost follows
             queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, queued)
         return self._transport.get_write_buffer_size() + int(struct.unpack("i", queued)[0])

@@ -1,4 +1,4 @@
-"""The service manager that started the server, as systemd is: a socket from it, notices to it."""
+"""The service manager that started the server, such as systemd: passed socket, notifications."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import socket
 from app.contracts.errors import ConfigError
 
 FIRST_PASSED = 3
-"""The descriptor of the first socket that is passed, by sd_listen_fds(3)."""
+"""The descriptor of the first passed socket; see sd_listen_fds(3)."""
 
 
 def passed_listener() -> socket.socket | None:
-    """Return the listening socket that was passed to this process, if one was.
+    """Return the listening socket that was passed to this process, or None.
 
-    Raises ConfigError where it is not one TCP socket.
+    Raises ConfigError unless exactly one TCP socket was passed.
     """
     count = os.environ.get("LISTEN_FDS")
     if count is None or os.environ.get("LISTEN_PID") != str(os.getpid()):
@@ -29,9 +29,9 @@ def passed_listener() -> socket.socket | None:
 
 
 def notify(state: str) -> None:
-    """Send a notice of sd_notify(3) to the service manager, where there is one."""
+    """Send an sd_notify(3) message to the service manager, if there is one."""
     if address := os.environ.get("NOTIFY_SOCKET"):
-        # A manager that is gone or does not read must not hold up the event loop.
+        # A manager that has exited or does not read must not block the event loop.
         with (
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender,

@@ -1,4 +1,4 @@
-"""Check at the start that the system's limits leave room for connections and child processes."""
+"""Check at the start that the system's limits allow the connections and child processes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import resource
 from app.contracts.errors import ConfigError
 
 OWN_DESCRIPTORS = 256
-"""Beside connections: pipes and memory of child processes, pictures in the making, files, and the
-connections beyond the limit that are told so."""
+"""Descriptors besides connections: pipes and memory files of child processes, pictures in progress,
+files, and connections beyond the limit that get a 503."""
 LEAST_ADDRESS_SPACE = 1_280 << 20
-"""Bytes. A process with Paddle Inference maps 1,210 MiB before it holds a model."""
+"""Bytes. A process with Paddle Inference maps 1,210 MiB before it loads a model."""
 LEAST_FILE_SIZE = 64 << 20
-"""Bytes. Pictures and tensors travel in memory files, to which this limit applies, too."""
+"""Bytes. The limit also applies to the memory files that pass pictures and tensors."""
 
 
 def require_room_for_children() -> None:
-    """Raise ConfigError where child processes could not start, however often they were tried."""
+    """Raise ConfigError if the limits are too low for any child process to start."""
     for kind, name, flag, least in (
         (resource.RLIMIT_AS, "address space", "-v", LEAST_ADDRESS_SPACE),
         (resource.RLIMIT_FSIZE, "file size", "-f", LEAST_FILE_SIZE),
@@ -30,9 +30,9 @@ def require_room_for_children() -> None:
 
 
 def require_descriptors(connections: int, *, ports: int = 1) -> None:
-    """Raise the limit of open files for so many connections of each port.
+    """Raise the limit of open files to allow `connections` on each of `ports`.
 
-    Raises ConfigError where the system's hard limit is lower.
+    Raises ConfigError if the hard limit is lower.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections * ports + OWN_DESCRIPTORS

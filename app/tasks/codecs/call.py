@@ -1,4 +1,4 @@
-"""One call into a codec process, and what its outcome means to whoever waits for it."""
+"""One call into a codec process, and the error that its caller gets for each kind of failure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from app.engine.queue.job import Job
 from app.tasks.codecs.picture import PICTURE_LINK
 
 KILLED_RETRY_SECONDS = 5.0
-"""When to come back to a machine that has no memory for a picture."""
+"""When to retry on a machine that has no memory for a picture."""
 
 
 class Descriptors:
-    """Duplicates of the caller's, kept until the call is settled: it may be run again."""
+    """Duplicates of the caller's descriptors, kept until the call is settled: it may be retried."""
 
     def __init__(self, originals: Sequence[int]) -> None:
-        """Raises OSError where the system has no descriptor to give, and keeps none then."""
+        """Raises OSError if the system is out of descriptors; then no duplicate is kept."""
         self.held: list[int] = []
         try:
             for original in originals:
@@ -41,11 +41,10 @@ class Descriptors:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Call(Job):
-    """A job of one row: a function by name, its arguments, and the class of error to blame when its
-    process dies.
+    """A job of one row: a function by name and its arguments.
 
-    `wall_seconds` bounds the run itself, of which the time does not count that others keep it from
-    running.
+    `blame` is the error to raise if the process dies. `wall_seconds` limits the run itself; time
+    spent waiting for a processor does not count.
     """
 
     function: str
@@ -77,8 +76,8 @@ class CodecProcess:
         self._child.put(call.inputs)
 
     def send(self, call: Call, /) -> None:
-        """Raises WorkerCrashed, and DeadlineExceeded for a call that is settled."""
-        if call.future.done():  # and its descriptors are closed, or about to be
+        """Send the call. Raises WorkerCrashed, or DeadlineExceeded if the call is settled."""
+        if call.future.done():  # its descriptors are closed, or are about to be
             raise DeadlineExceeded("the deadline passed before a codec process was free")
         request = {"function": call.function, "meta": call.meta}
         try:
@@ -99,18 +98,19 @@ class CodecProcess:
             raise self._blamed(died) from None
 
     def hear(self) -> int | None:
-        """What the function raised is raised again, and the process lives on.
+        """Read the reply; return the bytes of it and its request, or None before it has arrived.
 
-        Raises the error to blame when the process died, ran out of memory or took longer than the
-        call's wall limit, and DeadlineExceeded when others kept it from running. Where somebody
-        else killed or stopped the process (out of memory, the system takes one) the call is not to
-        blame: raises Interrupted once, then Overloaded. Raises WorkerCrashed for a corrupt answer.
+        Raises what the function raised; the process lives on. Raises the call's `blame` if the
+        process died, ran out of memory or exceeded the wall limit, and DeadlineExceeded if other
+        processes kept it from running. If the system or another program killed or stopped the
+        process, for example when memory ran out, the call is not at fault: raises Interrupted once,
+        then Overloaded. Raises WorkerCrashed for a corrupt answer.
         """
         try:
             self._heard = self._child.hear()
         except ChildDied as died:
             raise self._blamed(died) from None
-        except WorkerCrashed:  # so the sandbox says that memory ran out
+        except WorkerCrashed:  # the sandbox reports with it that memory ran out
             self._failure = Restart.MEMORY
             message = "the picture needs more memory than one picture may take"
             raise self._done().blame(message) from None
@@ -131,14 +131,14 @@ class CodecProcess:
         return self._child.fetch(heard)
 
     def _done(self) -> Call:
-        """The call that was sent, which is no longer held here."""
+        """Return the call that was sent, and forget it."""
         call, self._call = self._call, None
         if call is None:
             raise RuntimeError("this is a bug: nothing was sent")
         return call
 
     def _blamed(self, died: ChildDied) -> Exception:
-        """What the end of the process means for the call that was in it."""
+        """The error for the call that was running when the process died."""
         if self._call is None:
             return self._crashed(died)
         call = self._done()
@@ -160,9 +160,9 @@ class CodecProcess:
         return blame("the process working on the picture died")
 
     def warm_up(self, functions: Sequence[str], *, timeout: float) -> list[PaddlepoolError]:
-        """Block until each of the functions has run once, and return what they raised.
+        """Block until each function has run once, and return the errors that they raised.
 
-        Raises WorkerCrashed when the process died.
+        Raises WorkerCrashed if the process dies.
         """
         raised = []
         for function in functions:
@@ -175,7 +175,7 @@ class CodecProcess:
         return raised
 
     def _check_descriptors(self) -> None:
-        """End a process that keeps a picture open: the memory would live as long as the process.
+        """Kill a process that keeps a picture open: the memory would live as long as the process.
 
         Raises WorkerCrashed.
         """
@@ -185,7 +185,7 @@ class CodecProcess:
             raise WorkerCrashed("the process working on the picture died")
 
     def _open_files(self) -> Iterator[str]:
-        """What each of its descriptors leads to; nothing once the process is gone."""
+        """The target of each open descriptor of the process; empty once the process is gone."""
         with contextlib.suppress(OSError):
             for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
                 with contextlib.suppress(FileNotFoundError):  # closed meanwhile

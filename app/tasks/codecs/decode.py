@@ -1,7 +1,7 @@
-"""Uploaded bytes to upright 8-bit pixels. Runs only in a codec process; Pillow decodes.
+"""Decodes uploaded bytes to upright 8-bit pixels with Pillow. Runs only in a codec process.
 
-Pillow survived a corpus of 13,641 hostile files on which OpenCV crashed twice; OpenCV here only
-turns arrays that Pillow made.
+Pillow survived a corpus of 13,641 hostile files on which OpenCV crashed twice. OpenCV only rotates
+and flips arrays that Pillow made.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _TURNS: dict[int, Callable[[Pixels], Pixels]] = {
 
 
 def decode(body: bytes, limits: PictureLimits) -> Pixels:
-    """The first frame or page, turned upright as it says itself; RGBA if it has transparency.
+    """Decode the first frame or page, upright by its own metadata; RGBA if it has transparency.
 
     Raises FileMissing, UnsupportedMediaType, ResolutionTooHigh, TooManyScans, ImageUnreadable. Ends
-    the process when the picture takes longer than `limits.seconds` allow for its size.
+    the process if the picture takes longer than `limits.seconds` allows for its size.
     """
     if not body:
         raise FileMissing("the picture has 0 bytes")
@@ -83,7 +83,7 @@ def decode(body: bytes, limits: PictureLimits) -> Pixels:
 def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
     # Pillow rejects sizes of more than twice this before it allocates anything for them.
     Image.MAX_IMAGE_PIXELS = limits.pixels
-    # A picture is the work of one core: the others have their own.
+    # One core per picture: the other cores have pictures of their own.
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     quiet: AbstractContextManager[None] = nullcontext()
     if kind == "TIFF":
@@ -109,16 +109,21 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
 
 
 def still_picture(body: bytes) -> bytes:
-    """The AVIF with the brand of a still picture: by the brand of a sequence, the decoder would
-    take the first frame of a track."""
+    """Give an AVIF the brand of a still picture.
+
+    For the brand of a sequence, the decoder would return the first frame of a track.
+    """
     return body[:8] + b"avif" + body[12:]
 
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Discard what is written to standard error: libtiff writes a line for every damaged row, and
-    clients must not fill the server's log. A pipe without a reader takes the lines, because a codec
-    process may open no file for writing, not even the null device."""
+    """Discard what the block writes to standard error.
+
+    libtiff writes a line for every damaged row, and clients must not fill the server's log. The
+    lines go to a pipe without a reader, because a codec process may not open any file for writing,
+    not even the null device.
+    """
     kept = os.dup(2)
     unread, nowhere = os.pipe()
     os.close(unread)
@@ -132,7 +137,7 @@ def _unheard() -> Iterator[None]:
 
 
 def _register_heic() -> None:
-    """The decoder comes with an extra: `sniff` never returns HEIC without it."""
+    """Register the HEIC decoder, which is an extra; `sniff` never returns HEIC without it."""
     import pi_heif
 
     pi_heif.register_heif_opener(
@@ -141,11 +146,11 @@ def _register_heic() -> None:
 
 
 def _is_cut_short(body: bytes, pixels: Pixels) -> bool:
-    """Whether libjpeg made up the end of the picture.
+    """True if data is missing at the end of a JPEG that has an end marker.
 
-    Where data ends early but an end marker follows, libjpeg fills up with mid-grey and says
-    nothing. So if the last corner is mid-grey, decode again with a few bytes added before the end
-    marker: a complete picture ignores them, an incomplete one takes them for the missing data.
+    libjpeg silently fills the missing part with mid-grey. If the last corner is mid-grey, this
+    decodes again with a few bytes added before the end marker. They do not change a complete
+    picture; in an incomplete one they are decoded in place of the missing data.
     """
     end = body.rfind(b"\xff\xd9")
     if end == -1 or not (pixels[-8:, -8:] == 128).all():
@@ -156,7 +161,7 @@ def _is_cut_short(body: bytes, pixels: Pixels) -> bool:
 
 
 def _orientation(image: Image.Image) -> int:
-    """1 to 8. Broken metadata does not make a picture unreadable; oversized metadata is ignored."""
+    """The EXIF orientation, 1 to 8; 1 if the metadata is broken or oversized."""
     if any(len(image.info.get(name) or b"") > EXIF_BYTES for name in _METADATA):
         return 1
     try:
@@ -168,7 +173,7 @@ def _orientation(image: Image.Image) -> int:
 def _to_eight_bits(image: Image.Image) -> Pixels:
     if image.mode.startswith("I"):
         return _from_sixteen_bits(image)
-    if image.mode == "La":  # grey that is multiplied by its alpha
+    if image.mode == "La":  # grey premultiplied by alpha
         image = image.convert("LA")
     transparent = image.has_transparency_data
     wanted = "RGBA" if transparent else "RGB"
@@ -179,7 +184,7 @@ def _to_eight_bits(image: Image.Image) -> Pixels:
 
 
 def _array(image: Image.Image) -> Pixels:
-    """What np.asarray gives, by bands: Pillow would hold the bytes of the whole twice over."""
+    """Like np.asarray(image), but in bands: Pillow would hold two copies of the whole picture."""
     pixels = np.empty((image.height, image.width, len(image.getbands())), np.uint8)
     for rows in bands(image.height, image.width):
         pixels[rows] = np.asarray(image.crop((0, rows.start, image.width, rows.stop)))
@@ -187,7 +192,7 @@ def _array(image: Image.Image) -> Pixels:
 
 
 def _from_sixteen_bits(image: Image.Image) -> Pixels:
-    """Grey of 16 bits: Pillow's own conversion clips everything above 255 to white."""
+    """Convert 16-bit grey. Pillow's own conversion clips everything above 255 to white."""
     values = np.asarray(image).astype(np.uint16, copy=False)
     grey = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
     key = image.info.get("transparency")

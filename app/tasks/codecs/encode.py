@@ -1,4 +1,4 @@
-"""Arrays we made to PNG, WebP or JPEG, without metadata. Runs only in a codec process."""
+"""Encodes our own arrays as PNG, WebP or JPEG, without metadata. Runs only in a codec process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from app.tasks.codecs.picture import Pixels
 WEBP_QUALITY = 90
 JPEG_QUALITY = 90
 WEBP_METHOD = 0
-"""Of 0 to 6. 1 takes over twice as long for files an eighth to a third smaller: most of that on
-the alpha, which is kept without loss whatever the quality."""
+"""From 0 to 6. Method 1 takes more than twice as long and makes files an eighth to a third smaller.
+Most of that is due to the alpha, which is lossless at every quality."""
 
 
 def check_output(
     width: int, height: int, *, format: str, grey: bool, limits: PictureLimits
 ) -> None:
-    """Raises OutputTooLarge, before the network has run, for what `encode` could not hold."""
+    """Raise OutputTooLarge, before the network runs, for a result that `encode` cannot hold."""
     pixels = width * height
     most = {"png": limits.png_pixels, "webp": WEBP_PIXELS}.get(format)
     if most is not None and not grey and pixels > most:
@@ -45,7 +45,7 @@ def check_output(
 
 
 def encode(pixels: Pixels, *, format: str) -> Pixels:
-    """One-dimensional file bytes of a grey (H, W), RGB (H, W, 3) or RGBA (H, W, 4) array."""
+    """Encode a grey (H, W), RGB (H, W, 3) or RGBA (H, W, 4) array; return the file's bytes (N,)."""
     if format == "webp":
         return _webp(pixels)
     if format == "png":
@@ -60,7 +60,7 @@ def _webp(pixels: Pixels) -> Pixels:
     try:
         Image.fromarray(pixels).save(file, "WEBP", quality=WEBP_QUALITY, method=WEBP_METHOD)
     except ValueError as error:
-        if "encoding error 1" in str(error):  # so Pillow passes on that libwebp had no memory
+        if "encoding error 1" in str(error):  # Pillow's text for libwebp being out of memory
             raise MemoryError from None
         raise
     return np.frombuffer(file.getbuffer(), np.uint8)
@@ -81,17 +81,17 @@ COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
 """The format's number for grey, RGB and RGBA, by the number of channels."""
 ABOVE = 2
 LEVEL = 1
-"""Of 0 to 3. On photographs 0 makes files a sixth larger in the same time; 3 takes half as long
-again and saves nothing."""
+"""From 0 to 3. On photographs, level 0 makes files a sixth larger in the same time; level 3 takes
+50 % longer and saves nothing."""
 BAND_BYTES = 1 << 18
 
 
 def encode_png(pixels: Pixels) -> Pixels:
-    """The same for PNG, four times as fast as libpng over zlib: docs/decisions/0027.
+    """Encode a PNG, four times as fast as libpng over zlib: docs/decisions/0027.
 
-    The rows are predicted from those above them (filter 2 of the format) and deflated by ISA-L, a
-    band at a time, so that a band stays in the processor's cache and no second picture is held.
-    https://www.w3.org/TR/png-3/
+    Each row is predicted from the row above it (filter 2 of the format) and deflated by ISA-L. The
+    rows are processed in bands: a band stays in the processor's cache, and no second picture is
+    held. https://www.w3.org/TR/png-3/
     """
     height, width = pixels.shape[:2]
     channels = pixels.shape[2] if pixels.ndim == 3 else 1
@@ -104,7 +104,7 @@ def encode_png(pixels: Pixels) -> Pixels:
 
 
 def _deflated(rows: Pixels) -> list[bytes]:
-    """The zlib stream of filtered rows, in pieces: `rows` is (H, bytes of a row)."""
+    """The zlib stream of the filtered rows, in pieces; `rows` is (H, bytes of a row)."""
     height, length = rows.shape
     step = max(1, BAND_BYTES // length)
     band = np.empty((min(step, height), 1 + length), np.uint8)
@@ -116,7 +116,7 @@ def _deflated(rows: Pixels) -> list[bytes]:
         filtered = band[: bottom - top]
         if top:
             np.subtract(rows[top:bottom], rows[top - 1 : bottom - 1], out=filtered[:, 1:])
-        else:  # above the first row there are zeros
+        else:  # the format defines the row above the first as zeros
             filtered[0, 1:] = rows[0]
             np.subtract(rows[1:bottom], rows[: bottom - 1], out=filtered[1:, 1:])
         pieces.append(deflater.compress(filtered))

@@ -1,10 +1,10 @@
-"""What is read of a JPEG or a TIFF before its decoder runs.
+"""Checks of a JPEG or a TIFF before its decoder runs.
 
-A scan of a JPEG costs by the pixels that it covers and not by its bytes: half a nanosecond a pixel,
-however empty it is. A small file can therefore ask for hours of work.
+The cost of a JPEG scan depends on the pixels that it covers, not on its bytes: half a nanosecond a
+pixel, even if the scan is empty. A small file can therefore cause hours of work.
 
-TIFF is a family of formats. Those that Pillow and libtiff read into the right colours are
-accepted, the others are rejected by name.
+TIFF is a family of formats. The kinds that Pillow and libtiff decode to the right colours are
+accepted; the others are rejected by name.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from app.contracts.errors import TooManyScans, UnsupportedMediaType
 from app.tasks.codecs.limits import PictureLimits
 
 SCAN_BUDGET = 48
-"""Passes over the whole picture, summed over the components of all scans. The script of libjpeg
-makes 14; the longest of mozjpeg makes about twice as many."""
+"""Passes over the whole picture, summed over the components of all scans. The scan script of
+libjpeg makes 14; the longest script of mozjpeg makes about twice as many."""
 BUDGET_PIXELS = 12_000_000
-"""Smaller pictures may make as many passes as one of this size could in the same time."""
+"""A smaller picture gets the budget of a picture of this size."""
 
 _SCAN_END = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 """Inside entropy-coded data 0xFF is followed by 0x00 (stuffing) or a restart marker; anything else
@@ -33,7 +33,10 @@ _START_OF_SCAN, _END_OF_IMAGE, _FILL = 0xDA, 0xD9, 0xFF
 
 
 def check_scans(body: bytes, width: int, height: int, limits: PictureLimits) -> None:
-    """Raises TooManyScans. Markers inside segments, such as those of a thumbnail, do not count."""
+    """Raise TooManyScans if a JPEG exceeds the limit of scans or their budget.
+
+    Markers inside segments, such as those of a thumbnail, do not count.
+    """
     budget = SCAN_BUDGET * max(width * height, BUDGET_PIXELS)
     scans = passes = 0
     at = 2
@@ -82,7 +85,8 @@ MOST_SAMPLES = 6
 def check_kind(body: bytes) -> None:
     """Check the kind of a TIFF by its first directory.
 
-    Raises UnsupportedMediaType, or any exception of Pillow's for a damaged directory."""
+    Raises UnsupportedMediaType, or any exception of Pillow's if the directory is damaged.
+    """
     file = io.BytesIO(body)
     page = ImageFileDirectory_v2(body[:8])
     file.seek(page.next)

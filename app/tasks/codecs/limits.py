@@ -1,4 +1,4 @@
-"""What a picture may ask for, coming in and going out."""
+"""Limits on uploaded and encoded pictures."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from dataclasses import dataclass
 from app.contracts.errors import ImageUnreadable, ResolutionTooHigh
 
 WEBP_SIDE = 16_383
-"""A property of the format."""
+"""Longest side of a WebP, a limit of the format."""
 WEBP_PIXELS = 36_000_000
-"""Encoding WebP with alpha takes about 26 bytes a pixel: this is what a codec process can hold."""
+"""Most pixels of a WebP. Encoding one with alpha takes about 26 bytes of memory a pixel, and a
+codec process cannot hold more."""
 EXIF_BYTES = 256 * 1024
-"""Cameras write a tenth of it. Pillow makes an object of every fraction in it, to find out how the
-picture is turned: four microseconds for each eight bytes."""
+"""Most bytes of metadata in which the orientation is looked up. Cameras write a tenth of that.
+Pillow makes an object of every fraction in it: four microseconds for each eight bytes."""
 LEAST_SHARE = 0.4
-"""A picture of up to this part of the allowed pixels may take this part of the time. It has to be
-enough for the slowest decoder, libde265 for HEIC, on a slow machine."""
+"""A picture with up to this share of the allowed pixels gets this share of the allowed time. That
+must be enough for the slowest decoder, libde265 for HEIC, on a slow machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureLimits:
-    """`pixels` in all and `side` of an upload, `scans` of a JPEG, `png_pixels` of a colour PNG.
+    """Most pixels and longest side of an upload, and other limits.
 
-    A colour PNG of more than 25 MP is a file of up to 100 MB; WebP and JPEG are for those.
-    `seconds` is the processor time to decode a picture of `pixels`; None sets no limit. `formats`
-    names the accepted formats; without any, all that can be decoded.
+    `scans` limits a JPEG, `png_pixels` a colour PNG: above 25 MP its file could exceed 100 MB, so
+    larger results need WebP or JPEG. `seconds` is the processor time to decode a picture of
+    `pixels`; None sets no limit. `formats` names the accepted formats; if empty, every format that
+    can be decoded is accepted.
     """
 
     pixels: int = 50_000_000
@@ -39,7 +41,7 @@ class PictureLimits:
 
 
 def check_size(width: int, height: int, limits: PictureLimits) -> None:
-    """Raises ResolutionTooHigh with both numbers, or ImageUnreadable for an empty picture."""
+    """Raise ResolutionTooHigh with both numbers, or ImageUnreadable for an empty picture."""
     if width < 1 or height < 1:
         raise ImageUnreadable(f"the picture's header gives its size as {width} x {height} pixels")
     if width * height > limits.pixels:
@@ -59,7 +61,7 @@ def check_size(width: int, height: int, limits: PictureLimits) -> None:
 
 @contextmanager
 def time_limit(limits: PictureLimits) -> Iterator[None]:
-    """End this process with SIGPROF when the block takes more processor time than a picture may.
+    """End this process with SIGPROF if the block takes more processor time than a picture may.
 
     A native decoder cannot be interrupted in any other way. Without `limits.seconds` there is no
     limit.
@@ -75,7 +77,7 @@ def time_limit(limits: PictureLimits) -> Iterator[None]:
 
 
 def allow_pixels(pixels: int, limits: PictureLimits) -> None:
-    """Extend the limit of the block to what a picture of so many pixels may take."""
+    """Extend the time limit of the block to the time allowed for a picture of `pixels` pixels."""
     if limits.seconds is None:
         return
     more = max(0.0, pixels / limits.pixels - LEAST_SHARE) * limits.seconds

@@ -1,6 +1,6 @@
 """A decoded picture in shared memory: made by the parent, written and read by codec processes.
 
-Where a whole picture would not fit as floats, it is worked on by bands of rows.
+A step whose floats would not fit for a whole picture works in bands of rows.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Pixels = NDArray[np.uint8]
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 NAME = "picture"
 PICTURE_LINK = f"/memfd:{NAME} (deleted)"
-"""What /proc/PID/fd says of a descriptor of a picture."""
+"""The target of a picture's descriptor in /proc/PID/fd."""
 BLOCK_BYTES = 512
 """The unit of st_blocks."""
 
 
 class PictureStore:
-    """Bounds the bytes of all pictures held at one time.
+    """Limits the total bytes of the pictures held at one time.
 
-    A picture is charged once it has been decoded, when its size is known, until its request ends,
-    which may be before a codec process has let go of it: the true bound is `budget` plus one
+    A picture is charged from the end of its decoding, when its size is known, to the end of its
+    request. A codec process may hold it longer than that: the true limit is `budget` plus one
     picture per codec process.
     """
 
@@ -45,10 +45,10 @@ class PictureStore:
         return self._held
 
     def open(self, size: int) -> Picture:
-        """Memory for a picture of up to `size` bytes; only what is written takes any.
+        """Open a picture of up to `size` bytes; only written pages take memory.
 
-        It is sealed before a codec process gets it: a compromised one can neither take
-        the pages away from the next reader nor add more. Raises OSError.
+        The file is sealed before a codec process gets it: a compromised process can neither
+        truncate it under the next reader nor make it grow. Raises OSError.
         """
         descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -83,7 +83,7 @@ class PictureStore:
 
 
 class Picture:
-    """One picture's memory. Whoever opened it calls `release`, at any time."""
+    """The memory of one picture. Its opener must call `release`, and may do so at any time."""
 
     def __init__(self, store: PictureStore, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -92,9 +92,9 @@ class Picture:
         self._open = True
 
     def charge(self) -> None:
-        """Count the memory that was written against the budget, in whole pages.
+        """Charge the written memory, in whole pages, to the budget.
 
-        Raises Overloaded when it does not fit now, ResolutionTooHigh when it never would.
+        Raises Overloaded if it does not fit now, ResolutionTooHigh if it can never fit.
         """
         if self._open:
             size = os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
@@ -111,9 +111,9 @@ class Picture:
 
 
 def write_pixels(descriptor: int, pixels: Pixels) -> None:
-    """Child's side: put the pixels in the memory behind the descriptor."""
-    # write() and not a mapping: no page has to be mapped first, which takes half the time.
-    # At their place and not at the file's: a process that was killed over it may have begun.
+    """Child's side: write the pixels to the memory behind the descriptor."""
+    # Writing takes half the time of a mapping, because no page has to be mapped first.
+    # The offset is explicit: a killed process may have moved the offset of the shared file.
     left = np.ascontiguousarray(pixels).data.cast("B")
     written = 0
     while written < len(left):

@@ -1,7 +1,7 @@
 """Codec processes behind a bounded queue, fed by the engine's scheduler; each can be killed.
 
-A function that crashes, hangs or runs out of memory costs its own call and its process, which is
-replaced at once; its neighbours and the queue do not notice.
+A function that crashes, hangs or runs out of memory costs its own call and its process. The process
+is replaced at once; other processes and the queue are not affected.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ MEMORY_LIMIT = 1536 << 20
 START_SECONDS = 60.0
 
 ENVIRONMENT = {
-    # By default glibc gives a picture's memory back after each step and takes it anew, zeroed page
-    # by page, for the next. Blocks of up to 32 MiB stay.
+    # By default glibc returns a picture's memory to the system after each step, and gets zeroed
+    # pages for the next step. These settings make it keep blocks of up to 32 MiB.
     "GLIBC_TUNABLES": ":".join(
         f"glibc.malloc.{setting}"
         for setting in ("mmap_threshold=33554432", "trim_threshold=67108864", "top_pad=16777216")
@@ -55,12 +55,12 @@ log = logging.getLogger(__name__)
 
 
 class CodecPool:
-    """`count` codec processes; belongs to the event loop, and start() opens them.
+    """A pool of `count` codec processes. It belongs to the event loop; start() opens the processes.
 
-    `warm_ups` are functions that each process has run once, as `function({}, {}, ())`, before its
-    first call, so that no request pays for an import. `memory_bytes` is the address space that each
-    may have, its libraries included.
-    `on_restart` hears why a process was replaced (CODEC_RESTARTS); it must not block or raise.
+    Each process runs every function of `warm_ups` once, as `function({}, {}, ())`, before its first
+    call, so that no request pays for an import. `memory_bytes` limits the address space of each
+    process, libraries included. `on_restart` is called with the reason (CODEC_RESTARTS) when a
+    process is replaced; it must not block or raise.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class CodecPool:
         self._instances: list[Instance[Call, Reply]] = []
 
     def start(self) -> None:
-        """Begin to open the processes; calls wait until one is open."""
+        """Start to open the processes; calls wait until one is open."""
         self._instances = [
             Instance(
                 f"codec {number}",
@@ -108,13 +108,13 @@ class CodecPool:
                 serving=lambda _: None,
                 clock=self._clock,
                 max_resident_bytes=sys.maxsize,
-                ahead=False,  # no call lies ready behind a picture that may hang
+                ahead=False,  # no call is queued behind a picture that may hang
             )
             for number in range(self._count)
         ]
 
     async def opened(self) -> None:
-        """Wait until every process is open and warm. Raises BackendError when it takes too long."""
+        """Wait until every process is open and warm. Raises BackendError if it takes too long."""
         opened = [instance.opened for instance in self._instances]
         if opened and (await asyncio.wait(opened, timeout=START_SECONDS))[1]:
             raise BackendError(f"the codec processes were not ready in {START_SECONDS:.0f} s")
@@ -132,16 +132,21 @@ class CodecPool:
     ) -> asyncio.Future[Reply]:
         """Run `function(meta, arrays, descriptors)` ("module:name") in a codec process.
 
-        Raises Overloaded when the queue is full or too slow for the deadline. An `urgent` call (our
-        own arrays, work already paid for, such as encoding a result) goes before the others, does
-        not count, and may run until its deadline; all others end at the wall limit, of which the
-        time does not count that others keep them from running. The future raises what the function
-        raised, DeadlineExceeded, or `blame` when the process crashed, ran out of memory or took
-        longer than the wall limit: ImageUnreadable for uploaded bytes, because a picture that kills
-        its decoder is the picture's fault. A call whose process somebody else killed is run once
-        more, from its beginning, and then raises Overloaded; WorkerCrashed where the process gave
-        no answer that can be one. Descriptors are duplicated: the caller may close its own
-        at any time. Cancelling the future drops a call that is still queued.
+        Raises Overloaded if the queue is full or too slow for the deadline.
+
+        Pass `urgent` for our own arrays and work already paid for, such as encoding a result. An
+        urgent call is scheduled before the others, does not count against the queue's limit, and
+        may run until its deadline. All other calls end at the wall limit; time spent waiting for a
+        processor does not count.
+
+        The future raises what the function raised, DeadlineExceeded, or `blame` if the process
+        crashed, ran out of memory or exceeded the wall limit. For uploaded bytes, `blame` is
+        ImageUnreadable: a picture that kills its decoder is at fault. If the system or another
+        program killed the process, the call is retried once from its beginning, then it raises
+        Overloaded. It raises WorkerCrashed if the process gave an invalid answer.
+
+        Descriptors are duplicated: the caller may close its own at any time. Cancelling the future
+        drops a call that is still queued.
         """
         call = Call(
             function=function,
@@ -168,8 +173,11 @@ class CodecPool:
         return call.future
 
     def expect(self, function: str, check: Check) -> None:
-        """From now on, a process that answers a call of `function` with what `check` refuses, given
-        the call's meta, is ended: the call raises WorkerCrashed."""
+        """Check each answer of `function` with `check` from now on.
+
+        `check` also gets the meta of the call. If it rejects the answer, the process is killed and
+        the call raises WorkerCrashed.
+        """
         self._checks[function] = check
 
     def _check(self, asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
@@ -178,32 +186,32 @@ class CodecPool:
 
     @property
     def live(self) -> int:
-        """How many processes are there to take calls."""
+        """Number of processes that can take calls."""
         return self._batcher.live
 
     @property
     def held(self) -> tuple[str, ...]:
-        """What confines its processes, of `app.engine.process.confinement.MEASURES`."""
+        """Which of `app.engine.process.confinement.MEASURES` confine the processes."""
         return self._held or ()
 
     def pids(self) -> tuple[int, ...]:
-        """The processes alive now, to read their memory."""
+        """Ids of the processes that are alive now, for reading their memory use."""
         return tuple(each.pid for each in self._processes if each.failure() is None)
 
     async def close(self) -> None:
-        """Fail what waits, end every process, and return when all have ended."""
+        """Fail the queued calls, end every process, and return when all have ended."""
         self._batcher.close(Overloaded("the server is stopping", retry_after=1.0))
         await close_all(self._instances)
 
     async def _open(self, _: bool) -> CodecProcess:
-        """Raises WorkerCrashed and OSError; no refusal: there is no model in it."""
+        """Open a process. Raises WorkerCrashed or OSError, after which opening is retried."""
         process = await in_thread("codec opening", self._opened)
         self._processes = {each for each in self._processes if each.failure() is None}
         self._processes.add(process)
         return process
 
     def _opened(self) -> CodecProcess:
-        """Blocks until the process is warm."""
+        """Open a process and block until it is warm."""
         try:
             child = Child(
                 TARGET, {}, limits=self._limits, start_timeout=START_SECONDS, check=self._check
@@ -216,7 +224,7 @@ class CodecPool:
         self._held = child.held
         try:
             for failure in process.warm_up(self._warm_ups, timeout=START_SECONDS):
-                # Not fatal: the first real call shows the same fault to somebody who waits for it.
+                # Not fatal: the first real call reports the same error to its caller.
                 log.error("a warm-up failed in a codec process", exc_info=failure)
         except BaseException:
             process.close()
@@ -224,8 +232,11 @@ class CodecPool:
         return process
 
     def _lost(self, reason: Restart) -> float:
-        """Replace a process at once: pictures that kill must not keep the others waiting. One that
-        dies at its start is tried again ever more slowly."""
+        """Seconds to wait before a lost process is replaced.
+
+        0 if it was lost after its start: pictures that kill processes must not make others wait.
+        If it failed to start, the delay grows with each attempt.
+        """
         if reason in UNOPENED:
             return self._backoff.delay_after_loss()
         self._on_restart(reason)
@@ -245,7 +256,7 @@ def _deliver(run: Run, reply: Reply) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codecs:
-    """The processes, the memory budget of decoded pictures, and what a picture may ask for."""
+    """The codec processes, the memory budget of decoded pictures, and the limits on a picture."""
 
     pool: CodecPool
     pictures: PictureStore
@@ -264,8 +275,8 @@ class Codecs:
     ) -> Reply:
         """Run `function` in a codec process; arguments and errors are those of CodecPool.submit.
 
-        When the awaiting task is cancelled, a call that still waits is dropped. One that runs ends
-        by itself with its own duplicates of `descriptors`: the caller may close them at once.
+        If the awaiting task is cancelled, a queued call is dropped. A running call continues with
+        its own duplicates of `descriptors`, so the caller may close them at once.
         """
         return await self.pool.submit(
             function,

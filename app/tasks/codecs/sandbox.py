@@ -14,8 +14,8 @@ from app.engine.process.environment import lower_limit
 Function = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 
 MAX_FILE_BYTES = 512 << 20
-"""No shared-memory file a codec process writes may grow past this: neither the decoded picture
-(200 MB at 50 MP with alpha) nor the reply."""
+"""Largest shared-memory file that a codec process may write: a decoded picture (200 MB at 50 MP
+with alpha) or a reply."""
 
 
 def open_sandbox(init: Mapping[str, Any]) -> tuple[Mapping[str, Any], Function]:

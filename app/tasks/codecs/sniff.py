@@ -1,4 +1,4 @@
-"""Which picture format some bytes are, by their content alone; names and types are ignored."""
+"""Detects a picture's format by its content alone; file names and declared types are ignored."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _PREFIXES = (
 
 @cache
 def accepted_formats() -> tuple[str, ...]:
-    """ACCEPTED, and HEIC where its decoder, an extra, is installed."""
+    """ACCEPTED, and HEIC if its decoder, an extra, is installed."""
     return (*ACCEPTED, "HEIC") if find_spec(HEIC_DECODER) else ACCEPTED
 
 
 def formats_named(names: Iterable[str]) -> tuple[str, ...]:
-    """The accepted formats with these names, in any case. Raises ConfigError for another name."""
+    """The accepted formats with these names, ignoring case. Raises ConfigError for other names."""
     known = {name.lower(): name for name in accepted_formats()}
     if unknown := [name for name in names if name.lower() not in known]:
         raise ConfigError(
@@ -52,9 +52,9 @@ def formats_named(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def sniff(body: bytes, only: Sequence[str] = ()) -> str:
-    """The format's name: one of `only`, by default of all accepted formats.
+    """The format's name: one of `only`, or by default any accepted format.
 
-    Raises UnsupportedMediaType, which names what the file is and what is accepted.
+    Raises UnsupportedMediaType, which names the format of the file and the accepted formats.
     """
     name, formats = _name(body), only or accepted_formats()
     if name in formats:
@@ -83,7 +83,7 @@ def _name(body: bytes) -> str:
 
 
 def _box_brand(body: bytes) -> str:
-    """ISO media files tell HEIC from AVIF by the brands in their first box."""
+    """Tell HEIC from AVIF and other ISO media by the brands in the first box."""
     brands = body[8 : min(64, max(16, int.from_bytes(body[:4], "big")))]
     if b"avif" in brands or b"avis" in brands:
         return "AVIF"

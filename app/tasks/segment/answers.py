@@ -1,8 +1,8 @@
-"""Checks of what a codec process answers to the calls of `app.tasks.segment.stages`.
+"""Checks of the answers of codec processes to the calls of `app.tasks.segment.stages`.
 
-Each function follows `app.engine.process.answers.Check`. They check names, types, shapes and sizes:
-values become headers, labels of metrics and a caller's quota. What a picture shows is not checked;
-a process that lies about it answers one request wrongly.
+The public functions follow `app.engine.process.answers.Check`. They check names, types, shapes and
+sizes, because the values become headers, metric labels and charges to a caller's quota. They do not
+check the content of a picture: false content makes the answer to one request wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from app.contracts.tensors import Tensors
 
 FILE_BYTES, FILE_BYTES_A_PIXEL = 1 << 16, 8
-"""More than any of the formats takes for pixels that cannot be compressed."""
+"""More than any format takes for pixels that cannot be compressed."""
 
 
 def check_opened(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:

@@ -1,7 +1,7 @@
-"""What lies behind the foreground, each given by bands of rows, and the foreground put over it.
+"""Backgrounds and shadows, made in bands of rows, and the foreground composited over them.
 
 The background is a second picture fitted to the canvas, the picture's own background blurred, or
-one colour. A soft shadow falls on it, as if the subject stood a little before it.
+one colour. A soft shadow can fall on it, as if the subject stood a little in front of it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from app.tasks.segment.framing import Area, resize, resized_alpha, resized_colou
 
 Floats = NDArray[np.float32]
 Bands = Callable[[slice], Pixels]
-"""Rows of the canvas to their pixels, RGB or RGBA."""
+"""A function that takes rows of the canvas and returns their pixels, RGB or RGBA."""
 
 SMALL_SIGMA = 4.0
-"""A blur is worked out on a picture reduced until its standard deviation is this many pixels."""
+"""A blur is computed on a picture reduced until its standard deviation is this many pixels."""
 SUBJECT_COUNTS = 1e-4
-"""So little that it shows only where a picture is nothing but subject."""
+"""Weight of the subject's colours in the blur: they show only if there is no background at all."""
 DOUBT = 0.02
-"""How much background must be near for its own colour to count; with less, that of farther off."""
+"""Weight of the background's colour from farther away. It prevails where a smaller share of the
+pixels nearby is background."""
 
 
 def flat(colour: Sequence[int], width: int) -> Bands:
@@ -34,7 +35,7 @@ def flat(colour: Sequence[int], width: int) -> Bands:
 
 
 def reduced(picture: Pixels, *, height: int, width: int) -> Pixels:
-    """The picture no larger than it takes to cover height x width."""
+    """The picture, reduced to the size that just covers height x width; never enlarged."""
     factor = max(height / picture.shape[0], width / picture.shape[1])
     if factor >= 1.0:
         return picture
@@ -43,10 +44,11 @@ def reduced(picture: Pixels, *, height: int, width: int) -> Pixels:
 
 
 def fitted(picture: Pixels, *, height: int, width: int, fit: str, colour: Sequence[int]) -> Pixels:
-    """The picture in the middle of height x width, its shape kept: `cover` fills it and cuts what
-    is over, `contain` shows it whole. `colour` is beside it and behind its transparent parts.
+    """Centre the picture in height x width and keep its aspect ratio.
 
-    RGB, or RGBA when the colour is translucent.
+    `cover` fills the area and cuts off the excess; `contain` shows the whole picture. `colour` is
+    beside the picture and behind its transparent parts. The result is RGB, or RGBA if the colour is
+    translucent.
     """
     tall, wide = picture.shape[:2]
     if fit == "cover":
@@ -71,10 +73,10 @@ def fitted(picture: Pixels, *, height: int, width: int, fit: str, colour: Sequen
 
 
 def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> Bands:
-    """The picture's background, blurred, as the canvas shows it; at its rim, it goes on outwards.
+    """The picture's own background, blurred, for the canvas; beyond the picture its edge repeats.
 
-    `percent` of the longer side is the standard deviation. The subject is taken out first: its
-    colours do not shine into the background, and what was behind it is filled from around it.
+    The standard deviation is `percent` of the longer side. The subject is removed first: its
+    colours do not bleed into the background, and the gap is filled from its surroundings.
     """
     height, width = alpha.shape
     sigma = percent / 100 * max(height, width)
@@ -97,7 +99,7 @@ def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> B
     across, down = size[0] / width, size[1] / height
 
     def band(rows: slice) -> Pixels:
-        # Middles of pixels: canvas (x, y) is the picture's (x + left, y + top).
+        # Centres of pixels: (x, y) of the canvas is (x + left, y + top) of the picture.
         shift_x = (canvas.left + 0.5) * across - 0.5
         shift_y = (canvas.top + rows.start + 0.5) * down - 0.5
         result: Pixels = cv2.warpAffine(
@@ -113,8 +115,10 @@ def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> B
 
 
 def _filled(sums: Floats, weight: Floats, sigma: float) -> Floats:
-    """The blur of `sums` (colours times their weight) over that of `weight`; where hardly anything
-    has weight, the same of the picture reduced."""
+    """The blurred `sums` (colours times their weight) divided by the blurred `weight`.
+
+    Where the weight is close to 0, the colour comes from the same result for a reduced picture.
+    """
     height, width = weight.shape
     if max(height, width) <= 4:
         far = (sums.sum(axis=(0, 1)) / weight.sum()).reshape(1, 1, 3)
@@ -134,7 +138,7 @@ def _filled(sums: Floats, weight: Floats, sigma: float) -> Floats:
 
 
 def _resized(picture: Pixels, *, height: int, width: int) -> Pixels:
-    """RGB or RGBA in another size."""
+    """Resize an RGB or RGBA picture."""
     if picture.shape[:2] == (height, width):
         return picture
     if picture.shape[2] == 3:
@@ -146,13 +150,15 @@ def _resized(picture: Pixels, *, height: int, width: int) -> Pixels:
 
 
 def _least(area: Area) -> tuple[int, int]:
-    """Height and width, no less than a pixel each."""
+    """Height and width, at least one pixel each."""
     return max(1, area.height), max(1, area.width)
 
 
 def over(front: Pixels, alpha: Pixels, back: Pixels) -> Pixels:
-    """`front` (H, W, 3 or 4; its own alpha is `alpha`) over `back`, in the form of `back`:
-    RGB, or RGBA with colours not multiplied by alpha."""
+    """Composite `front` (H, W, 3 or 4) with `alpha` over `back`; a fourth channel is ignored.
+
+    The result has the channels of `back`: RGB, or RGBA with colours not multiplied by alpha.
+    """
     colours = np.ascontiguousarray(front[..., :3])
     if back.shape[2] == 3:
         weight = alpha.astype(np.float32)
@@ -175,7 +181,7 @@ def stacked(
     ground: Bands,
     shade: Bands | None = None,
 ) -> Pixels:
-    """The foreground over its shadow over the ground; both are asked for by bands of rows."""
+    """Composite the foreground over its shadow over the background, in bands of rows."""
     height, width = alpha.shape
     channels = ground(slice(0, 1)).shape[2]
     result = np.empty((height, width, channels), np.uint8)
@@ -189,14 +195,17 @@ def stacked(
 
 BLUR = 0.025
 FALLS = (0.015, 0.03)
-"""Standard deviation, and how far it falls right and down: parts of the subject's longer side."""
+"""The shadow's standard deviation, and its offset right and down: fractions of the subject's longer
+side."""
 REACH = 3.0
 """The blur's reach in standard deviations; beyond it less than half a level is left."""
 
 
 def drop_shadow(alpha: Pixels, place: Area, *, opacity: float, width: int) -> Bands:
-    """The shadow's alpha by bands of rows, of what stands at `place` on a canvas that is `width`
-    wide. It ends where the canvas does."""
+    """The alpha of the subject's shadow, in bands of rows, on a canvas that is `width` wide.
+
+    `place` is the subject's place. The shadow is clipped to the canvas.
+    """
     longer = max(place.height, place.width)
     sigma = BLUR * longer
     step = max(1.0, sigma / SMALL_SIGMA)
@@ -212,7 +221,7 @@ def drop_shadow(alpha: Pixels, place: Area, *, opacity: float, width: int) -> Ba
     left, top = place.left + FALLS[0] * longer, place.top + FALLS[1] * longer
 
     def band(rows: slice) -> Pixels:
-        # Middles of pixels; the patch begins `border` of its own pixels before the subject.
+        # Centres of pixels; the patch begins `border` of its own pixels before the subject.
         shift_x = (0.5 - left) * across - 0.5 + border
         shift_y = (rows.start + 0.5 - top) * down - 0.5 + border
         result: Pixels = cv2.warpAffine(

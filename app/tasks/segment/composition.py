@@ -1,4 +1,4 @@
-"""A picture's foreground put into its scene: canvas, place, shadow, background, in this order."""
+"""Puts a foreground into its scene: canvas, place, shadow and background, in this order."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def compose(
     picture: Pixels,
     background: Pixels | None,
 ) -> Pixels:
-    """The result's pixels. `colours` are the foreground's, `picture` is what it was cut out of, and
-    `background` the second picture, where there is one.
+    """Compose the pixels of the result.
 
-    meta: output, format, bg_color, crop, limits and the fields of Scene. Where the picture has no
-    foreground, there is nothing to crop to, to move, or to throw a shadow. Raises OutputTooLarge
-    where margins make the canvas larger than a picture may be.
+    `colours` are the foreground's, `picture` is the picture it was cut from, and `background` is
+    the second picture, if any. meta: output, format, bg_color, crop, limits and the fields of
+    Scene. If the picture has no foreground, the result is not cropped and nothing is moved or casts
+    a shadow. Raises OutputTooLarge if margins make the canvas larger than a picture may be.
     """
     scene = meta["scene"]
     canvas = Area(0, 0, *alpha.shape)
@@ -74,7 +74,7 @@ def _ground(
     canvas: Area,
     background: Pixels | None,
 ) -> Bands:
-    """The background."""
+    """The background: a second picture, the blurred picture, or one colour."""
     scene = meta["scene"]
     if background is not None:
         behind = fitted(

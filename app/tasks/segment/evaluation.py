@@ -23,18 +23,18 @@ from app.tasks.segment import matte
 from app.tasks.segment.parameters import MaskAgreement, mask_output, read_parameters
 
 SIDE = 320
-"""Masks are compared at this size, whatever the network's own."""
+"""Masks are compared at this size, whatever the size of the network's own."""
 VALIDATION_EVERY = 10
-"""Every tenth pair by sorted name, from the first: training never sees them."""
+"""Every tenth pair by sorted name, from the first, is for validation. Training never sees it."""
 PARTS = {"ecssd": "ECSSD", "pascals": "PASCAL-S"}
-"""Origin of a pair, by the beginning of its name."""
+"""Origin of a pair, by the prefix of its name."""
 
 Array = TypeVar("Array", Pixels, matte.Floats)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A picture (H, W, 3) and the mask (H, W) that it should get, both uint8."""
+    """A picture (H, W, 3) and its expected mask (H, W), both uint8."""
 
     name: str
     picture: Pixels
@@ -42,7 +42,10 @@ class Pair:
 
 
 class SegmentQuality:
-    """Reads pairs when made: raises ConfigError where the validation pairs are absent."""
+    """Measures a model on pictures with known masks.
+
+    The constructor reads the pairs. It raises ConfigError if the validation pairs are absent.
+    """
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         self._parameters = read_parameters(info)
@@ -128,7 +131,7 @@ def _validation_pairs(root: Path, limit: int | None) -> list[Pair]:
 
 
 def _golden_pairs(root: Path, limit: int | None) -> list[Pair]:
-    """Masks have their picture's size, which is none in particular."""
+    """Pictures of any size, with the masks of the official release in the picture's size."""
     files = sorted(path for path in folder(root / "images").iterdir() if path.is_file())
     return [
         Pair(path.name, _picture(path), _picture(root / "masks" / f"{path.stem}.png")[..., 0])
@@ -137,7 +140,7 @@ def _golden_pairs(root: Path, limit: int | None) -> list[Pair]:
 
 
 def _picture(path: Path) -> Pixels:
-    """As serving opens it: (H, W, 3), transparency over white."""
+    """Read a picture as serving does: (H, W, 3), transparency over white."""
     try:
         return matte.over_white(decode(read_bytes(path), PictureLimits()))
     except InputError as error:
@@ -155,7 +158,7 @@ class MaskComparison:
     """Samples are (name, tensors); agreement is the intersection over union of two masks."""
 
     agreement_name = "mask IoU"
-    least_agreement = 0.9  # pictures may be without an object
+    least_agreement = 0.9  # a picture may contain no object
 
     def __init__(self, info: ServedModelInfo) -> None:
         self._parameters = read_parameters(info)
@@ -163,11 +166,14 @@ class MaskComparison:
         self.agreement = MaskAgreement(info)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """One of each picture. Raises ConfigError for an unreadable file, InputError as serving."""
+        """One sample per picture.
+
+        Raises ConfigError for a file that cannot be read, and InputError as serving does.
+        """
         return [(file.name, {self._input: self._tensor(file)}) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """None: every picture costs the same, so the self-test's will do."""
+        """No samples: every picture costs the same, so the self-test's input is enough."""
         return []
 
     def _tensor(self, file: Path) -> matte.Floats:

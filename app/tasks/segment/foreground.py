@@ -1,10 +1,11 @@
-"""The foreground's own colours where alpha is partial: what shows of the old background taken out.
+"""Estimates the foreground's own colours where alpha is partial, without the old background.
 
-There a pixel is a mixture, I = alpha F + (1 - alpha) B. F and B are estimated from coarse to fine,
-each level starting from the one before it, with the step of blur-fusion: means of foreground and
-background by their weights, then F corrected by what the mixture leaves unexplained. Levels as in
-Germer et al., "Fast Multi-Level Foreground Estimation" (2020, https://arxiv.org/abs/2006.14970),
-the step from Forte, "Approximate Fast Foreground Colour Estimation" (2021).
+There, a pixel is a mixture, I = alpha F + (1 - alpha) B. F and B are estimated from coarse to fine;
+each level starts from the one before it. A level is one step of blur-fusion: weighted means of
+foreground and background, then a correction of F by what the mixture leaves unexplained. The levels
+follow Germer et al., "Fast Multi-Level Foreground Estimation" (2020,
+https://arxiv.org/abs/2006.14970), the step follows Forte, "Approximate Fast Foreground Colour
+Estimation" (2021).
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ Plane = TypeVar("Plane", Pixels, Floats)
 RADIUS = 3
 """Radius of each level's window, in pixels of that level."""
 FINEST_PIXELS = 1_000_000
-"""The last level is at half the picture's resolution up to 4 MP, and then at a quarter, …"""
+"""The last level has half the picture's resolution up to 4 MP, a quarter above that, and so on."""
 WHOLE_PIXELS = 200_000
-"""Levels of at most so many pixels are computed everywhere, the last one only along edges."""
+"""Levels of up to this many pixels are computed everywhere, the last one only along edges."""
 COARSEST = 64
 TILE = 64
-"""Side of what is computed at once, in pixels of the last level."""
+"""Side of the tile that is computed at once, in pixels of the last level."""
 VISIBLE, OPAQUE = 8, 248
-"""Alphas (of 255) from which a pixel shows, and from which it counts as the foreground alone."""
+"""Alphas (of 255) from which a pixel is visible, and from which it counts as foreground alone."""
 OWN = 230
-"""From this alpha on the pixel's own colour takes over: detail at the rim of the foreground."""
+"""From this alpha up, the pixel's own colour takes over, to keep detail at the foreground's rim."""
 BROAD = 0.05
-"""A partial region wider than this part of the longer side is no edge, and keeps its colours."""
+"""A partial region wider than this fraction of the longer side is no edge and keeps its colours."""
 EPSILON = np.float32(1e-5)
 
 _OWN_SHARE = np.clip((np.arange(256, dtype=np.float32) - OWN) / (255 - OWN), 0, 1)
 
 
 def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
-    """Colours (H, W, 3) for a picture (H, W, 3 or 4) and its alpha (H, W).
+    """Foreground colours (H, W, 3) for a picture (H, W, 3 or 4) and its alpha (H, W).
 
-    They differ from the picture's only where alpha is partial along an edge, and not near what is
-    transparent in the picture itself: there, colours are no mixture already.
+    They differ from the picture's only where alpha is partial along an edge. They do not differ
+    near parts that are transparent in the picture itself: colours are not a mixture there.
     """
     result: Pixels = np.array(pixels[..., :3], order="C")
     partial = cv2.inRange(alpha, VISIBLE, OPAQUE - 1)
@@ -57,7 +58,7 @@ def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
         step *= 2
     while step > min(height, width):
         step //= 2
-    # Whole blocks of step x step pixels; what is left over at two edges shares the last block.
+    # Whole blocks of step x step pixels; the remainder at two edges belongs to the last block.
     rows, columns = height // step, width // step
     clear = None
     if pixels.shape[2] == 4:
@@ -70,7 +71,7 @@ def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
         )
         if cv2.countNonZero(partial[place]):
             blocks, place = _edge(alpha, blocks, place, step)
-            # Tiles overlap: what is read is the picture, and not what is finished already.
+            # Tiles overlap: read from the picture, not from the unfinished result.
             result[place] = _finished(pixels, alpha, coarse, blocks, place, step)
     return result
 
@@ -82,7 +83,7 @@ def _tiles(rows: int, columns: int) -> Iterator[Area]:
 
 
 def _edge(alpha: Pixels, blocks: Area, place: Area, step: int) -> tuple[Area, Area]:
-    """The part of a tile, as blocks and as pixels, beyond which its alpha is 0 or 255."""
+    """The part of a tile, in blocks and in pixels, outside which alpha is 0 or 255."""
     left, top, width, height = cv2.boundingRect(cv2.inRange(alpha[place], 1, 254))
     sides = []
     for first, count, whole, pixels in zip(
@@ -103,8 +104,10 @@ def _end(blocks: slice, count: int, step: int, length: int) -> int:
 def _coarse(
     picture: Pixels, alpha: Pixels, clear: Pixels | None, step: int
 ) -> tuple[Floats, Floats, Floats]:
-    """F and B (h, w, 3) of the levels computed whole, and where (h, w) alpha is no edge or the
-    picture is `clear` itself."""
+    """F and B (h, w, 3) from the levels that are computed everywhere, and a map (h, w).
+
+    The map is 1 where partial alpha is no edge or the picture itself is transparent (`clear`).
+    """
     height, width = alpha.shape
     while height * width > WHOLE_PIXELS * step * step:
         step *= 2
@@ -132,7 +135,7 @@ def _reduced(plane: Pixels, step: int) -> Pixels:
     """Means of blocks of step x step; `step` is a power of two."""
     rows, columns = max(1, plane.shape[0] // step), max(1, plane.shape[1] // step)
     plane = plane[: rows * step, : columns * step]
-    # OpenCV is several times as fast by two than by any other factor.
+    # OpenCV is several times faster for a factor of two than for any other.
     while step > 1:
         plane = _halved(plane)
         step //= 2
@@ -165,7 +168,7 @@ def _broad(share: Floats) -> Floats:
 
 
 def _spread(marked: Pixels) -> Floats:
-    """1 where something is marked (255) and around it, falling to 0 at its outer rim."""
+    """1 at and around marked pixels (255), falling to 0 at the outer rim."""
     window = _window(marked)
     near = cv2.dilate(marked, window)
     half = len(window) // 2
@@ -179,7 +182,7 @@ def _window(plane: Plane) -> Pixels:
 
 
 def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[Floats, Floats]:
-    """One step of blur-fusion: the next F, and the B that it was made with.
+    """Run one step of blur-fusion: return the next F, and the B that it was made with.
 
     `share` is alpha from 0 to 1 (h, w), the others are (h, w, 3).
     """
@@ -206,9 +209,9 @@ def _finished(
     place: Area,
     step: int,
 ) -> Pixels:
-    """The colours of `place`, from the last level of its `blocks` with a margin around them."""
+    """The final colours of `place`, from the last level of its `blocks` and a margin around."""
     rows, columns = coarse[0].shape[:2]
-    margin = RADIUS + 1  # the window's, and the neighbour's that is interpolated with
+    margin = RADIUS + 1  # for the window, and for a neighbour to interpolate with
     top, left = max(0, blocks[0].start - margin), max(0, blocks[1].start - margin)
     bottom, right = min(rows, blocks[0].stop + margin), min(columns, blocks[1].stop + margin)
     near = (slice(top, bottom), slice(left, right))
@@ -218,7 +221,7 @@ def _finished(
     front, _ = _fuse(small, share, coarse[0][near], coarse[1][near])
 
     def in_place(plane: Floats) -> Floats:
-        # A block more at the end, for what is left over of the picture there.
+        # One more block at the end, for the remainder of the picture.
         plane = cv2.copyMakeBorder(plane, 0, 1, 0, 1, cv2.BORDER_REPLICATE)
         larger: Floats = cv2.resize(plane, None, fx=step, fy=step, interpolation=cv2.INTER_LINEAR)
         return larger[

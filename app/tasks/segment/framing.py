@@ -1,7 +1,7 @@
-"""Where the subject stands: the canvas, the subject's place on it, and its pixels put there.
+"""Framing: the canvas, the subject's place on it, and the subject's pixels moved there.
 
-The canvas is a part of the picture's own plane, which it may leave on any side. Pictures are
-(H, W, 3 or 4) uint8, alphas (H, W) uint8; everything is in whole pixels.
+The canvas is a rectangle in the picture's plane and may extend beyond the picture on any side.
+Pictures are (H, W, 3 or 4) uint8, alphas (H, W) uint8; all lengths are in whole pixels.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ class Area:
 
 
 def canvas_of(subject: Area, margins: Sequence[tuple[float, str]]) -> Area:
-    """The subject and its margins (top, right, bottom, left): pixels, or percent of the subject's
-    height above and below, of its width on the left and the right."""
+    """The subject with its margins (top, right, bottom, left).
+
+    A margin is in pixels or in percent: of the subject's height at the top and bottom, of its width
+    at the left and right.
+    """
     sides = (subject.height, subject.width, subject.height, subject.width)
     top, right, bottom, left = (
         round(value / 100 * side) if unit == "%" else int(value)
@@ -58,11 +61,12 @@ def canvas_of(subject: Area, margins: Sequence[tuple[float, str]]) -> Area:
 def place_of(
     subject: Area, canvas: Area, *, scale: float | None, position: Sequence[float] | None
 ) -> Area:
-    """Where the subject stands, seen from the canvas's corner.
+    """The subject's place, relative to the top left corner of the canvas.
 
-    `scale` is the part of the canvas, in percent, that the subject fills in the direction in which
-    it is the larger; `position` the percent of the free room left of it and above it. Without a
-    position its middle stays, moved in by no more than it takes to be on the canvas whole.
+    `scale` is the percentage of the canvas that the subject fills in the direction in which it
+    takes up more of the canvas. `position` is the percentage of the free room that is left of it
+    and above it. Without a position its centre stays, and moves only as far as the whole subject
+    needs to be on the canvas.
     """
     factor = 1.0
     if scale is not None:
@@ -84,7 +88,7 @@ def place_of(
 
 
 def on_canvas(plane: Pixels, canvas: Area) -> Pixels:
-    """The part of the picture's plane (H, W) or (H, W, C) that the canvas shows; 0 beyond it."""
+    """The part of a plane (H, W) or (H, W, C) that the canvas shows; 0 outside the plane."""
     height, width = plane.shape[:2]
     top, left = max(0, canvas.top), max(0, canvas.left)
     inside = plane[top : min(height, canvas.bottom), left : min(width, canvas.right)]
@@ -122,7 +126,7 @@ def resized_alpha(alpha: Pixels, height: int, width: int) -> Pixels:
 
 
 def resized_colours(pixels: Pixels, alpha: Pixels, height: int, width: int) -> Pixels:
-    """RGB in another size, colours weighed by alpha: what is transparent colours nothing."""
+    """Resize to RGB with colours weighted by alpha: transparent pixels contribute no colour."""
     if alpha.shape == (height, width):
         return pixels[..., :3]
     cover = _resized_cover(alpha, height, width)
@@ -135,7 +139,7 @@ def resized_colours(pixels: Pixels, alpha: Pixels, height: int, width: int) -> P
 
 
 def resize(plane: NDArray[Any], height: int, width: int) -> NDArray[Any]:
-    """Averaged where it gets smaller, interpolated where it grows."""
+    """Resize a plane: average when it shrinks, interpolate when it grows."""
     smaller = height * width < plane.shape[0] * plane.shape[1]
     how = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
     result: NDArray[Any] = cv2.resize(plane, (width, height), interpolation=how)
@@ -143,5 +147,5 @@ def resize(plane: NDArray[Any], height: int, width: int) -> NDArray[Any]:
 
 
 def _resized_cover(alpha: Pixels, height: int, width: int) -> NDArray[Any]:
-    """Alpha in 16 bits, up to 255 x 255 as a weighed colour is."""
+    """Resized alpha in 16 bits, up to 255 x 255, the range of a weighted colour."""
     return resize(np.multiply(alpha, 255, dtype=np.uint16), height, width)

@@ -23,14 +23,14 @@ RADIUS = 0.01
 """Window radius as a fraction of the longer side: about the width of the network's own blur."""
 EPSILON = 1e-3
 LEVELS = 0.2
-"""The mask is stretched about 0.5 before and after: the network's blur is not translucency.
-Chosen with the other values on pictures with known masks, by the error near their edges."""
+"""Before and after the fit, values are stretched away from 0.5: the network's blur is not
+translucency. This and the other values were chosen by the error near edges of known masks."""
 UNDECIDED = (0.15, 0.85)
 BROAD = 0.015
-"""The mask is undecided over a region, and not along an edge, where discs of this radius (of its
-longer side) fit in between: wider than the network's blur."""
+"""Undecided values are a region rather than an edge where discs of this radius (a fraction of the
+mask's longer side) fit among them: wider than the network's blur."""
 TILE = 128
-"""Side in pixels of what is computed at once: small enough for the processor's cache."""
+"""Side in pixels of the tile that is computed at once: small enough for the processor's cache."""
 
 _SUM = np.ones(4, np.float32)
 Inverse = tuple[tuple[Floats, Floats, Floats], ...]
@@ -39,13 +39,13 @@ Inverse = tuple[tuple[Floats, Floats, Floats], ...]
 def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     """Alpha (H, W) for a picture (H, W, 3 or 4) and a mask of any size, 0 to 1.
 
-    It follows the picture's edges, but keeps the mask's own value in regions that are undecided:
-    the colours there say nothing of what belongs to the foreground.
+    It follows the picture's edges but keeps the mask's own value in undecided regions, where the
+    colours do not show what belongs to the foreground.
     """
     height, width = pixels.shape[:2]
     step = max(1, round((height * width / WORKING_PIXELS) ** 0.5))
     step = min(step, height, width)
-    # Whole blocks of step x step pixels; what is left over at two edges shares the last block.
+    # Whole blocks of step x step pixels; the remainder at two edges belongs to the last block.
     rows, columns = height // step, width // step
     target = cv2.resize(mask, (columns, rows), interpolation=cv2.INTER_LINEAR)
     stretched = _stretch(target)
@@ -56,7 +56,7 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     if share is not None:
         unsettled |= share > 0
     alpha = np.zeros((height, width), np.uint8)
-    # Where nothing is unsettled, the model is the mask's own 0 or 1.
+    # In settled areas, the model is the mask's own 0 or 1.
     model = np.zeros((rows, columns, 4), np.float32)
     model[..., 3] = full * np.float32(1 / 255)
     area = _around(unsettled, 2 * radius + 2)
@@ -67,7 +67,7 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
         model[area] = _fit(small, stretched[area], radius)
     if share is not None:
         _keep(model, share, target)
-    # Stretched and scaled to 0…255, so that what is left is a sum over the channels.
+    # Stretch and scale to 0…255 here: _apply() then only sums over the channels.
     scale = np.float32(255.0 / (1.0 - 2 * LEVELS))
     model *= scale
     model[..., 3] -= np.float32(LEVELS / 255) * scale
@@ -98,8 +98,10 @@ def _times(area: Area, step: int) -> Area:
 
 
 def _apply(padded: Floats, pixels: Pixels, place: Area, step: int, alpha: Pixels) -> None:
-    """Write the alpha of `place`, which begins at a block; `padded` has a block before the first
-    and two behind the last."""
+    """Write the alpha of `place`, which begins at a block.
+
+    `padded` has one more block before the first and two more after the last.
+    """
     rows, columns = place
     blocks = padded[
         rows.start // step : -(-rows.stop // step) + 2,
@@ -108,7 +110,7 @@ def _apply(padded: Floats, pixels: Pixels, place: Area, step: int, alpha: Pixels
     tall, wide = rows.stop - rows.start, columns.stop - columns.start
     model = cv2.resize(blocks, None, fx=step, fy=step, interpolation=cv2.INTER_LINEAR)
     model = model[step : step + tall, step : step + wide]
-    # Red, green, blue and 255: the model has b in 1/255, too.
+    # Red, green, blue and 255: in the model, b is in units of 1/255, too.
     colour = cv2.cvtColor(np.ascontiguousarray(pixels[place][..., :3]), cv2.COLOR_RGB2RGBA)
     value = cv2.multiply(model, colour, dtype=cv2.CV_32F).reshape(-1, 4) @ _SUM
     np.clip(value, 0.0, 255.0, out=value)
@@ -116,7 +118,7 @@ def _apply(padded: Floats, pixels: Pixels, place: Area, step: int, alpha: Pixels
 
 
 def _settled(stretched: Floats, radius: int) -> tuple[Pixels, Pixels]:
-    """Where every window of the model sees a 1, and where every one sees a 0; each is 1 there.
+    """Two maps, each 1 where all windows of the model see only ones, or only zeros.
 
     The model is fitted in one window, smoothed in another and interpolated between neighbours.
     """
@@ -127,7 +129,7 @@ def _settled(stretched: Floats, radius: int) -> tuple[Pixels, Pixels]:
 
 
 def _around(marked: Pixels, margin: int) -> Area | None:
-    """The box of what is marked, with a margin as far as there is room; None where nothing is."""
+    """The box of the marked pixels with a margin, within the plane; None if none is marked."""
     left, top, width, height = cv2.boundingRect(marked)
     if not width:
         return None
@@ -143,8 +145,10 @@ def _stretch(mask: Floats) -> Floats:
 
 
 def undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
-    """How much (rows, columns) the mask's own value is to count: 1 inside regions over which it is
-    undecided. None where there is no such region."""
+    """The weight (rows, columns) of the mask's own value: 1 inside undecided regions.
+
+    None if there is no such region.
+    """
     radius = max(1, round(BROAD * max(mask.shape)))
     disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
     region = cv2.morphologyEx(
@@ -158,9 +162,9 @@ def undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
 
 
 def _keep(model: Floats, share: Floats, target: Floats) -> None:
-    """Let the model give the mask's value, as much as `share` says."""
+    """Blend the model with the mask's own value; `share` is the weight of the mask."""
     model *= (np.float32(1) - share)[..., None]
-    # What the last stretch turns into the mask's value again.
+    # The last stretch turns this into the mask's value again.
     model[..., 3] += share * (target * np.float32(1 - 2 * LEVELS) + np.float32(LEVELS)) / 255
 
 
@@ -176,11 +180,11 @@ def _fit(small: Pixels, target: Floats, radius: int) -> Floats:
 
 
 class ColourModel:
-    """Of a picture (h, w, 3) from 0 to 1, in windows of 2 * radius + 1 pixels a side.
+    """Local linear model of a plane by the colours of a picture (h, w, 3) from 0 to 1.
 
-    `epsilon` keeps the slopes small where a window has hardly more than one colour. Where it is
-    very small, `digits` must be double precision: of colours that are alike, as in grey pictures,
-    what the determinant adds up nearly cancels.
+    Windows have 2 * radius + 1 pixels a side. `epsilon` keeps the slopes small in windows of nearly
+    one colour. If it is very small, `digits` must be double precision: for similar colours, as in
+    grey pictures, the terms of the determinant nearly cancel.
     """
 
     def __init__(
@@ -199,8 +203,10 @@ class ColourModel:
         self._inverse = _inverse(*(plane.astype(digits) for plane in (rr, gg, bb, rg, rb, gb)))
 
     def fit(self, plane: Floats) -> tuple[list[Floats], Floats]:
-        """The slopes for red, green and blue, and the offset, (h, w) each: the means over all
-        windows that a pixel lies in of what fits `plane` (h, w) best in each window."""
+        """Fit `plane` (h, w): the slopes for red, green and blue, and the offset, (h, w) each.
+
+        Each is the mean of the best fits in all windows that contain the pixel.
+        """
         middle = self._mean(plane)
         red, green, blue = (
             self._mean(colour * plane) - mean * middle
@@ -217,7 +223,7 @@ class ColourModel:
 
 
 def _inverse(rr: Any, gg: Any, bb: Any, rg: Any, rb: Any, gb: Any) -> Inverse:
-    """By cofactors."""
+    """Invert the symmetric 3 x 3 matrices by cofactors."""
     i_rr, i_rg, i_rb = gg * bb - gb * gb, gb * rb - rg * bb, rg * gb - gg * rb
     i_gg, i_gb, i_bb = rr * bb - rb * rb, rb * rg - rr * gb, rr * gg - rg * rg
     # Positive definite thanks to epsilon.

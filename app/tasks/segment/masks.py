@@ -1,4 +1,4 @@
-"""Masks as arrays, without a picture library: read in every process."""
+"""Masks as arrays. Needs no picture library, so every process may import it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Floats = NDArray[np.float32]
 
 def normalise(mask: Floats) -> Floats:
     """Stretch a mask to 0…1, as normPRED() of
-    https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py does. A flat mask stays."""
+    https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py does. A flat mask is clipped."""
     low, high = float(mask.min()), float(mask.max())
     if high - low < 1e-6:
         return np.clip(mask, 0.0, 1.0)

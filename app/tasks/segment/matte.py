@@ -1,7 +1,7 @@
 """The arithmetic of matting on arrays: network input, mask to alpha, alpha to picture.
 
-Pictures are (H, W, 3 or 4) uint8, alphas (H, W) uint8, masks (h, w) float32 from 0 to 1. What
-needs floats at full size goes through bands of rows, so that 50 MP fit a codec process.
+Pictures are (H, W, 3 or 4) uint8, alphas (H, W) uint8, masks (h, w) float32 from 0 to 1. Steps that
+need floats at full size work in bands of rows: a picture of 50 MP then fits a codec process.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ BOX_LEVEL = 16
 
 
 def network_input(pixels: Pixels, size: int, mean: Sequence[float], std: Sequence[float]) -> Floats:
-    """What U2-Net was trained on, (1, 3, size, size): RescaleT and ToTensorLab(flag=0) of
-    https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py
+    """The network's input (1, 3, size, size), made as in U2-Net's training.
 
-    Bilinear without anti-aliasing (Lanczos or area averaging moves the masks by several percent),
-    divided by the picture's own maximum. A black picture divides by one instead of zero.
+    It follows RescaleT and ToTensorLab(flag=0) of
+    https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py: bilinear without anti-aliasing
+    (Lanczos or area averaging moves the masks by several percent), divided by the picture's own
+    maximum. A black picture is divided by one instead of zero.
     """
     small = cv2.resize(pixels, (size, size), interpolation=cv2.INTER_LINEAR)
     largest = max(1.0, float(small.max()))
     tensor = np.empty((1, 3, size, size), np.float32)
     for channel, (middle, spread) in enumerate(zip(mean, std, strict=True)):
-        # One multiplication and one subtraction a value, on contiguous planes.
+        # One multiplication and one subtraction per value, on contiguous planes.
         np.multiply(small[..., channel], np.float32(1 / (largest * spread)), out=tensor[0, channel])
         tensor[0, channel] -= np.float32(middle / spread)
     return tensor
@@ -46,11 +47,11 @@ def confidence(mask: Floats) -> float:
 
 
 def plain_alpha(mask: Floats, width: int, height: int) -> Pixels:
-    """The mask resized to the picture; levels are cut, not rounded, as in save_output() of
+    """The mask resized to the picture; levels are truncated, not rounded, as in save_output() of
     https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py"""
     levels = (mask * np.float32(255.0)).astype(np.uint8)
     if width < levels.shape[1] or height < levels.shape[0]:
-        # OpenCV would skip levels where Pillow, which the official masks are made with, weighs all.
+        # OpenCV would skip pixels. Pillow, which made the official masks, weights all of them.
         return np.array(Image.fromarray(levels).resize((width, height), Image.Resampling.BILINEAR))
     alpha: Pixels = cv2.resize(levels, (width, height), interpolation=cv2.INTER_LINEAR)
     return alpha
@@ -64,7 +65,7 @@ def box_of(alpha: Pixels) -> tuple[int, int, int, int]:
 
 
 def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
-    """RGBA. Colour is zeroed where alpha is: the removed background must not be in the file."""
+    """The cut-out, RGBA. Colours are 0 where alpha is 0: the file must not hold the background."""
     height, width = alpha.shape
     result = np.zeros((height, width, 4), np.uint8)
     for rows in bands(height, width):
@@ -75,7 +76,7 @@ def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
 
 
 def over_white(pixels: Pixels) -> Pixels:
-    """The picture as the network gets it: RGB, transparency as white."""
+    """The picture as the network sees it: RGB, over white where it is transparent."""
     if pixels.shape[2] == 3:
         return pixels
     return stacked(pixels, pixels[..., 3], ground=flat(WHITE, pixels.shape[1]))

@@ -1,12 +1,12 @@
 """Closed-form matting where the mask is undecided, for hair and fur; `guided` everywhere else.
 
 It solves for the alpha that is a linear function of the colours in every window (Levin et al., "A
-Closed-Form Solution to Natural Image Matting", 2008), with what the network is sure of held fixed.
+Closed-Form Solution to Natural Image Matting", 2008). Pixels that the network is sure of are fixed.
 The matrix is never built: its product with an alpha is a few box filters (He et al., "Fast Matting
 Using Large Kernel Matting Laplacian Matrices", 2010), and conjugate gradients need nothing else.
 
-Time and memory are bounded whatever the picture: at most `SOLVED_PIXELS` of a reduced picture in
-at most `ROUNDS` rounds.
+Time and memory are bounded for every picture: the reduced picture has at most `SOLVED_PIXELS`
+pixels, and there are at most `ROUNDS` iterations.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ SOLVED_PIXELS = 250_000
 ROUNDS = 60
 SURE = (0.05, 0.95)
 REACH = 0.012
-"""How far the band reaches beyond what the network is unsure of, as a part of the longer side."""
+"""How far the band extends beyond the unsure pixels, as a fraction of the longer side."""
 EPSILON = 1e-5
 PRIOR = 0.003
-"""How much the alpha is drawn to that of `guided`: less needs more rounds, more gains less."""
+"""How strongly the result of `guided` attracts the alpha. A smaller value needs more iterations; a
+larger one improves less."""
 NARROW = 0.002
-"""Where discs of this radius (of the longer side) do not fit into what `guided` leaves partial, an
-edge is sharp and keeps its value. Chosen by the error of sharp edges."""
+"""An edge is sharp, and keeps its value, where discs of this radius (a fraction of the longer side)
+do not fit into the partial alpha of `guided`. Chosen by the error of sharp edges."""
 
 RADIUS = 1
 """Radius of the Laplacian's windows, in pixels of the reduced picture."""
@@ -37,8 +38,8 @@ RADIUS = 1
 def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     """Alpha (H, W) for a picture (H, W, 3 or 4) and a mask of any size, 0 to 1.
 
-    The solution counts inside the band and where `guided` rises over some width; neither at sharp
-    edges nor in regions that are undecided throughout, where colours say nothing.
+    The solution is used inside the band, where the alpha of `guided` rises gradually. It is not
+    used at sharp edges, nor in regions that are undecided throughout, where colours do not help.
     """
     alpha = guided_alpha(pixels, mask)
     height, width = alpha.shape
@@ -64,10 +65,9 @@ def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
 
 
 def unsure(level: Floats) -> Pixels:
-    """1 (h, w) in the band that is solved for: where `level`, the mask (h, w), is in doubt, and
-    what is near."""
+    """1 (h, w) in the band to solve: where `level`, the mask (h, w), is in doubt, and nearby."""
     doubt = cv2.inRange(level, *SURE) // 255
-    # A hard edge of the mask has no doubt between its pixels.
+    # A hard edge of the mask has no pixels in doubt, so its gradient is added.
     rises = cv2.morphologyEx((level > 0.5).astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3)))
     side = _reach(level)
     band: Pixels = cv2.dilate(doubt | rises, np.ones((side, side), np.uint8))
@@ -75,13 +75,16 @@ def unsure(level: Floats) -> Pixels:
 
 
 def thin(level: Floats) -> Floats:
-    """1 (h, w) in and near what is narrower than the band around it, as the legs of a tripod are:
-    nothing inside is held fixed, so the solution gives it to the background that is."""
+    """1 (h, w) in and near parts that are narrower than the band around them, as a tripod's legs.
+
+    No pixel of such a part is fixed, but the background around it is. The solution would therefore
+    make the part background.
+    """
     side = _reach(level)
     disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
     whole = (level > 0.5).astype(np.uint8)
     narrow = whole - cv2.morphologyEx(whole, cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE)
-    # Slivers are corners of what is wide.
+    # Slivers are corners of wide parts.
     narrow = cv2.morphologyEx(narrow, cv2.MORPH_OPEN, np.ones((3, 3), np.uint8))
     near = cv2.dilate(narrow, np.ones((side, side), np.uint8))
     share: Floats = cv2.GaussianBlur(near.astype(np.float32), (0, 0), side / 4)
@@ -94,7 +97,7 @@ def _reach(level: Floats) -> int:
 
 
 def broad(start: Floats, band: Pixels) -> Floats:
-    """How much (h, w) the solution is to count: 0 at edges over which `start` rises at once."""
+    """The weight (h, w) of the solution: 0 outside the band and at sharp edges of `start`."""
     radius = max(1, round(NARROW * max(start.shape)))
     disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
     partial = cv2.inRange(start, *SURE)
@@ -105,7 +108,7 @@ def broad(start: Floats, band: Pixels) -> Floats:
 
 
 class Laplacian:
-    """The matting Laplacian of a picture (h, w, 3) from 0 to 1, divided by a window's pixels."""
+    """The matting Laplacian of a picture (h, w, 3) from 0 to 1, divided by the window's size."""
 
     def __init__(self, picture: Floats) -> None:
         self._model = ColourModel(picture, radius=RADIUS, epsilon=EPSILON, digits=np.float64)
@@ -121,8 +124,10 @@ class Laplacian:
 def solved(
     laplacian: Laplacian, start: Floats, band: Pixels, target: Floats, *, prior: float
 ) -> Floats:
-    """Alpha by conjugate gradients: `start` outside of the band, and inside it drawn to `target`
-    by as much as `prior` says."""
+    """Solve for alpha by conjugate gradients.
+
+    Alpha is `start` outside the band. Inside, `target` attracts it with the weight `prior`.
+    """
     free, weight = band.astype(np.float32), np.float32(prior)
     alpha = start.copy()
     rest = (weight * (target - alpha) - (laplacian @ alpha)) * free
@@ -141,12 +146,12 @@ def solved(
 
 
 def _add(alpha: Pixels, change: Floats) -> None:
-    """Add what was found in the reduced picture, from -1 to 1, to the full one in place."""
+    """Add a change found at reduced size, from -1 to 1, to the full alpha in place."""
     height, width = alpha.shape
     down, right = change.shape[0] / height, change.shape[1] / width
     levels = change * np.float32(255)
     for rows in bands(height, width):
-        # Centres of pixels to centres of pixels, as resizing the whole would.
+        # Map centres of pixels to centres of pixels, as resizing the whole would.
         place = np.array([[right, 0, right / 2 - 0.5], [0, down, down * (rows.start + 0.5) - 0.5]])
         more = cv2.warpAffine(
             levels,

@@ -1,10 +1,10 @@
 """The options of `/segment`, declared once: what each accepts, its default and its description.
 
-The reading of requests, the OpenAPI document and the demo page follow this table. So does
-`SegmentOptions` of the Python client, from which its command line is made; a test compares them.
+Request parsing, the OpenAPI document and the demo page use this table. `SegmentOptions` of the
+Python client, from which its command line is made, repeats it; a test compares the two.
 
 An option that needs another option has no `default` here: pages made from the document would send
-it alone, and the request would be refused.
+it alone, and the request would be rejected.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from app.contracts.errors import InvalidParameter
 
 SIZE_PIXELS = {"preview": 250_000, "medium": 1_500_000, "hd": 4_000_000}
-"""Most pixels of the result, by size; full has no such limit."""
+"""Most pixels of the result, by `size`; `full` has no such limit."""
 DEFAULT_REFINE = {"cutout": "guided", "mask": "none", "composite": "guided"}
-"""By output."""
+"""Default of `refine`, by `output`."""
 MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "jpg": "image/jpeg"}
 BLUR_PERCENT = (0.5, 10.0)
 SCALE_PERCENT = (10.0, 100.0)
@@ -109,7 +109,7 @@ FILES = {
     "file": ("image_file", "The picture."),
     "bg_image": ("bg_image_file", "For composite: a second picture, the background."),
 }
-"""The form's file fields: another name for each, and its description."""
+"""File fields of the form: an alternative name for each, and its description."""
 
 
 def read_word(
@@ -120,9 +120,9 @@ def read_word(
     accepted: tuple[str, ...] = (),
     when: str = "",
 ) -> str:
-    """The option's value; left out, `default` or that of the table, or else the first word.
+    """Read an option. If it is absent: `default`, else the table's default, else the first word.
 
-    `accepted` are the words for this request, where it allows fewer than the table has. Raises
+    `accepted` lists the words for this request if it allows fewer than the table. Raises
     InvalidParameter.
     """
     schema = OPTIONS[name][0]
@@ -176,7 +176,7 @@ _BY_NAME = dict(pair.split() for pair in _NAMES.split(","))
 
 
 def read_colour(text: str) -> Colour | None:
-    """#rgb, #rgba, #rrggbb, #rrggbbaa, a CSS name or transparent; None for anything else."""
+    """Read #rgb, #rgba, #rrggbb, #rrggbbaa, a CSS name or `transparent`; None for anything else."""
     name = text.strip().lower()
     if name == "transparent":
         return (0, 0, 0, 0)

@@ -1,6 +1,6 @@
-"""What a matting model declares: its `[parameters]`, and how far two of its masks agree.
+"""The `[parameters]` of a matting model, and the agreement of two of its masks.
 
-No picture library is needed here: the API process reads it, too.
+The API process imports this module, so it must not need a picture library.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FOREGROUND = 0.5
 
 
 class Parameters(BaseModel):
-    """How a picture becomes the network's input: side in pixels, then per-channel mean and std.
-    `output` names the mask among several outputs; without it that is the first.
+    """How a picture becomes the network's input: side in pixels, then mean and std per channel.
 
-    The defaults are U2-Net's, which takes mean and std from ImageNet: ToTensorLab of
+    `output` names the output that is the mask; by default it is the first one. The other defaults
+    are U2-Net's, which takes mean and std from ImageNet: ToTensorLab of
     https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py
     """
 
@@ -38,7 +38,7 @@ class Parameters(BaseModel):
 
 
 def read_parameters(info: ServedModelInfo) -> Parameters:
-    """Raises ConfigError where the parameters are wrong or the model's tensors do not fit them."""
+    """Read the parameters. Raises ConfigError if they are wrong or do not fit the tensors."""
     parameters = parse_parameters(info, Parameters)
     wanted = (3, parameters.size, parameters.size)
     if (
@@ -64,7 +64,7 @@ def read_parameters(info: ServedModelInfo) -> Parameters:
 
 
 def mask_output(info: ServedModelInfo, parameters: Parameters) -> TensorSpec:
-    """The output that is the mask. Raises ConfigError where none has the name wanted."""
+    """The output that is the mask. Raises ConfigError if no output has the configured name."""
     names = [spec.name for spec in info.outputs]
     if parameters.output is None:
         return info.outputs[0]
@@ -78,13 +78,13 @@ def mask_output(info: ServedModelInfo, parameters: Parameters) -> TensorSpec:
 
 
 class MaskAgreement:
-    """Intersection over union of two masks: 1 where both call the same pixels foreground."""
+    """Intersection over union of two masks: 1 if both have the same foreground pixels."""
 
     def __init__(self, info: ServedModelInfo) -> None:
         self._output = mask_output(info, read_parameters(info)).name
 
     def __call__(self, found: Tensors, expected: Tensors) -> float:
-        """1 also where both masks are empty."""
+        """The agreement, from 0 to 1; 1 also if both masks are empty."""
         ours, theirs = (
             normalise(np.asarray(each[self._output], np.float32)) >= FOREGROUND
             for each in (found, expected)

@@ -1,6 +1,7 @@
-"""One matting model's pipeline: the picture opened, one engine job, the result rendered.
+"""Pipeline of one matting model: open the picture, run one engine job, render the result.
 
-Both ends run in codec processes; here their calls are awaited and the picture's memory is owned.
+The first and the last step run in codec processes. This module awaits their calls and owns the
+picture's memory.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from app.tasks.segment.parameters import Parameters, mask_output, read_parameter
 from app.tasks.segment.request import Box, SegmentRequest, SegmentResult
 
 RGBA = 4
-"""Bytes of a pixel at most."""
+"""Most bytes of a pixel."""
 STAGES = "app.tasks.segment.stages"
 CHECKS = {
     "open_picture": check_opened,
@@ -34,7 +35,7 @@ CHECKS = {
 
 
 def open_pipeline(info: ServedModelInfo, *, codecs: Codecs) -> SegmentPipeline:
-    """Raises ConfigError when the model's tensors or parameters do not fit the task."""
+    """Open the pipeline. Raises ConfigError if the tensors or parameters do not fit the task."""
     parameters = read_parameters(info)
     for stage, check in CHECKS.items():
         codecs.pool.expect(f"{STAGES}:{stage}", check)
@@ -47,7 +48,7 @@ def open_pipeline(info: ServedModelInfo, *, codecs: Codecs) -> SegmentPipeline:
 
 
 class SegmentPipeline:
-    """Pipeline port; its payload is a SegmentRequest, its value a SegmentResult."""
+    """Implements the Pipeline port; a payload is a SegmentRequest, a value a SegmentResult."""
 
     def __init__(
         self, parameters: Parameters, *, codecs: Codecs, input_name: str, output_name: str
@@ -58,7 +59,10 @@ class SegmentPipeline:
         self._output_name = output_name
 
     async def prepare(self, payload: SegmentRequest, *, deadline: float) -> Prepared:
-        """Raises Overloaded, DeadlineExceeded, and InputError where the picture is at fault."""
+        """Decode the pictures and make the network's input.
+
+        Raises Overloaded, DeadlineExceeded, and InputError if a picture is at fault.
+        """
         meta = {
             "limits": asdict(self._codecs.limits),
             "network": self._network,
@@ -101,7 +105,7 @@ class SegmentPipeline:
     async def _decode(
         self, stage: str, meta: Mapping[str, Any], body: bytes, picture: Picture, deadline: float
     ) -> Reply:
-        """One picture's file into its memory, which is charged."""
+        """Decode one picture's file into its memory, and charge the memory."""
         reply = await self._codecs.call(
             f"{STAGES}:{stage}",
             meta,
@@ -146,7 +150,7 @@ class SegmentPipeline:
         return Finished(value=_result(request, reply), stages=reply.meta["seconds"])
 
     def close(self) -> None:
-        """Nothing to close: the codecs are shared and belong to `app.main`."""
+        """Do nothing: the codecs are shared and belong to `app.main`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ class _Opened:
 
 @contextmanager
 def _about(part: str) -> Iterator[None]:
-    """Say of which picture an error is, where a request has two."""
+    """Name the picture in an InputError of the block if the request has two."""
     try:
         yield
     except InputError as error:

@@ -18,8 +18,11 @@ from app.tasks.segment.scene_request import PLAIN, Scene, read_scene
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRequest:
-    """One picture and what to make of it; `threshold` None leaves the mask soft. `background` is
-    the second picture's file, where there is one; `labels` asks for the result's pixels as well."""
+    """One picture and what to make of it.
+
+    `threshold` None leaves the mask soft. `background` is the second picture's file, if any.
+    `labels` requests the pixels of the result, too.
+    """
 
     body: bytes
     background: bytes | None = None
@@ -49,8 +52,8 @@ class Box:
 class SegmentResult:
     """The encoded picture. `width` and `height` are its own; `box` is in the uncropped picture.
 
-    `confidence` is the mean over the mask of |2p - 1|: 1 where the network is sure, 0 where not.
-    `labels` are a mask's pixels row by row, 0 to 255 each, where they were asked for.
+    `confidence` is the mean of |2p - 1| over the mask: 1 if the network is sure everywhere, 0 if
+    nowhere. `labels` are a mask's pixels row by row, 0 to 255 each, if they were requested.
     """
 
     image: bytes
@@ -71,12 +74,12 @@ def read_options(
     preferred_format: str | None = None,
     labels: bool = False,
 ) -> SegmentRequest:
-    """Check the options by name; `preferred_format` is the Accept header's, used without `format`.
+    """Check the options by name; without `format`, `preferred_format` of the Accept header is used.
 
-    Raises InvalidParameter naming the option and its accepted values.
+    Raises InvalidParameter that names the option and its accepted values.
     """
     output = read_word(options, "output")
-    # JPEG has no alpha and blurs a mask's edge, so only a composite may be one.
+    # JPEG has no alpha and blurs a mask's edge, so only a composite may be a JPEG.
     formats = tuple(MEDIA_TYPES) if output == "composite" else ("png", "webp")
     preferred = preferred_format or "png"
     if preferred not in formats:
@@ -121,7 +124,7 @@ def _threshold(text: str | None) -> float | None:
         value = float(text)
     except ValueError:
         raise InvalidParameter("threshold must be a number from 0 to 1", limit="0 to 1") from None
-    if not 0.0 <= value <= 1.0:  # also refuses nan
+    if not 0.0 <= value <= 1.0:  # also rejects NaN
         raise InvalidParameter(
             f"threshold must be from 0 to 1, received {value}", limit="0 to 1", received=str(value)
         )

@@ -1,4 +1,4 @@
-"""POST /segment: the request and reply forms, and nothing of what happens between them."""
+"""POST /segment: the formats of requests and replies; `pipeline` does the work in between."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ def build_router(settings: Settings) -> APIRouter:
 
 
 async def segment_image(request: Request, services: ServicesDep) -> Response:
-    """Takes a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, as a form's file or as the body; a HEIC
-    where the extra for it is installed. Of several frames or pages, the first.
+    """Takes a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, as a form's file or as the body; also a HEIC
+    if the extra for it is installed. Uses only the first of several frames or pages.
 
-    Every parameter may stand in the query or in the form; a background picture is a second file.
+    Every parameter may stand in the query or in the form. A background picture is a second file.
     """
     settings = services.settings
     upload = await read_upload(
@@ -138,7 +138,7 @@ def _as_picture(answer: Answer) -> Response:
 def _document(answer: Answer) -> bytes:
     """The reply as JSON.
 
-    Base64 has nothing to escape, so no encoder needs to look through it.
+    Base64 contains nothing to escape, so no encoder has to scan it.
     """
     result: SegmentResult = answer.value
     reply = {
@@ -156,7 +156,7 @@ def _document(answer: Answer) -> bytes:
 
 
 def result_headers(answer: Answer) -> dict[str, str]:
-    """Sizes, the foreground's place and who answered."""
+    """Headers with the size, the foreground's place and the model that answered."""
     result: SegmentResult = answer.value
     return answer_headers(answer) | {
         "X-Width": str(result.width),
@@ -193,7 +193,7 @@ def _parameters() -> list[dict[str, Any]]:
 
 
 def _request_body() -> dict[str, Any]:
-    """The files alone: a parameter that stood here, too, would be offered twice."""
+    """The files only: pages would offer a parameter twice if it were listed here, too."""
     pictures = {
         name: {
             "type": "string",
@@ -206,7 +206,7 @@ def _request_body() -> dict[str, Any]:
         "type": "object",
         "required": ["file"],
         "properties": pictures,
-        # So that a generated client may still send the parameters as fields.
+        # Lets a generated client still send the parameters as fields.
         "additionalProperties": {"type": "string"},
     }
     return {
@@ -221,10 +221,10 @@ def _request_body() -> dict[str, Any]:
 
 
 def read_accept(header: str) -> tuple[bool, str | None]:
-    """Whether JSON is wanted, and the picture format preferred, None where it is left open.
+    """Whether JSON is wanted, and the preferred picture format; None if the header leaves it open.
 
-    A range for everything (`*/*`, `image/*`) leaves the format open; q-values are honoured, and of
-    equals the first wins. A header that names nothing we have is ignored, as HTTP allows.
+    The ranges `*/*` and `image/*` leave the format open. Q-values are honoured; the first of equal
+    ones wins. A header that names only other types is ignored, as HTTP allows.
     """
     best_format: tuple[float, str] | None = None
     json_quality = open_quality = 0.0

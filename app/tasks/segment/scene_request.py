@@ -1,7 +1,7 @@
 """Background, framing and shadow of a request: options checked, with defaults applied.
 
-The words are those of remove.bg (`crop_margin`, `scale`, `position`), so that its clients' requests
-can be taken over as they are.
+Names and values are those of remove.bg (`crop_margin`, `scale`, `position`), so requests of its
+clients work unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Scene:
 
     `bg_blur` is the blur's standard deviation and `scale` the subject's share of the canvas, in
     percent; `margins` are top, right, bottom, left; `position` is how much of the free room lies
-    left of the subject and above it, in percent. None: not asked for, or as in the picture.
+    left of the subject and above it, in percent. None: not requested, or as in the picture.
     """
 
     bg_fit: str = "cover"
@@ -51,7 +51,7 @@ PLAIN = Scene()
 def read_scene(
     options: Mapping[str, str], *, output: str, crop: bool, has_background: bool
 ) -> Scene:
-    """Check the options by name. Raises InvalidParameter naming the option, its limit and why."""
+    """Check the options by name. Raises InvalidParameter with the option, its limit and why."""
     if has_background and output != "composite":
         raise InvalidParameter("bg_image needs output=composite", limit="composite")
     for name, wanted, there in (
@@ -112,8 +112,11 @@ def _parts(text: str) -> list[str]:
 
 
 def _margins(text: str) -> tuple[Length, Length, Length, Length]:
-    """One value for all sides, two for top and bottom and for left and right, or four from the top
-    clockwise, as CSS has them."""
+    """Read margins as in CSS.
+
+    One value is for all sides; two are for top and bottom, and for left and right; four go
+    clockwise from the top.
+    """
     lengths = [_margin(part) for part in _parts(text)[:5]]
     if len(lengths) not in (1, 2, 4):
         raise InvalidParameter(
@@ -148,7 +151,7 @@ def _margin(text: str) -> Length:
 
 
 def _position(text: str | None, *, scaled: bool) -> tuple[float, float] | None:
-    """A scaled subject stands in the middle unless a position is given."""
+    """Read the position; None leaves the subject in place. By default, a scaled one is centred."""
     if text is None:
         text = "center" if scaled else _ORIGINAL
     if text == _ORIGINAL:

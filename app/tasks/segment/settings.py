@@ -8,7 +8,7 @@ from app.settings.server import MIB, Bytes
 
 
 class SegmentSettings(BaseModel):
-    """Read as PADDLEPOOL_ and the field's name in capitals, with the server's own."""
+    """Read with the server's settings, as PADDLEPOOL_ and the field's name in capitals."""
 
     segment_max_bytes: Bytes = Field(
         12 * MIB, description="Largest request body of /segment, in bytes."

@@ -1,6 +1,6 @@
-"""The calls that `/segment` makes into codec processes; the pictures wait between them.
+"""The calls that `/segment` makes into codec processes; the pictures stay in memory between them.
 
-All follow `app.tasks.codecs.sandbox.Function`. Times are returned in seconds by stage.
+All follow `app.tasks.codecs.sandbox.Function`. They return their times in seconds by stage.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     if (most := SIZE_PIXELS.get(meta["size"])) is not None:
         pixels = _shrink(pixels, most)
     height, width, channels = pixels.shape
-    # Refused before the network runs, not after.
+    # Reject before the network runs, not after.
     if meta["labels"] and height * width > limits.png_pixels:
         raise OutputTooLarge(
             f"labels of {width} x {height} = {height * width:,} pixels are over the limit of "
@@ -128,7 +128,10 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 
 
 def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
-    """A plain mask of an opaque picture is made from its size alone: 3 MB a megapixel less."""
+    """False for a plain mask of an opaque picture, which needs only its size.
+
+    That saves 3 MB a megapixel.
+    """
     return meta["output"] != "mask" or meta["refine"] != "none" or channels == 4
 
 
@@ -173,7 +176,7 @@ def _colours(pixels: Pixels, alpha: Pixels, meta: Mapping[str, Any]) -> Pixels:
 def _compose(
     pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any], background: Pixels | None
 ) -> tuple[Pixels, Box]:
-    """The result's pixels and the foreground box; the pictures are let go on return."""
+    """The result's pixels and the foreground box; the pictures are released on return."""
     alpha = _alpha(pixels, matte.normalise(mask), meta)
     box = matte.box_of(alpha)
     top, left, width, height = box

@@ -1,4 +1,4 @@
-"""The task as a model of tensors: a picture's file in, the encoded result and its measures out."""
+"""The task as a tensor model: a picture's file in, the encoded result and its measures out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OUTPUTS = (
     TensorSpec("confidence", "float32", (1,)),
 )
 MAX_CHARACTERS = 1_024
-"""Most bytes of a parameter, as in a form."""
+"""Most characters of a parameter; the same number as for a form."""
 
 
 def tensors(settings: Settings) -> TaskTensors:

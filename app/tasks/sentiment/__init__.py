@@ -1,5 +1,5 @@
 """The task of `POST /sentiment`: texts in, labels with scores out.
 
-`texts` says which texts are accepted, `pipeline` turns them into engine jobs and scores,
-`router` is the endpoint, `task` the declaration of it all.
+`texts` checks which texts are accepted, `pipeline` turns them into engine jobs and scores,
+`router` is the endpoint, and `task` declares the task.
 """

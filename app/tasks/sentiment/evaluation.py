@@ -25,7 +25,7 @@ from app.tasks.sentiment.texts import TextLimits, check_texts
 
 SPLITS = ("usual", "virus")
 BENCHMARK = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。"
-"""The example of the benchmark that Paddle's BERT deployment was published with: sad."""
+"""The example of the benchmark published with Paddle's BERT deployment; its label is sad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,10 @@ class Posts:
 
 
 class SentimentQuality:
-    """Reads posts when made: raises ConfigError where the splits are absent."""
+    """Measures a model on labelled posts.
+
+    The constructor reads the posts. It raises ConfigError if the splits are absent.
+    """
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         self._parameters = read_parameters(info)
@@ -94,7 +97,7 @@ class SentimentQuality:
         return judged
 
     def _smoke_right(self, bench: Bench) -> tuple[Table, list[str]]:
-        """How many sentences of each file are right, and a line on each that is not."""
+        """Count the sentences of each file that are right, with a note on each wrong one."""
         labels = self._parameters.labels
         rows, notes = [], []
         for posts in self._smoke:
@@ -116,7 +119,7 @@ class SentimentQuality:
         return table, notes
 
     def _scores(self, texts: Sequence[str], bench: Bench, what: str) -> Floats:
-        """[texts, labels], as served: padded to buckets, softmax in float64."""
+        """Scores [texts, labels], computed as in serving: padded to buckets, softmax in float64."""
         wanted = self._parameters
         tokenised = tokenise(texts, self._tokenizer, lengths=wanted.lengths())
         jobs = [tensors_of([text], pad_id=wanted.pad_id) for text in tokenised]
@@ -151,7 +154,7 @@ class SentimentQuality:
 
 SENTENCE = "今天加班到很晚才回家，楼下的小店居然还亮着灯，老板笑着问我要不要来一碗热汤面。"
 CHARACTERS = (6, 12, 20, 28, 40, 56, 80, 120, 160)
-"""Lengths of the texts that are compared by default: as posts are, most of them short."""
+"""Lengths of the texts that are compared by default. Most are short, as posts are."""
 
 
 class LabelComparison:
@@ -168,7 +171,7 @@ class LabelComparison:
         )
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """One of each line that is not empty, of .jsonl files its `text`.
+        """One sample for each line that is not empty; in .jsonl files, for its `text`.
 
         Raises ConfigError, or InputError as serving does.
         """
@@ -185,7 +188,7 @@ class LabelComparison:
         return self._tokenised(texts)
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """A spread of lengths, since what a text costs is its length."""
+        """Texts of various lengths, because the cost of a text depends on its length."""
         longest = SENTENCE * (max(CHARACTERS) // len(SENTENCE) + 1)
         return self._tokenised([longest[:length] for length in CHARACTERS])
 

@@ -1,4 +1,4 @@
-"""The `[parameters]` of a sentiment model's config.toml, checked against what the model takes."""
+"""The `[parameters]` of a sentiment model's config.toml, checked against the model's tensors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Parameters(BaseModel):
 
 
 def read_parameters(info: ServedModelInfo) -> Parameters:
-    """Raises ConfigError where the parameters are wrong or the model's tensors do not fit them."""
+    """Read the parameters. Raises ConfigError if they are wrong or do not fit the tensors."""
     parameters = parse_parameters(info, Parameters)
     taken = tuple(sorted(spec.name for spec in info.inputs))
     if taken != INPUTS or any(spec.dtype != "int64" for spec in info.inputs):

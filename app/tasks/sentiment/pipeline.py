@@ -1,9 +1,10 @@
-"""Texts to engine jobs and logits to scored labels, for one model version.
+"""Turns texts into engine jobs and logits into scored labels, for one model version.
 
-Each text is padded to the smallest length bucket that holds it. A request's texts of one bucket
-make as few jobs as hold them; the dynamic batcher joins these with other requests' of that bucket.
-Fixed padding to the maximum would cost up to 20 times the work; free lengths would make oneDNN's
-memory grow without end. A job for each text would be that much more to queue and to settle.
+Each text is padded to the smallest length bucket that holds it. The texts of a request that share a
+bucket are packed into as few jobs as possible; the dynamic batcher combines them with jobs of other
+requests of that bucket. Padding every text to the maximum would cost up to 20 times the work, and
+arbitrary lengths would make oneDNN's memory grow without end. One job per text would have to be
+queued and settled for each text.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ from app.tasks.sentiment.texts import WholeTexts, cut, nothing_to_read
 
 
 class Tokenised(NamedTuple):
-    """One text: the ids that the model reads, its two markers included, the bucket that holds
-    them, and whether the text had more."""
+    """One tokenised text.
+
+    `ids` are what the model reads, the two markers included; `bucket` is the length that holds
+    them; `truncated` is True if the text had more.
+    """
 
     ids: Sequence[int]
     bucket: int
@@ -47,14 +51,17 @@ class Tokenised(NamedTuple):
 
     @property
     def padding(self) -> int:
-        """How many are added to fill the bucket."""
+        """Number of padding tokens that fill the bucket."""
         return self.bucket - len(self.ids)
 
 
 def open_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
-    """The tokenizer of a version directory, cutting at `max_tokens`; raises ConfigError."""
-    # One request's texts are read by one thread of ours: the library's own threads would fight
-    # with the predictors for the cores, and it warns when they exist and the process forks.
+    """Open the tokenizer of a version directory; it truncates to `max_tokens`. Raises ConfigError.
+
+    One thread of the server tokenises the texts of a request.
+    """
+    # The library's own threads would compete with the predictors for the cores, and the library
+    # warns if they exist when the process forks.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
         return _tokenizer(path.read_text("utf-8"), max_tokens)
@@ -64,11 +71,13 @@ def open_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
 
 @lru_cache(maxsize=4)
 def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
-    """Built once for all versions that have the same: it takes 15 ms, and the interpreter lock
-    with it, so that no request would be answered meanwhile."""
+    """Build a tokenizer once for all versions with the same file.
+
+    That takes 15 ms and holds the interpreter lock: no request is answered meanwhile.
+    """
     tokenizer = Tokenizer.from_str(text)
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True  # a "[SEP]" that someone typed is text, not a marker
+    tokenizer.encode_special_tokens = True  # a "[SEP]" in a client's text is text, not a marker
     tokenizer.enable_truncation(max_tokens)
     return tokenizer
 
@@ -76,12 +85,12 @@ def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
 def tokenise(
     texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int]
 ) -> tuple[Tokenised, ...]:
-    """Each text in the smallest of the rising `lengths` that holds its tokens.
+    """Tokenise each text into the smallest of the ascending `lengths` that holds its tokens.
 
-    Raises TextEmpty for a text of which the tokenizer keeps nothing.
+    Raises TextEmpty if the tokenizer keeps nothing of a text.
     """
     markers = tokenizer.num_special_tokens_to_add(False)
-    # Unlike encode(), encode_batch_fast() gives up the interpreter lock while it works.
+    # Unlike encode(), encode_batch_fast() releases the interpreter lock while it works.
     encodings = tokenizer.encode_batch_fast(list(texts))
     tokenised = []
     for position, encoding in enumerate(encodings, 1):
@@ -105,7 +114,7 @@ def tensors_of(texts: Sequence[Tokenised], *, pad_id: int) -> Tensors:
 
 
 class Score(NamedTuple):
-    """One label with its probability; `label_zh` is None where the model names none.
+    """One label with its probability; `label_zh` is None if the model has no Chinese names.
 
     A named tuple, because a request of 32 texts has 192 of them and a frozen dataclass takes longer
     to make.
@@ -117,9 +126,9 @@ class Score(NamedTuple):
 
 
 def softmax(logits: Sequence[float]) -> list[float]:
-    """One text's logits, all finite, to probabilities, in float64.
+    """Convert the logits of one text, all finite, to probabilities in float64.
 
-    In Python: for a handful of labels NumPy's calls take longer than the work.
+    This is plain Python: for a handful of labels, NumPy's calls take longer than the work.
     """
     most = max(logits)
     powers = [math.exp(each - most) for each in logits]
@@ -130,7 +139,7 @@ def softmax(logits: Sequence[float]) -> list[float]:
 def rank(
     probabilities: Sequence[float], *, labels: Sequence[str], labels_zh: Sequence[str] | None
 ) -> tuple[Score, ...]:
-    """One text's labels by falling probability; equal ones keep the order of the labels."""
+    """The labels of one text by descending probability; ties keep the order of `labels`."""
     translated = labels_zh if labels_zh is not None else [None] * len(labels)
     scores = map(Score, labels, translated, probabilities)
     return tuple(sorted(scores, key=attrgetter("score"), reverse=True))
@@ -143,16 +152,16 @@ def label_agreement(found: Tensors, expected: Tensors) -> float:
 
 
 MAX_PENDING = 64
-"""Requests that may wait for the tokenizer; the longest request takes it under 0.1 s."""
+"""Most requests that wait for the tokenizer, which takes less than 0.1 s for the longest one."""
 
 SHORT_CHARACTERS = 1_536
-"""Up to so many characters in all are tokenised on the event loop: a millisecond of work at most,
-where a change of threads and back costs nearly as much when the cores are busy."""
+"""Requests of up to this many characters in total are tokenised on the event loop. That takes a
+millisecond at most; a switch of threads and back costs nearly as much when the cores are busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextScores:
-    """One text's labels, best first, and what tokenising it came to (see Tokenised)."""
+    """The labels of one text, best first, and the figures of its Tokenised."""
 
     scores: tuple[Score, ...]
     tokens: int
@@ -162,14 +171,14 @@ class TextScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """A request's texts, and the place of each in the rows of its jobs."""
+    """The texts of a request, and the place of each in the rows of all its jobs."""
 
     texts: Sequence[Tokenised]
     places: Sequence[int]
 
 
 class SentimentPipeline:
-    """Pipeline port over one tokenizer; a payload is a sequence of texts check_texts accepted."""
+    """Implements the Pipeline port; a payload is a sequence of texts that passed check_texts()."""
 
     def __init__(
         self,
@@ -193,8 +202,8 @@ class SentimentPipeline:
     async def prepare(self, payload: Sequence[str], *, deadline: float) -> Prepared:
         """Jobs of up to `max_rows` texts each, the shortest bucket first.
 
-        Raises TextEmpty, TextTooLong for WholeTexts, DeadlineExceeded, and Overloaded when
-        `max_pending` requests are at the tokenizer already.
+        Raises TextEmpty, TextTooLong for WholeTexts, DeadlineExceeded, and Overloaded if
+        `max_pending` requests already wait for the tokenizer.
         """
         CALLER.get().spend("texts", len(payload))
         if sum(map(len, payload)) <= SHORT_CHARACTERS:
@@ -222,12 +231,12 @@ class SentimentPipeline:
     ) -> Finished:
         """A tuple of TextScores, one per text; raises ModelOutputInvalid.
 
-        Runs on the event loop: some hundred numbers cost less than a change of threads.
+        Runs on the event loop: a few hundred numbers cost less than a switch of threads.
         """
         return self._finish(prepared.state, outputs)
 
     def close(self) -> None:
-        """Ends nothing: the executor is the server's."""
+        """Do nothing: the executor belongs to the server."""
 
     def _prepare(self, texts: Sequence[str], deadline: float) -> Prepared:
         if self._clock() >= deadline:
@@ -276,14 +285,14 @@ class SentimentPipeline:
 
 
 def open_pipeline(info: ServedModelInfo, *, executor: Executor) -> SentimentPipeline:
-    """Reads the version directory's tokenizer.json; raises ConfigError when it does not fit."""
+    """Open a version's pipeline with its tokenizer.json. Raises ConfigError if it does not fit."""
     parameters = read_parameters(info)
     tokenizer = open_tokenizer(info.directory / "tokenizer.json", max_tokens=parameters.max_tokens)
     return SentimentPipeline(tokenizer, parameters, max_rows=info.max_rows, executor=executor)
 
 
 def _members(texts: Sequence[Tokenised], *, max_rows: int) -> list[list[int]]:
-    """Positions of the texts of each job: those of one bucket together, at most `max_rows`."""
+    """Positions of the texts in each job: at most `max_rows` texts, all of one bucket."""
     buckets: dict[int, list[int]] = {}
     for position, text in enumerate(texts):
         buckets.setdefault(text.bucket, []).append(position)

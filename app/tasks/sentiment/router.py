@@ -1,4 +1,4 @@
-"""POST /sentiment: the request and reply forms, and nothing of what happens between them."""
+"""POST /sentiment: the formats of requests and replies; `pipeline` does the work in between."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class _Strict(BaseModel):
 
 
 def _without_routing(schema: dict[str, Any]) -> None:
-    """Leave out of the schema what the document has among the query's parameters."""
+    """Remove from the schema what the OpenAPI document lists as query parameters."""
     del schema["additionalProperties"]
     for name in ROUTING:
         del schema["properties"][name]
 
 
 class SentimentParameters(_Strict):
-    """How to answer. `model`, `predictor` and `timeout_ms` of the query may stand here instead, not
-    in both."""
+    """Options of the reply. `model`, `predictor` and `timeout_ms` may stand here or in the query,
+    but not in both."""
 
     model_config = ConfigDict(json_schema_extra=_without_routing)
 
@@ -49,7 +49,7 @@ class SentimentParameters(_Strict):
 
 
 Text = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
-"""The task itself refuses an empty text, with an error of its own."""
+"""The task itself rejects an empty text, with its own error."""
 Texts = Annotated[list[Text], Field(fail_fast=True)]
 """A list of 100,000 numbers must not cost 100,000 error messages."""
 
@@ -69,7 +69,7 @@ class LabelScore(BaseModel):
 
 
 class TextResult(BaseModel):
-    """The form of one text's scores when `tokens` or `truncated` is asked for."""
+    """The scores of one text if `tokens` or `truncated` is requested."""
 
     scores: list[LabelScore]
     tokens: int | None = None
@@ -96,7 +96,7 @@ EXAMPLES: dict[str, Example] = {
         },
     },
 }
-"""Requests that a page offers to send; the words are ours."""
+"""Requests that a page offers to send. The texts are our own."""
 
 HAPPY = {"label": "happy", "label_zh": "快乐", "score": 0.9902}
 SAD = {"label": "sad", "label_zh": "悲伤", "score": 0.9571}
@@ -138,7 +138,7 @@ async def classify_sentiment(
     services: ServicesDep,
     routing: RoutingDep,
 ) -> Response:
-    """Classifies `text` or `inputs`. A string gets one list of labels, a list one per input."""
+    """Classifies `text` or `inputs`. A string gets one list of labels, a list gets one per text."""
     asked = body.parameters or SentimentParameters()
     texts, single = _texts(body)
     answer = await classify(services, texts, _in_one_place(routing, asked))
@@ -153,7 +153,7 @@ async def classify_sentiment(
 
 
 async def classify(services: Services, texts: Sequence[str], routing: Routing) -> Answer:
-    """The texts' scores: check them, run them, count the padding. Every format ends here."""
+    """Check the texts, run them and count their padding. Every request format ends here."""
     settings = services.settings
     check_texts(texts, limits=text_limits(settings.of(SentimentSettings)))
     answer = await services.dataplane.run("sentiment", texts, **routing.options(settings))
@@ -166,7 +166,7 @@ async def classify(services: Services, texts: Sequence[str], routing: Routing) -
 
 
 def _texts(body: SentimentRequest) -> tuple[list[str], bool]:
-    """The texts, and whether the reply is one list and not a list of lists."""
+    """The texts, and whether the reply is one list rather than a list of lists."""
     if (body.text is None) == (body.inputs is None):
         raise InvalidParameter(
             "expected exactly one of text and inputs, received "

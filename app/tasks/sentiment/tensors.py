@@ -1,4 +1,4 @@
-"""The task as a model of tensors: texts in; their labels, best first, and the scores out."""
+"""The task as a tensor model: texts in; their labels, best first, and the scores out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _decoded(text: bytes, position: int) -> str:
 
 
 def _write(value: Sequence[TextScores], parameters: Mapping[str, Any]) -> Tensors:
-    """Every text has as many labels. Chinese names are empty where the model has none."""
+    """All texts have the same number of labels. Chinese names are empty if the model has none."""
     ranked = [result.scores[: parameters.get("top_k")] for result in value]
     return {
         "labels": _strings([[score.label for score in scores] for scores in ranked]),

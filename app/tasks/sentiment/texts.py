@@ -1,7 +1,7 @@
-"""Checks of texts: every refusal happens here, before the tokenizer sees a character.
+"""Checks of texts, made before the tokenizer sees a character.
 
-A tokenizer that truncates still reads the whole text first: 3.4 million characters take it 23 s,
-so the length is limited in characters. No message repeats any part of a text.
+A tokenizer that truncates still reads the whole text first: 3.4 million characters take it 23 s.
+Therefore the length is limited in characters. No message repeats any part of a text.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _INVISIBLE = re.compile(
     r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]*"
 )
 
-# Half a pair: JSON can write it, UTF-8 and the tokenizer cannot.
+# Half of a surrogate pair: JSON can represent it, UTF-8 and the tokenizer cannot.
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextLimits:
-    """How many characters (code points) a text may have, and how many texts a request."""
+    """Most characters (code points) of a text, and most texts of a request."""
 
     characters: int = 2_000
     texts: int = 32
 
 
 class WholeTexts(tuple[str, ...]):
-    """Texts that are to be read whole: one that the model would cut is refused."""
+    """Texts that must be read whole: a text that the model would truncate is rejected."""
 
 
 def check_texts(texts: Sequence[str], *, limits: TextLimits) -> None:
-    """Returns when every text can be classified.
+    """Check that every text can be classified.
 
     Raises TooManyInputs, TextTooLong, TextEmpty (also for no text at all, and for a text of white
     space or invisible characters alone) and InvalidParameter for a lone surrogate.
@@ -75,7 +75,7 @@ def _check(text: str, *, name: str, limits: TextLimits) -> None:
 
 
 def nothing_to_read(position: int, count: int, *, received: int) -> TextEmpty:
-    """The refusal of a text whose every character (`received` of them) the tokenizer drops."""
+    """The error for a text whose `received` characters the tokenizer all drops."""
     return TextEmpty(
         f"text {position} of {count} has {received} characters and the model can read none of them",
         received=received,
@@ -83,7 +83,7 @@ def nothing_to_read(position: int, count: int, *, received: int) -> TextEmpty:
 
 
 def cut(position: int, count: int, *, limit: int) -> TextTooLong:
-    """The refusal of a text that is to be read whole and has more than `limit` tokens."""
+    """The error for a text that must be read whole and has more than `limit` tokens."""
     return TextTooLong(
         f"text {position} of {count} has more than {limit} tokens, which is all the model reads, "
         "and truncation is not allowed",
@@ -92,11 +92,11 @@ def cut(position: int, count: int, *, limit: int) -> TextTooLong:
 
 
 MAX_TOP_K = 1_000
-"""Largest `top_k` of every format; a model with fewer labels answers with all it has."""
+"""Largest `top_k` in every request format; a model with fewer labels returns all of them."""
 
 
 class SentimentSettings(BaseModel):
-    """Read as PADDLEPOOL_ and the field's name in capitals, with the server's own."""
+    """Read with the server's settings, as PADDLEPOOL_ and the field's name in capitals."""
 
     sentiment_max_bytes: Bytes = Field(
         256 * KIB, description="Largest request body of /sentiment, in bytes."

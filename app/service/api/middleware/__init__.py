@@ -1,1 +1,1 @@
-"""What every request passes, whatever its route."""
+"""Steps that apply to every request, independent of its route."""

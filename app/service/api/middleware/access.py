@@ -1,4 +1,4 @@
-"""The id of a request, its log line and its duration, the same for every door."""
+"""The id of a request, its log line and its duration, for HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def record(
     routine: bool,
     sent: Mapping[str, str],
 ) -> None:
-    """Measure and log one request that has ended; `sent` says where its answer came from.
+    """Measure and log one finished request. `sent` holds model, group and timings of the answer.
 
-    A `routine` request, of a probe or a scrape, is logged only if it failed.
+    A `routine` request, from a probe or a scraper, is logged only if it failed.
 
-    The line holds no path, query, text or file name of the client, only the route's template.
+    The log line has only the route's template: no path, query, text or file name of the client.
     """
     metrics.request_done(route=route, method=method, status=status, seconds=seconds)
     if routine and status < 400:
@@ -48,7 +48,7 @@ def record(
 
 
 def request_id_of(offered: str | None) -> str:
-    """The client's own id where it is well formed, else a new one."""
+    """Return the client's own id if it is well formed, else a new one."""
     if offered is not None and REQUEST_ID.fullmatch(offered):
         return offered
     return secrets.token_hex(8)

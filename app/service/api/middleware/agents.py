@@ -1,4 +1,4 @@
-"""Clients known by their name get the form they can read, under a path that has another."""
+"""Route known clients, by their User-Agent, to the format that they can read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Agents:
-    """Leads a request to another path where its User-Agent is one of those named. Pages stay."""
+    """Changes the path of a request by its User-Agent. GET and HEAD, for pages, are unchanged."""
 
     def __init__(self, app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> None:
-        """`paths` has for a path the one that answers instead, and parts of a User-Agent, of which
-        one must be there."""
+        """`paths` maps a path to its replacement and to substrings of a User-Agent.
+
+        The path is replaced if the User-Agent contains one of the substrings.
+        """
         self._app = app
         self._paths = paths
 

@@ -1,4 +1,4 @@
-"""Compressed requests and replies: gzip, unpacked piece by piece."""
+"""Gzip for requests and replies. Requests are decompressed piece by piece."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from starlette.types import Message, Receive, Scope, Send
 from app.contracts.errors import UnsupportedEncoding
 
 PIECE = 1 << 18
-"""Most bytes unpacked at a time: a millisecond of the event loop."""
+"""Maximum bytes decompressed at a time: a millisecond of the event loop."""
 
 GZIP_ONLY = 16 + zlib.MAX_WBITS
 
 TAKES_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
-"""An Accept-Encoding with gzip; the weight 0 refuses it."""
+"""Matches an Accept-Encoding that accepts gzip; `q=0` rejects it."""
 
 MIN_COMPRESSED_BYTES = 1024
-"""A shorter reply is one packet in either form."""
+"""A shorter reply fits in one packet even if it is not compressed."""
 
 KEPT_AS_THEY_ARE = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream")
-"""Pictures and raw tensors."""
+"""Content types that are not compressed, such as pictures and raw tensors."""
 
 
 def unpacked(scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
-    """Unpack a body with `Content-Encoding: gzip` as it is read.
+    """Decompress a body with `Content-Encoding: gzip` while it is read.
 
-    Whatever reads sees the unpacked body alone and holds it to its limits, so that one that unpacks
-    to too much is refused at the first piece beyond. Reading raises UnsupportedEncoding for a body
-    that is not one complete member of gzip.
+    Readers see only the decompressed body and apply their limits to it. A body that decompresses
+    to too many bytes is rejected at the first piece beyond the limit. Reading raises
+    UnsupportedEncoding for a body that is not exactly one complete gzip member.
     """
     codings = [value for name, value in scope["headers"] if name == b"content-encoding"]
     if [coding.strip().lower() for coding in codings] != [b"gzip"]:
@@ -47,15 +47,15 @@ def unpacked(scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
 
 
 def packed(start: Message, headers: Headers, send: Send) -> Send:
-    """What sends the reply that begins with `start`: compressed, if it is long and the client, who
-    sent `headers`, accepts gzip.
+    """Return the `send` for the reply that begins with `start`.
 
-    Starlette's responder is made for long replies alone: that costs more than a short one.
+    It compresses the reply if the reply is long and the request's `headers` accept gzip. Only long
+    replies get Starlette's responder, which costs more than a short reply itself.
     """
     if not _is_long(start):
         return send
     if TAKES_GZIP.search(headers.get("accept-encoding", "")):
-        # The levels above 1 take several times as long and save 5 %.
+        # Levels above 1 take several times longer and save 5 %.
         responder: IdentityResponder = GZipResponder(
             _unused, MIN_COMPRESSED_BYTES, 1, exclude_content_types=KEPT_AS_THEY_ARE
         )
@@ -68,7 +68,7 @@ def packed(start: Message, headers: Headers, send: Send) -> Send:
 
 
 async def _unused(scope: Scope, receive: Receive, send: Send) -> None:
-    """The application that a responder wants; messages are handed to it one by one."""
+    """Placeholder for the application that a responder requires; only its `send` is used."""
 
 
 def _is_long(message: Message) -> bool:
@@ -81,13 +81,13 @@ class _Unpacked:
         self._receive = receive
         self._stream = zlib.decompressobj(GZIP_ONLY)
         self._packed = b""
-        self._more = True  # messages of the server
+        self._more = True  # whether the server has more messages
         self._piece = b""
 
     async def receive(self) -> Message:
-        # A full piece may leave output behind though all input is consumed.
+        # After a full piece, the decompressor may hold output though all input is consumed.
         if self._packed or len(self._piece) == PIECE:
-            await asyncio.sleep(0)  # other requests have their turn between pieces
+            await asyncio.sleep(0)  # let other requests run between pieces
         else:
             message = await self._receive()
             if message["type"] != "http.request":
@@ -105,5 +105,5 @@ class _Unpacked:
         except zlib.error as error:
             raise UnsupportedEncoding("The body is not what gzip makes.") from error
         self._packed = self._stream.unconsumed_tail
-        if self._stream.unused_data:  # were members accepted, many empty ones would cost much time
+        if self._stream.unused_data:  # accepting more members would let many empty ones take long
             raise UnsupportedEncoding("The body goes on after the end of its gzip stream.")

@@ -1,4 +1,4 @@
-"""One request and its reply, as they pass between the server and the route."""
+"""One request and its reply, between the server and the route."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from app.service.api.middleware.quotas import TokenBucket
 from app.service.api.services import Lifecycle
 
 LOGGED = {b"x-model": "x_model", b"x-predictor": "x_predictor", b"server-timing": "server_timing"}
-"""Reply headers that the log line repeats, by their names there."""
+"""Reply headers that the log line repeats, mapped to their names in the log."""
 
 WATCH_FROM_SECONDS = 0.05
-"""How long after its body a request has a task that waits for its client to leave: most requests
-have ended by then."""
+"""Delay after the body before a task watches for the client's disconnect. Most requests end earlier
+and need no task."""
 
 
 class Exchange:
-    """Counts the body, marks the reply, and ends the work for a client that has gone away.
+    """Counts the body, adds headers to the reply, and cancels the work if the client disconnects.
 
-    A body counts in the budget as it arrives and until its request is answered. `status` is 0 until
-    a reply begins. When `http.disconnect` arrives after the body and before the end of the reply,
-    the task that answers is cancelled: uvicorn alone lets it run on.
+    The body counts in the budget from its arrival until the request is answered. `status` is 0
+    until the reply begins. If `http.disconnect` arrives after the body and before the end of the
+    reply, the handling task is cancelled: uvicorn alone would let it continue.
 
-    **Invariant**: only this object calls the server's `receive` once the body is complete. A layer
-    around it that reads ahead (BaseHTTPMiddleware does) would switch that cancellation off.
+    **Invariant**: only this object calls the server's `receive` after the body is complete. A layer
+    around it that reads ahead, such as BaseHTTPMiddleware, would disable that cancellation.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Exchange:
         lifecycle: Lifecycle,
         marks: Iterable[tuple[bytes, bytes]],
     ) -> None:
-        """`body_cap` in bytes; `marks` are headers of every reply."""
+        """`body_cap` is in bytes; `marks` are headers for every reply."""
         self.headers = Headers(scope=scope)
         self.request_id = request_id_of(self.headers.get("x-request-id"))
         self.body_cap = body_cap
@@ -88,7 +88,7 @@ class Exchange:
             self._mark(message)
             self._send = packed(message, self.headers, self._send)
         elif not message.get("more_body", False) and not self._gone.is_set():
-            self._stop_watching()  # the server reports a disconnect after every reply, too
+            self._stop_watching()  # the server also reports a disconnect after every reply
         await self._send(message)
 
     def _mark(self, message: Message) -> None:
@@ -119,13 +119,13 @@ class Exchange:
         self._handler.cancel()
 
     def was_cancelled(self) -> bool:
-        """True if the client's leaving cancelled the handler, which then is cancelled no more."""
+        """True if a disconnect cancelled the handler; then also clears the cancellation."""
         if self._gone.is_set() and self._handler is not None:
             self._handler.uncancel()
         return self._gone.is_set()
 
     def close(self) -> None:
-        """Give back what the body took of the budget, and stop watching."""
+        """Return the body's bytes to the budget, and stop watching."""
         self._bodies.give_back(self._received)
         self._stop_watching()
 

@@ -1,4 +1,4 @@
-"""Optional API keys: which paths ask for one, how one is compared, and whose request it is."""
+"""Optional API keys: which paths need one, how keys are compared, and who the caller is."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from app.service.api.pages import FOLDERS, ICON, PAGES
 ADMIN_PREFIX = "/v2/repository"
 OPEN = frozenset((*PAGES.values(), ICON, "/docs", "/openapi.json"))
 OPEN_BELOW = (*(f"/{folder}/" for folder in FOLDERS), "/docs/")
-"""The same on every installation; pages that a browser opens before it can send a key."""
+"""Paths below these, and OPEN, need no key: pages are the same on every installation, and a browser
+loads them before it can send a key."""
 
 HEALTH = re.compile(r"/health|/v2/health/.*|/v2/models/.+/ready")
-"""Of the server, a model or a version; `/v2/models/ready` describes a model of that name."""
+"""Matches health and readiness of the server, a model or a version, but not `/v2/models/ready`, the
+metadata of a model named `ready`."""
 
 WRONG_KEYS = "wrong admin keys"
 WRONG_KEYS_PER_MINUTE = 10
-"""For each address."""
+"""Limit for each address."""
 
 IPV6_NETWORK = 64
-"""Bits of an address that tell one client from another: whoever has one has all below them."""
+"""Leading bits of an IPv6 address that identify a client: it can use every address of its /64."""
 
 
 class KeyRules:
-    """Which paths ask for a key, and whose request it is: the key's, or the client's address where
-    there are no keys. The same for every door."""
+    """Decides which paths need a key, and identifies the caller, for HTTP and gRPC.
+
+    The caller is the key, or the client's address if no key is needed.
+    """
 
     def __init__(
         self,
@@ -44,9 +48,9 @@ class KeyRules:
         health_needs_key: bool,
         metrics_needs_key: bool,
     ) -> None:
-        """`start_keys` alone may start instance groups; everybody may where there are none.
+        """Only `start_keys` may start instance groups; if there are none, every caller may.
 
-        `wrong_admin_keys` gives the quota of an address.
+        `wrong_admin_keys` returns the quota for an address.
         """
         self._keys = tuple(dict.fromkeys((*keys, *start_keys)))
         may_start = [not start_keys or key in start_keys for key in self._keys]
@@ -73,11 +77,11 @@ class KeyRules:
 
     def _check_admin(self, headers: Headers, address: str) -> None:
         quota = self._wrong_admin_keys(client_network(address))
-        quota.spend(WRONG_KEYS, 0)  # the right key tells nothing once the quota is used up
+        quota.spend(WRONG_KEYS, 0)  # without quota even the right key fails, so guessing is useless
         try:
             _find(headers, self._admin_keys, "the admin key")
         except Unauthorized:
-            if _offered(headers):  # a request without a key guesses nothing
+            if _offered(headers):  # a request without a key is no guess
                 quota.spend(WRONG_KEYS, 1)
             raise
 
@@ -102,18 +106,20 @@ def is_health(path: str) -> bool:
 
 
 def is_routine(path: str) -> bool:
-    """What probes and scrapers ask all the time."""
+    """Whether probes or scrapers request this path regularly."""
     return path == "/metrics" or is_health(path)
 
 
 def is_open(path: str) -> bool:
-    """What probes, scrapers and browsers ask before they could send a key."""
+    """Whether probes, scrapers or browsers may request this path before they can send a key."""
     return path in OPEN or path.startswith(OPEN_BELOW) or is_routine(path)
 
 
 def client_network(address: str) -> str:
-    """The address, or the network of an IPv6 address; of one that stands for IPv4, as a socket of
-    both kinds has it, the IPv4 address."""
+    """Reduce an IPv6 address to its network. Return an IPv4 address unchanged.
+
+    An IPv4-mapped IPv6 address, as a dual-stack socket reports it, becomes the IPv4 address.
+    """
     if ":" not in address:
         return address
     try:
@@ -132,13 +138,13 @@ def _offered(headers: Headers) -> str:
 
 
 def _find(headers: Headers, keys: Sequence[bytes], wanted: str) -> int:
-    """The place of the offered key among the keys. Raises Unauthorized."""
+    """Return the index of the request's key in `keys`. Raises Unauthorized."""
     offered = _offered(headers)
     if not offered:
         raise Unauthorized(
             f"This needs {wanted}, as `Authorization: Bearer KEY` or `X-Api-Key: KEY`."
         )
-    # Headers are latin-1 on the wire. Every key is compared, so that time tells nothing.
+    # Headers are latin-1. Every key is compared, so the time taken reveals nothing.
     given = offered.encode("latin-1")
     matches = [hmac.compare_digest(given, key) for key in keys]
     if not any(matches):

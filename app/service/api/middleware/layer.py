@@ -1,4 +1,4 @@
-"""The one layer around the routes: the steps of every request, in order."""
+"""The layer around the routes: the steps of every request, in order."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ REPLICA = "X-Replica"
 class RequestLayer:
     """Answers each request through the route of its path and method.
 
-    FastAPI runs the lifespan and makes the OpenAPI document of the same routes. Its own layers and
-    its search for a route are left out: they cost more time than every step here.
+    FastAPI runs the lifespan and builds the OpenAPI document from the same routes. Its own
+    middleware and routing are not used: they take more time than all steps here.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RequestLayer:
     ) -> None:
         """Replies name the `replica` unless it is empty.
 
-        `wrap` adds layers between the log line and the first step that may refuse a request.
+        `wrap` adds layers between the log line and the first step that may reject a request.
         """
         self._lifespan = lifespan
         self._routes = routes
@@ -61,12 +61,12 @@ class RequestLayer:
         self._admit = wrap(self._admitted)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Give a request its id and route; log and measure it when it has ended."""
+        """Assign a request its id and route; log and measure it when it ends."""
         if scope["type"] != "http":
             await self._lifespan(scope, receive, send)
             return
         began, method = time.perf_counter(), scope["method"]
-        if method == "HEAD":  # answered as GET is; the server leaves the body out
+        if method == "HEAD":  # handled like GET; the server omits the body
             scope = {**scope, "method": "GET"}
         scope, receive = unpacked(scope, receive)
         route = self._routes.find(scope["path"], scope["method"])
@@ -90,7 +90,7 @@ class RequestLayer:
         except asyncio.CancelledError:
             if exchange.was_cancelled():
                 return
-            if not exchange.status:  # the server is closing, and this request's time is up
+            if not exchange.status:  # the drain timeout is over
                 fault = http_fault(503, "The server is shutting down.", {"Retry-After": "1"})
                 await reply(fault, scope)(scope, exchange.receive, exchange.send)
             raise
@@ -109,16 +109,16 @@ class RequestLayer:
             )
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, or tell why a step refused it."""
+        """Answer the request, or reply with the reason why a step rejected it."""
         state = scope["state"]
         exchange: Exchange = state["exchange"]
         path, client = scope["path"], scope["client"]
         try:
             if (refusal := self._sites.refusal(scope)) is not None:
-                state["route"] = None  # the client did not mean a path of ours
+                state["route"] = None  # the request was not meant for this server
                 raise refusal
             if scope["method"] == "TRACE" and state["route"] is not None:
-                self._routes.check_method(state["route"], path, "TRACE")  # no key would help
+                self._routes.check_method(state["route"], path, "TRACE")  # 405 even without a key
             address = client[0] if client else ""
             CALLER.set(self._gates.keys.caller(path, exchange.headers, address))
             with self._quota(exchange, path):
@@ -127,10 +127,10 @@ class RequestLayer:
                 await self._routes.answer(state["route"], scope, receive, send)
         except Exception as error:
             if exchange.client_gone:
-                return  # reading from, or writing to, a client that has left
+                return  # the error came from reading from or writing to a disconnected client
             if exchange.status:
                 log_failure(error, exchange.request_id)
-                raise  # half a reply is out; only closing the connection tells the client
+                raise  # the reply is partly sent; only closing the connection signals the error
             await reply(fault_from(error, exchange.request_id), scope)(scope, receive, send)
 
     def _quota(self, exchange: Exchange, path: str) -> AbstractContextManager[None]:

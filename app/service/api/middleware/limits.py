@@ -1,4 +1,4 @@
-"""How large a request body may be, and all together; unknown encodings are refused."""
+"""Limits on one request body and on all together; unknown encodings are rejected."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ RETRY_SECONDS = 1.0
 
 
 class Budget:
-    """A count of what all requests hold together, and 503 beyond its limit; for one event loop."""
+    """Limits what all requests hold together; rejects more with 503. For one event loop."""
 
     def __init__(self, limit: int, *, what: str) -> None:
-        """`what` is counted, in the words of a refusal: "bytes of request bodies"."""
+        """`what` names the counted unit in error texts, such as "bytes of request bodies"."""
         self.limit = limit
         self.used = 0
         self._what = what
 
     def take(self, amount: int) -> None:
-        """Raises Overloaded, and takes nothing, where less is left."""
+        """Reserve `amount`. Raises Overloaded, and reserves nothing, if less is left."""
         wanted = self.used + amount
         if wanted > self.limit:
             raise Overloaded(
@@ -42,7 +42,7 @@ class Budget:
 
     @contextmanager
     def held(self, amount: int = 1) -> Iterator[None]:
-        """Raises Overloaded."""
+        """Reserve `amount` within the context. Raises Overloaded."""
         self.take(amount)
         try:
             yield
@@ -52,9 +52,9 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """What requests pass, whichever door they come through.
+    """The checks of every request, over HTTP and gRPC.
 
-    Built once: doors share what callers have left, and the memory of request bodies.
+    Built once: both share the callers' quotas and the memory budget of request bodies.
     """
 
     keys: KeyRules
@@ -63,15 +63,15 @@ class Gates:
 
 
 def check_body(headers: Headers, *, cap: int) -> None:
-    """Refuse a body by its headers, before any of it is read; `cap` in bytes.
+    """Check a body's headers before any of it is read; `cap` is in bytes.
 
     Raises UnsupportedEncoding and FileTooLarge.
     """
-    # A list may come in one header or in several.
+    # The list may be in one header or in several.
     codings = ",".join(headers.getlist("content-encoding")).lower().split(",")
     if not {coding.strip() for coding in codings} <= {"", "identity"}:
         raise UnsupportedEncoding("The body's Content-Encoding must be gzip or identity.")
-    length = int(headers.get("content-length", "0"))  # the server's parser has checked it
+    length = int(headers.get("content-length", "0"))  # the HTTP parser has validated it
     if length > cap:
         raise too_large(cap, length)
 

@@ -1,4 +1,4 @@
-"""What one caller may take in a minute, and at a time."""
+"""Quotas of each caller: amounts per minute, and concurrent requests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from app.service.api.middleware.keys import ADMIN_PREFIX, is_open
 
 MINUTE = 60.0
 MAX_CALLERS = 10_000
-"""Addresses that are remembered; of more, those not seen for the longest begin anew."""
+"""Maximum callers with a bucket. The least recently seen is evicted and starts with a full one."""
 
 
 class Allowance:
-    """So much a minute, of which a minute's worth may be taken at once.
+    """A limit per minute; a whole minute's worth may be spent at once.
 
-    What costs more than is left is still granted while anything is left, and paid off before the
-    next: what a picture costs is known only when it is open.
+    Spending more than is left is allowed while anything is left, because the cost of a picture is
+    known only after it is opened. The debt must be refilled before the next request.
     """
 
     def __init__(self, limit: int, now: float) -> None:
@@ -40,7 +40,7 @@ class Allowance:
 
 
 class TokenBucket:
-    """All allowances of one caller, refilled with time; a Quota."""
+    """All allowances of one caller, refilled over time. Implements Quota."""
 
     def __init__(self, limits: Mapping[str, int], clock: Clock) -> None:
         self._clock = clock
@@ -55,7 +55,7 @@ class TokenBucket:
         allowance.left -= amount
 
     def check(self) -> None:
-        """Raises QuotaExceeded where anything is used up: it is known before any work."""
+        """Raise QuotaExceeded if any allowance is used up, before any work begins."""
         for what, allowance in self._allowances.items():
             self._check(what, allowance)
 
@@ -69,7 +69,7 @@ class TokenBucket:
             )
 
     def headers(self) -> dict[str, str]:
-        """Of the allowance of which the least is left."""
+        """RateLimit headers of the allowance with the smallest share left."""
         if not self._allowances:
             return {}
         now = self._clock()
@@ -85,7 +85,7 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLimits:
-    """`per_minute` by what is counted; `concurrent` requests, 0 for any number."""
+    """Limits `per_minute` by counted unit, and `concurrent` requests (0: any number)."""
 
     per_minute: Mapping[str, int]
     concurrent: int
@@ -95,7 +95,7 @@ class QuotaLimits:
 
 
 class TokenBuckets:
-    """What each caller has left, whichever door it comes through; for one event loop."""
+    """The bucket of each caller, shared by HTTP and gRPC. For one event loop."""
 
     def __init__(self, limits: QuotaLimits, *, clock: Clock = time.monotonic) -> None:
         self._limits = limits
@@ -112,7 +112,7 @@ class TokenBuckets:
         return bucket
 
     def of_caller(self) -> TokenBucket:
-        """The bucket of whoever asks, from which the task takes as well."""
+        """Return the current caller's bucket, and make it available to the task through CALLER."""
         caller = CALLER.get()
         bucket = self.of(caller.name)
         CALLER.set(replace(caller, quota=bucket))
@@ -139,5 +139,5 @@ class TokenBuckets:
 
 
 def is_free(path: str) -> bool:
-    """Probes, metrics, pages and model control, which no quota counts."""
+    """Whether quotas ignore the path: probes, metrics, pages and model control."""
     return is_open(path) or path.startswith(ADMIN_PREFIX)

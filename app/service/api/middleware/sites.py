@@ -1,4 +1,4 @@
-"""What a page of another site must not do through its visitor's browser."""
+"""Protection against requests that a page of another site makes through its visitor's browser."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ ANY = "*"
 SAFE = ("GET", "HEAD", "OPTIONS")
 OWN = (b"same-origin", b"none")
 HOST = re.compile(rb"(?:\[([^\[\]]+)\]|([^:\[\]]+?)\.?)(?::[0-9]*)?")
-"""The address in brackets or the name without its final dot, and a port."""
+"""Matches an address in brackets, or a name without its final dot, with an optional port."""
 
 
 class Sites:
-    """Lets a request pass that is for one of the server's names, and comes from no other site.
+    """Accepts a request if its Host is one of the server's names and no other site's page sent it.
 
-    A page can have its own name lead to this machine (DNS rebinding); its browser then sends that
-    name as Host. It can also send a form, or a text, to any address without being asked; its
-    browser then says in Sec-Fetch-Site that the page is another's. Starlette's
-    TrustedHostMiddleware would answer in plain text.
+    A page can make its own name resolve to this machine (DNS rebinding). The browser then sends
+    that name as Host. A page can also send a form or a text to any address without a preflight. The
+    browser then reports in Sec-Fetch-Site that the page is not the server's own. Starlette's
+    TrustedHostMiddleware is not used because it would answer in plain text.
     """
 
     def __init__(self, *, hosts: Sequence[str], origins: Sequence[str]) -> None:
-        """`hosts` as Settings.hosts gives them; pages of `origins` may send what they like."""
+        """`hosts` come from Settings.hosts; pages of `origins` may send any request."""
         self._any = ANY in hosts
         self._names = frozenset(host.encode("latin-1") for host in hosts)
         self._endings = tuple(name[1:] for name in self._names if name.startswith(b"*."))
         self._origins = frozenset(origin.encode("latin-1") for origin in origins)
 
     def refusal(self, scope: Scope) -> HostNotAllowed | CrossSite | None:
-        """Why the request may not pass; None where it may."""
+        """Return why the request is rejected, or None."""
         host: bytes | None = None
         site = origin = b""
         for name, value in scope["headers"]:
@@ -44,14 +44,14 @@ class Sites:
                 site = value
             elif name == b"origin":
                 origin = value
-        # Only HTTP/1.0 lets a client leave Host out, and no browser does.
+        # Only HTTP/1.0 clients may omit Host, and no browser does.
         foreign = not (self._any or host is None or self._allowed(host))
-        if foreign and not is_health(scope["path"]):  # probes call a server by its address
+        if foreign and not is_health(scope["path"]):  # probes use the server's address as Host
             return HostNotAllowed(
                 "The Host header is none of this server's names, which PADDLEPOOL_ALLOWED_HOSTS "
                 "lists."
             )
-        # A browser leaves Sec-Fetch-Site out where plain HTTP leads to another machine.
+        # Browsers omit Sec-Fetch-Site for plain HTTP to another machine.
         elsewhere = site not in OWN if site else origin and _is_of_another(origin, host)
         if elsewhere and scope["method"] not in SAFE and origin not in self._origins:
             return CrossSite(

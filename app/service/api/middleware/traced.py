@@ -1,4 +1,4 @@
-"""Outside of all other layers, where tracing is on: a span of each request."""
+"""The outermost layer if tracing is on: creates a span for each request."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from app.observability.metrics import METHODS
 from app.service.api.middleware.quotas import is_free
 from app.service.api.problems import Fault
 
-if TYPE_CHECKING:  # an extra that most servers do without
+if TYPE_CHECKING:  # an optional extra
     from app.observability.tracing import Tracing
 
 TRACE_ID = "X-Trace-ID"
 
 
 class Traced:
-    """Tells the trace's id to a client that began it. What quotas do not count has no span: probes,
-    scrapes and pages.
+    """Creates a span for each request that quotas count, so not for probes, scrapes and pages.
 
-    The span holds no path, query, text or file name of the client, only the route's template.
+    If the client began the trace, the reply has the trace's id. The span has only the route's
+    template: no path, query, text or file name of the client.
     """
 
     def __init__(self, app: ASGIApp, *, tracing: Tracing) -> None:

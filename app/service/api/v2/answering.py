@@ -1,4 +1,4 @@
-"""From a parsed request to the outputs that answer it: what the doors of the protocol share."""
+"""Run a parsed request and return its outputs. HTTP and gRPC share this code."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from app.service.api.v2.documents import Expected, ReplyForm, expected_of_model,
 from app.service.api.v2.tasks import VERSION, check_version, task_named
 
 Parse = Callable[..., TensorRequest]
-"""Takes `expected=`, an Expected; the request's state is a ReplyForm."""
+"""Takes `expected=`, an Expected. The returned request's state is a ReplyForm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inferred:
-    """The outputs, what the client wants of them, and whose name they bear."""
+    """The outputs, the form of the reply, and the model or task named in the reply."""
 
     outputs: Tensors
     form: ReplyForm
@@ -33,7 +33,7 @@ class Inferred:
 
 
 def check_size(services: Services, model: str, size: int) -> None:
-    """Raises FileTooLarge for a request above what the task's own endpoint takes."""
+    """Raise FileTooLarge if the request exceeds the limit of the task's own endpoint."""
     task = task_named(services, model)
     if task is not None and size > task.max_bytes:
         raise FileTooLarge(
@@ -53,11 +53,11 @@ async def infer_tensors(
     body_bytes: int,
     place_timeout: float | None = None,
 ) -> Inferred:
-    """Answer a request of `model`, or of the task of that name.
+    """Run a request for `model`, or for the task of that name.
 
-    `parse` runs in a thread where there is much to read: of a model the document, whose raw tensors
-    are left where they lie, of a task the whole body, whose strings are read one by one. Raises
-    what `parse` does and what the data plane raises.
+    `parse` runs in a thread if it has much to read. For a model, `document_bytes` decides, because
+    raw tensors are not copied. For a task, `body_bytes` decides, because strings are read one by
+    one. Raises the errors of `parse` and of the data plane.
     """
 
     async def read(expected: Expected, size: int) -> TensorRequest:

@@ -1,4 +1,4 @@
-"""Bodies of inference requests and replies: a JSON document, and raw tensors that may follow it."""
+"""Bodies of inference requests and replies: a JSON document, optionally followed by raw tensors."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from app.service.api.v2.tensors import (
 from app.settings.server import Settings
 
 MAX_LISTS = 2**18
-"""Lists and objects in one request's JSON. Each takes thirty times the memory of its two brackets
-and more time than many numbers, and all are made before the first can be looked at."""
+"""Maximum lists and objects in one request's JSON. Each takes thirty times the memory of its two
+brackets and more time than many numbers, and the parser creates all before any can be checked."""
 
 NUMBER_BYTES = 10
 """Approximate bytes of a number in JSON."""
 
 PART_NUMBERS = 16_384
-"""Numbers written in one call: half a millisecond, after which the interpreter can turn to the
-event loop while the reply is written in a thread."""
+"""Numbers written in one call. A call takes half a millisecond; between calls the interpreter can
+switch from the writing thread to the event loop."""
 
 
 def parse_request(
@@ -41,10 +41,10 @@ def parse_request(
     expected: Expected,
     settings: Settings,
 ) -> TensorRequest:
-    """Read one body; `header_length` bytes of JSON, then raw tensors (None: all JSON).
+    """Parse a body: `header_length` bytes of JSON, then raw tensors (None: all JSON).
 
-    The request's state is its ReplyForm. Raises InvalidTensor naming the tensor or the parameter
-    and what was expected of it.
+    The returned request's state is its ReplyForm. Raises InvalidTensor, which names the tensor or
+    the parameter and what was expected.
     """
     if header_length is not None and not 0 <= header_length <= len(body):
         raise InvalidTensor(
@@ -62,15 +62,15 @@ def parse_request(
 
 
 def may_name_group(body: bytes, json_bytes: int) -> bool:
-    """Whether the JSON that a body begins with may have a `predictor`; it is not parsed yet."""
+    """Whether the JSON at the start of an unparsed body may have a `predictor` parameter."""
     return body.find(b'"predictor"', 0, json_bytes) >= 0
 
 
 def place_timeout(size: int, *, names_group: bool, settings: Settings) -> float | None:
-    """How long to hold a place in the default group's queue while a body of `size` bytes is read,
-    in seconds.
+    """Seconds to hold a place in the default group's queue while reading a body of `size` bytes.
 
-    None for a small body, and where it may name another group: that is known when it is read.
+    None for a small body, and for one that may name another group, which is unknown until it is
+    read.
     """
     if size <= LARGE_BYTES or names_group:
         return None
@@ -78,7 +78,7 @@ def place_timeout(size: int, *, names_group: bool, settings: Settings) -> float 
 
 
 def _json(text: bytes) -> Any:
-    lists = text.count(b"[") + text.count(b"{")  # those in strings, too: no name needs many
+    lists = text.count(b"[") + text.count(b"{")  # also counts brackets in strings, which are rare
     if lists > MAX_LISTS:
         raise InvalidTensor(
             f"the JSON has {lists} lists and objects, the limit is {MAX_LISTS}; tensors that are "
@@ -93,7 +93,7 @@ def _json(text: bytes) -> Any:
 
 
 def written_size(outputs: Tensors, form: ReplyForm) -> int:
-    """About how many bytes of JSON are to be written; a number that is sorted counts as one."""
+    """Estimate the bytes of JSON to write; a number sorted for classification counts like one."""
     values = sum(
         outputs[name].size
         for name in form.outputs
@@ -108,7 +108,7 @@ def written_size(outputs: Tensors, form: ReplyForm) -> int:
 def write_reply(
     outputs: Tensors, form: ReplyForm, *, model: str, version: int
 ) -> tuple[bytes, int | None]:
-    """The reply's body, and the length of its JSON part where raw tensors follow it."""
+    """Write the reply's body. Also returns the length of its JSON, or None if it is all JSON."""
     listed: list[bytes] = []
     raw: list[bytes | memoryview] = []
     for name in form.outputs:
@@ -140,7 +140,7 @@ def write_reply(
 
 
 def reply_tensor(name: str, outputs: Tensors, form: ReplyForm) -> Array:
-    """An output as the client wants it."""
+    """Return an output, reduced to its largest values if the client requested classification."""
     if name not in form.classes:
         return outputs[name]
     count = form.classes[name]
@@ -148,15 +148,17 @@ def reply_tensor(name: str, outputs: Tensors, form: ReplyForm) -> Array:
 
 
 def raw_bytes(array: Array) -> bytes | memoryview:
-    """The array as the protocol's raw tensors: little-endian in row-major order, without a copy
-    where it lies so already."""
+    """Encode an array as a raw tensor: little-endian, row-major.
+
+    Does not copy a numeric array that is already contiguous.
+    """
     if array.dtype == np.object_:
         return write_strings(array)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _open(document: dict[str, Any]) -> bytes:
-    """A JSON object without its last bracket."""
+    """Write a JSON object without its closing bracket."""
     return orjson.dumps(document)[:-1]
 
 
@@ -166,11 +168,11 @@ def _in_base64(flat: Array) -> bytes:
 
 
 def _values(flat: Array) -> list[bytes]:
-    """JSON lists of the numbers or strings, without brackets."""
+    """Write the numbers or strings as JSON lists without brackets."""
     if flat.dtype == np.object_:
         return [orjson.dumps([item.decode() for item in flat.tolist()])[1:-1]]
     if flat.dtype == np.float16:
-        flat = flat.astype(np.float32)  # orjson has no float16; this holds each of its values
+        flat = flat.astype(np.float32)  # lossless; orjson cannot write float16
     return [
         orjson.dumps(flat[at : at + PART_NUMBERS], option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
         for at in range(0, len(flat), PART_NUMBERS)

@@ -1,4 +1,4 @@
-"""The document of an inference request, checked, for HTTP and gRPC."""
+"""Validation of the document of an inference request, for HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from app.settings.server import Settings
 PARAMETERS = ("predictor", "priority", "timeout", "binary_data_output", "content_type")
 OUTPUT_PARAMETERS = ("binary_data", "classification", "content_type")
 IGNORED = "ignored_parameters"
-"""The reply's parameter that names those of the request which are unknown here."""
+"""The reply parameter that lists the request's unknown parameters."""
 MAX_IGNORED = 64
-"""Names that a reply repeats, and characters of each."""
+"""Maximum unknown parameters that a reply lists, and maximum characters of each name."""
 MAX_ID_CHARACTERS = 256
 MAX_CLASSES = 1_000
 SIMPLE = (str, int, float, bool)
-"""The types that a task's own parameter may have."""
+"""The types that a task's own parameters may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The tensors and parameters that a request must fit: those of a model, or of a task.
+    """The tensors and parameters of a model or a task, against which a request is checked.
 
-    `options` are a task's own parameters, None where there is no task.
+    `options` are the task's own parameters, or None for a model.
     """
 
     inputs: Sequence[TensorSpec]
@@ -50,7 +50,7 @@ class Expected:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Their names. A task's jobs all have the same priority."""
+        """Names of the known parameters. A task has no `priority`: all its jobs have the same."""
         if self.options is None:
             return PARAMETERS
         return (*(name for name in PARAMETERS if name != "priority"), *self.options)
@@ -58,9 +58,12 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyForm:
-    """The reply that a client wants: its outputs by name, which of them raw, which of the others
-    as base64, and of which only so many of the largest values. `options` are a task's own
-    parameters, `ignored` the names of unknown ones."""
+    """The form of the reply that a client requested.
+
+    `outputs` are the outputs by name. Those in `binary` are raw, those in `base64` are strings in
+    base64, and `classes` maps outputs to the number of largest values to return. `options` are a
+    task's own parameters; `ignored` lists the names of unknown parameters.
+    """
 
     outputs: tuple[str, ...]
     binary: frozenset[str]
@@ -102,11 +105,11 @@ def read_document(
     binary: bool = False,
     within: float | None = None,
 ) -> TensorRequest:
-    """The request; its state is a ReplyForm. `raw` are the tensors that the document only declares.
+    """Validate a document and return the request, whose state is a ReplyForm.
 
-    With `binary` all outputs are raw unless they say otherwise. `within` is the time, in seconds,
-    after which nobody waits any more. Raises InvalidTensor naming the tensor or the parameter and
-    what was expected of it.
+    `raw` contains the raw tensors that the document declares. With `binary`, outputs are raw by
+    default. `within` is the time in seconds that the client waits. Raises InvalidTensor, which
+    names the tensor or the parameter and what was expected.
     """
     parameters = parameters_of(document)
     group = parameters.get("predictor")
@@ -122,7 +125,7 @@ def read_document(
         of_task=of_task,
         content_type=parameters.get("content_type"),
     )
-    if of_task:  # of a model's inputs the engine says it
+    if of_task:  # the engine checks a model's inputs
         _check_complete(inputs, expected)
     return TensorRequest(
         inputs=inputs,
@@ -240,10 +243,10 @@ def _whole(parameters: Mapping[str, Any], name: str, limit: int) -> int:
 
 
 def _seconds(microseconds: int, within: float | None, settings: Settings) -> float:
-    """A timeout as the protocol's other servers have it, too; 0 is the default.
+    """Convert the protocol's timeout in microseconds to seconds; 0 means the default.
 
-    Who waits only for a certain time need not be answered later, and may wait longer than the
-    default.
+    `within`, the time that the client waits, caps the timeout. It also replaces the default and may
+    be longer, up to the limit.
     """
     if within is None:
         return microseconds / 1e6 if microseconds else settings.timeout_default_ms / 1000

@@ -1,4 +1,4 @@
-"""Liveness and readiness, for the server and for each model; nothing here touches a model."""
+"""Liveness and readiness of the server and of each model. No model is run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.service.api.v2.tasks import check_ready, check_version, task_named
 
 
 def router() -> APIRouter:
-    """The health half of the Open Inference Protocol."""
+    """Build the health routes of the Open Inference Protocol."""
     routes = APIRouter(tags=["health"])
     unready = documented(503, protocol=True)
     for path, endpoint, operation, responses in (
@@ -36,30 +36,30 @@ def router() -> APIRouter:
 
 
 async def live() -> Response:
-    """200 while the process answers at all; says nothing of models."""
+    """200 while the process can answer at all, whatever the state of its models."""
     return JSONResponse({"live": True})
 
 
 async def ready(services: ServicesDep) -> Response:
-    """200 when every model of the repository answers and the server is not about to stop."""
+    """200 if every model of the repository is ready and the server is not stopping."""
     check_server(services)
     return JSONResponse({"ready": True})
 
 
 async def model_ready(model: str, services: ServicesDep) -> Response:
-    """200 when the model answers requests."""
+    """200 if the model is ready."""
     check_model(services, model, None)
     return JSONResponse({"name": model, "ready": True})
 
 
 async def version_ready(model: str, version: int, services: ServicesDep) -> Response:
-    """200 when this version of the model answers requests."""
+    """200 if this version of the model is ready."""
     check_model(services, model, version)
     return JSONResponse({"name": model, "ready": True})
 
 
 def check_server(services: Services) -> None:
-    """Raises ModelNotReady while the server is not to be sent requests."""
+    """Raise ModelNotReady if the server should not receive requests."""
     if services.lifecycle.draining:
         raise ModelNotReady("The server is stopping.")
     if not services.registry.ready():
@@ -67,7 +67,7 @@ def check_server(services: Services) -> None:
 
 
 def check_model(services: Services, model: str, version: int | None) -> None:
-    """Raises ModelNotReady and ModelNotFound."""
+    """Raise ModelNotReady or ModelNotFound if the model or task cannot answer."""
     if task_named(services, model) is not None:
         check_version(version)
         check_ready(services, model)

@@ -1,4 +1,4 @@
-"""POST /v2/models/{model}/infer: tensors in, tensors out, of a model or of a whole task."""
+"""POST /v2/models/{model}/infer: tensors in, tensors out, for a model or a whole task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from app.settings.server import Settings
 def router(settings: Settings) -> APIRouter:
     routes = APIRouter(tags=["v2"])
     refusals = documented(400, 404, 500, 503, 504, protocol=True)
-    # JSON comes first: some generators of clients read no other.
+    # JSON comes first because some client generators read only the first type.
     content = {"application/json": {}, "application/octet-stream": RAW}
     reply = {"model": InferReply, "content": content}
     add_by_version(
@@ -47,7 +47,7 @@ def router(settings: Settings) -> APIRouter:
 
 
 async def infer(model: str, request: Request, services: ServicesDep) -> Response:
-    """Run the version that answers when a request names none."""
+    """Run the version that answers requests without a version."""
     return await _infer(request, services, model, None)
 
 

@@ -1,4 +1,4 @@
-"""Metadata of the Open Inference Protocol: the server, what each model takes, its configuration.
+"""Metadata of the Open Inference Protocol: the server, and each model's tensors and configuration.
 
 A model's configuration has the form that Triton's tools read.
 """
@@ -44,7 +44,8 @@ class ServerMetadata(BaseModel):
 
 
 class TensorMetadata(BaseModel):
-    """`shape` has -1 where the size is free; the first axis is the batch, unless a task's."""
+    """Name, type and shape of a tensor. `shape` has -1 for a variable size; the first axis is the
+    batch, except in a task's tensors."""
 
     name: str
     datatype: str
@@ -60,7 +61,7 @@ class ModelMetadata(BaseModel):
 
 
 def router() -> APIRouter:
-    """Metadata of the server and of models, and the configuration of models."""
+    """Build the routes for metadata of the server and of models, and for their configuration."""
     routes = APIRouter(tags=["v2"])
     routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata")
     unready = documented(404, 503, protocol=True)
@@ -72,7 +73,7 @@ def router() -> APIRouter:
 
 
 async def server_metadata(services: ServicesDep) -> ServerMetadata:
-    """Name, version and the protocol extensions that this server has switched on."""
+    """Name, version and the protocol extensions that this server has enabled."""
     control = CONTROL_EXTENSIONS if services.settings.admin_key is not None else ()
     return ServerMetadata(
         name="paddlepool", version=__version__, extensions=[*EXTENSIONS, *control]
@@ -80,7 +81,7 @@ async def server_metadata(services: ServicesDep) -> ServerMetadata:
 
 
 async def model_metadata(model: str, services: ServicesDep) -> ModelMetadata:
-    """Inputs and outputs of the version that answers when a request names none."""
+    """Inputs and outputs of the version that answers requests without a version."""
     return metadata_of(services, model, None)
 
 
@@ -108,12 +109,12 @@ def metadata_of(services: Services, model: str, version: int | None) -> ModelMet
 
 
 def platform_of(served: ServedModel) -> str:
-    """The format of the version's reference program, in Triton's words."""
+    """The format of the version's reference program, as Triton names it."""
     return PLATFORMS[served.manifest.reference.format]
 
 
 async def config(model: str, services: ServicesDep) -> dict[str, Any]:
-    """Configuration of the version that answers when a request names none."""
+    """Configuration of the version that answers requests without a version."""
     return config_of(services, model, None)
 
 
@@ -131,7 +132,10 @@ def config_of(services: Services, model: str, version: int | None) -> dict[str, 
 
 
 def model_config(served: ServedModel) -> dict[str, Any]:
-    """`max_batch_size` 0 means that no axis is the batch; `dims` are without it otherwise."""
+    """The configuration in Triton's form.
+
+    `max_batch_size` 0 means that no axis is the batch; otherwise `dims` omit the batch axis.
+    """
     batching = served.config.dynamic_batching
     described: dict[str, Any] = {
         "name": served.name,
@@ -184,7 +188,11 @@ def add_by_version(
     operation: str,
     **options: Any,
 ) -> None:
-    """`one` takes `model`, `by_number` also `version`; `options` are those of add_api_route."""
+    """Add a route for a model and one for its version, with `tail` after their paths.
+
+    `one` takes `model`; `by_number` takes `model` and `version`. `options` are passed to
+    add_api_route.
+    """
     routes.add_api_route(MODEL + tail, one, operation_id=f"model{operation}", **options)
     routes.add_api_route(
         VERSION + tail, by_number, operation_id=f"modelVersion{operation}", **options

@@ -1,6 +1,6 @@
-"""Model control: what is in the repository, load, unload.
+"""Model control: list the repository, load and unload models.
 
-`app.service.api.middleware.keys` asks for the admin key.
+`app.service.api.middleware.keys` checks the admin key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.service.api.v2.tasks import VERSION, listed
 
 
 class IndexEntry(BaseModel):
-    """One version in the repository or in memory; `version` is empty where none is published."""
+    """One version in the repository or in memory; `version` is empty if none is published."""
 
     name: str
     version: str
@@ -48,7 +48,7 @@ def router() -> APIRouter:
 
 
 async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
-    """Every version with its state. With `{"ready": true}` only those that answer requests."""
+    """Every version with its state. With `{"ready": true}`, only those that are ready."""
     asked = await _document(request, known=("ready",))
     only_ready = asked.get("ready", False)
     if not isinstance(only_ready, bool):
@@ -77,9 +77,9 @@ async def listed_versions(services: Services, *, only_ready: bool) -> list[Index
 
 
 async def load(model: str, request: Request, services: ServicesDep) -> Response:
-    """Load the model anew, by its version policy; answers when it serves or has failed.
+    """Reload the model by its version policy; answers when the load has succeeded or failed.
 
-    What served before serves on until then, and after a failure.
+    The previous versions keep serving until then, and also after a failure.
     """
     asked = await _document(request, known=("parameters",))
     await load_model(services, model, _parameters(asked))
@@ -87,7 +87,7 @@ async def load(model: str, request: Request, services: ServicesDep) -> Response:
 
 
 async def load_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
-    """Raises InvalidParameter for any parameter, ModelNotFound and ModelLoadFailed."""
+    """Load a model. Raises ModelNotFound, ModelLoadFailed, InvalidParameter for any parameter."""
     if parameters:
         raise InvalidParameter(
             "a model is loaded as it is in the repository: its configuration and files cannot be "
@@ -100,15 +100,15 @@ async def load_model(services: Services, model: str, parameters: Mapping[str, An
 
 
 async def unload(model: str, request: Request, services: ServicesDep) -> Response:
-    """Serve the model no longer; answers when its requests have ended."""
+    """Stop serving the model; answers when its requests have ended."""
     parameters = _parameters(await _document(request, known=("parameters",)))
     await unload_model(services, model, parameters)
     return Response()
 
 
 async def unload_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
-    """Raises InvalidParameter and ModelNotFound."""
-    # No model here depends on another, so either value of it means the same.
+    """Unload a model. Raises InvalidParameter and ModelNotFound."""
+    # No model depends on another, so unload_dependents has no effect.
     dependents = parameters.get("unload_dependents")
     if set(parameters) - {"unload_dependents"} or not isinstance(dependents, bool | None):
         raise InvalidParameter("the only parameter is unload_dependents, true or false")
@@ -116,7 +116,7 @@ async def unload_model(services: Services, model: str, parameters: Mapping[str, 
 
 
 async def _document(request: Request, *, known: tuple[str, ...]) -> dict[str, Any]:
-    """The body's JSON object; nothing at all is an empty one, whatever its Content-Type."""
+    """Parse the body as a JSON object, with any Content-Type. An empty body is an empty object."""
     body = await request.body()
     try:
         asked = orjson.loads(body) if body else {}

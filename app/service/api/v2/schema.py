@@ -1,6 +1,6 @@
-"""Documents of an inference request and its reply, as OpenAPI describes them.
+"""OpenAPI schemas of an inference request and its reply.
 
-Requests are read by `app.service.api.v2.documents`, without a model: tensors may be large.
+`app.service.api.v2.documents` reads requests without these models, because tensors may be large.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _TYPE = Field(None, description="`base64`: the strings are base64 of bytes. Othe
 
 
 class InferRequestParameters(BaseModel):
-    """A task also takes the options of its own endpoint. Others are ignored and named in the
-    reply."""
+    """Parameters of a request. A task also accepts the options of its own endpoint. Unknown
+    parameters are ignored and named in the reply."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -94,7 +94,7 @@ class InferReply(BaseModel):
 
 
 RAW = {"schema": {"type": "string", "format": "binary"}}
-"""A JSON document and the raw tensors that it declares."""
+"""Schema of a JSON document followed by the raw tensors that it declares."""
 
 
 EXAMPLE = {
@@ -105,7 +105,7 @@ EXAMPLE = {
 
 
 def described_request() -> dict[str, Any]:
-    """The header and the body of a request in OpenAPI."""
+    """Describe the header and the body of a request for the OpenAPI document."""
     schemas, definitions = models_json_schema([(InferRequest, "validation")])
     [reference] = schemas.values()
     content = {

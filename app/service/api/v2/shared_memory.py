@@ -1,6 +1,7 @@
-"""Triton's shared memory, refused by name: tensors come in requests alone.
+"""Reject Triton's shared memory with a clear error: tensors must be sent in requests.
 
-A region would be read while its owner writes it, and its name is that of a file of this machine.
+A client could write to a region while the server reads it, and a region's name is the name of a
+file on this machine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ KINDS = ("system", "cuda")
 
 
 def router() -> APIRouter:
-    routes = APIRouter(include_in_schema=False)  # nothing that a client of OpenAPI could use
+    routes = APIRouter(include_in_schema=False)  # useless to OpenAPI clients
     for kind in KINDS:
         routes.add_api_route(
             f"/v2/{kind}sharedmemory/{{rest:path}}", refuse, methods=["GET", "POST"]

@@ -1,4 +1,4 @@
-"""GET …/stats: what each served version has done, in the form that Triton's tools read."""
+"""GET …/stats: statistics of each served version, in the form that Triton's tools read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.service.api.v2.tasks import VERSION, check_version, model_of, task_name
 
 
 def router() -> APIRouter:
-    """Mounted before the routes of one model: `stats` is no model's name here."""
+    """Build the routes. Mount them before those of one model, where `stats` would be a name."""
     routes = APIRouter(tags=["v2"])
     routes.add_api_route("/v2/models/stats", all_stats, operation_id="statistics")
     unready = documented(404, 503, protocol=True)
@@ -27,12 +27,12 @@ def router() -> APIRouter:
 
 
 async def all_stats(services: ServicesDep) -> dict[str, Any]:
-    """Statistics of everything that is served."""
+    """Statistics of all served models."""
     return {"model_stats": [model_stats(served) for served in services.registry.served()]}
 
 
 async def stats(model: str, services: ServicesDep) -> dict[str, Any]:
-    """Statistics of every served version of the model, newest first; of a task, its model's."""
+    """Statistics of every served version of the model, newest first; a task has its model's."""
     found = [served for served in services.registry.served() if served.name == model]
     return (
         {"model_stats": [model_stats(each) for each in found]} if found else _one(services, model)
@@ -55,8 +55,10 @@ def _one(services: Services, model: str, version: int | None = None) -> dict[str
 
 
 def model_stats(served: ServedModel) -> dict[str, Any]:
-    """Counted since the version was loaded. Durations in nanoseconds, `last_inference` in
-    milliseconds since 1970 (0: never)."""
+    """Statistics since the version was loaded.
+
+    Durations are in nanoseconds, `last_inference` in milliseconds since 1970 (0: never).
+    """
     counted = served.statistics()
     ended = counted.last_ended
     last = 0 if ended is None else round(1000 * (time.time() - (time.monotonic() - ended)))

@@ -1,7 +1,7 @@
-"""Tasks as models of the protocol: a whole pipeline under its task's name, an ensemble of one step.
+"""Tasks as models of the protocol: a task's whole pipeline appears as an ensemble of one step.
 
-A model of the repository that has a task's name is that model; the task is then at its own endpoint
-alone.
+If the repository has a model with a task's name, the name means the model. The task then has only
+its own endpoint.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PLATFORM = "ensemble"
 
 
 def task_named(services: Services, model: str) -> TaskTensors | None:
-    """The task that answers under this name, unless a model of the repository does."""
+    """Return the task of this name, or None if there is none or a model has the name."""
     task = services.task_tensors.get(model)
     if task is None or model in services.registry.wanted():
         return None
@@ -28,7 +28,7 @@ def task_named(services: Services, model: str) -> TaskTensors | None:
 
 
 def check_version(version: int | None) -> None:
-    """A task has one version; those of its model are another matter. Raises ModelNotFound."""
+    """Raise ModelNotFound for any version but 1, a task's only one, whatever its model has."""
     if version not in (None, VERSION):
         raise ModelNotFound(
             f"a task has only version {VERSION}; that of its model is named by the parameter model",
@@ -38,14 +38,14 @@ def check_version(version: int | None) -> None:
 
 
 def model_of(services: Services, name: str) -> str:
-    """The model that answers the task where a request names none. Raises ModelNotFound."""
+    """Return the task's default model. Raises ModelNotFound."""
     if name not in services.default_models:
         raise ModelNotFound(f"no model for the task {name!r} is configured")
     return services.default_models[name]
 
 
 def check_ready(services: Services, name: str) -> None:
-    """Raises ModelNotFound or ModelNotReady where the task's model does not answer."""
+    """Raise ModelNotFound or ModelNotReady if the task's model cannot answer."""
     with services.registry.lease(model_of(services, name)) as served:
         if not served.ready():
             raise ModelNotReady("The predictors of the task's model are not running.")
@@ -67,7 +67,7 @@ def described_tensor(spec: TensorSpec) -> dict[str, Any]:
 
 
 def configured(services: Services, task: TaskTensors, name: str) -> dict[str, Any]:
-    """The task's configuration in Triton's words."""
+    """The task's configuration in Triton's form."""
     inputs = [
         _configured(spec) | ({"optional": True} if spec.name in task.optional else {})
         for spec in task.inputs
@@ -91,7 +91,7 @@ def _configured(spec: TensorSpec) -> dict[str, Any]:
 
 
 def listed(services: Services) -> Iterator[tuple[str, str, str]]:
-    """Name, state and reason of each task that has a model here, for the repository's index."""
+    """Yield name, state and reason of each task that has a model, for the repository index."""
     for name in services.task_tensors:
         if task_named(services, name) is None:
             continue

@@ -1,7 +1,7 @@
 """Tensors of the Open Inference Protocol v2: JSON, the binary tensor extension, byte strings.
 
-Here a declared shape is compared with what came, before anything of that size is allocated. Whether
-the tensors fit the model is the engine's to say (`ServedModel.submit_all`).
+This module compares a declared shape with the received data before it allocates memory of that
+size. The engine checks whether the tensors fit the model (`ServedModel.submit_all`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ NAMES: Mapping[str, str] = {
     **{dtype: dtype.upper().replace("FLOAT", "FP") for dtype in DTYPES},
     STRINGS: "BYTES",
 }
-"""The protocol's name of each type that a model can take or give: INT64, FP32, …, and of what tasks
-take: BYTES."""
+"""Protocol names of the data types of models (INT64, FP32, …) and of tasks (BYTES)."""
 
 DATATYPES: Mapping[str, str] = {name: dtype for dtype, name in NAMES.items()}
 LEAVES: Mapping[str, set[type]] = {
@@ -35,14 +34,13 @@ LEAVES: Mapping[str, set[type]] = {
     "f": {int, float},
     "O": {str, bytes},
 }
-"""The types accepted for each kind of NumPy type. JSON has no bytes, gRPC's messages have no
-strings here."""
+"""Python types accepted for each kind of NumPy type. Strings are `str` in JSON, `bytes` in gRPC."""
 
 MAX_AXES = 32
-"""NumPy makes no array of more, in some versions."""
+"""Some NumPy versions create no array with more axes."""
 
 BASE64 = "base64"
-"""The `content_type` of strings that are bytes in base64."""
+"""The `content_type` of strings that contain bytes in base64."""
 
 NO_SHARED_MEMORY = "shared memory is not offered"
 BINARY_HEADER = "Inference-Header-Content-Length"
@@ -56,11 +54,11 @@ def read_inputs(
     of_task: bool = False,
     content_type: Any = None,
 ) -> dict[str, Array]:
-    """The tensors of a request's `inputs`; `raw` are the bytes that follow its JSON.
+    """Read the tensors of a request's `inputs`; `raw` contains the bytes after its JSON.
 
-    A task's shapes are checked before a string is read; a last axis of 1 may come on top, and is
-    dropped. `content_type` is that of inputs which name none. Raises InvalidTensor naming the
-    tensor and what was expected of it.
+    A task's shapes are checked before any string is read; an additional last axis of size 1 is
+    accepted and dropped. `content_type` is the default for inputs that name none. Raises
+    InvalidTensor, which names the tensor and what was expected.
     """
     if not isinstance(listed, list):
         raise InvalidTensor("inputs must be a list of tensors")
@@ -110,14 +108,14 @@ def read_inputs(
 
 
 def as_object(value: Any, what: str) -> dict[str, Any]:
-    """The value, which must be a JSON object. Raises InvalidTensor."""
+    """Return the value if it is a JSON object. Raises InvalidTensor."""
     if not isinstance(value, dict):
         raise InvalidTensor(f"{what} must be a JSON object")
     return value
 
 
 def parameters_of(entry: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """The `parameters` of a request, input or output; nulls are absent. Raises InvalidTensor."""
+    """The `parameters` of a request, an input or an output, without nulls. Raises InvalidTensor."""
     given = entry.get("parameters")
     what = f"{where}.parameters" if where else "parameters"
     found = as_object({} if given is None else given, what)
@@ -127,7 +125,10 @@ def parameters_of(entry: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def _task_shape(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that a task reads: [n] also of [n, 1], which MLServer's codecs send."""
+    """Return the shape that a task reads: [n, 1], which MLServer's codecs send, becomes [n].
+
+    Raises InvalidTensor.
+    """
     if spec.admits_shape(shape):
         return shape
     if shape[-1:] == (1,) and spec.admits_shape(shape[:-1]):
@@ -149,7 +150,10 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _dtype(name: str, value: Any, spec: TensorSpec) -> np.dtype[Any]:
-    """The model's own type. The bytes are read as it, so another one must not be declared."""
+    """Return the model's data type. Raises InvalidTensor if the request declares another one.
+
+    Raw bytes are read as the model's type.
+    """
     expected = NAMES[spec.dtype]
     if value != expected:
         received = value if isinstance(value, str) and value in DATATYPES else "something else"
@@ -162,7 +166,7 @@ def _dtype(name: str, value: Any, spec: TensorSpec) -> np.dtype[Any]:
 
 
 def _binary_size(name: str, size: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    if dtype == np.object_:  # only the strings themselves tell how long they are
+    if dtype == np.object_:  # the lengths of strings are inside the raw bytes
         if type(size) is not int or size < 0:
             raise InvalidTensor(f"input {name!r}: binary_data_size must be a number of bytes")
         return size
@@ -189,19 +193,19 @@ def _from_bytes(name: str, raw: memoryview, shape: tuple[int, ...], dtype: np.dt
 
 
 def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Data is a flat list in row-major order, or lists nested as deep as the shape."""
+    """Read data: a flat list in row-major order, or lists nested as deep as the shape."""
     if not isinstance(data, list):
         raise InvalidTensor(f"input {name!r} must have data: a list")
     leaves = _leaves(name, data, shape)
-    # From anything else NumPy would make what was not asked for: of strings an array in which each
-    # takes as much as the longest, of null a NaN.
+    # NumPy would convert other types silently: null to NaN, and strings to an array in which each
+    # takes as much memory as the longest.
     if not set(map(type, leaves)) <= LEAVES[dtype.kind]:
         what = "strings" if dtype == np.object_ else f"numbers that {dtype.name} can hold"
         raise InvalidTensor(f"input {name!r}: data must be {what}")
     if dtype == np.object_:
         return encoded(name, leaves, shape)
     try:
-        with np.errstate(over="ignore"):  # becomes infinite, which the engine refuses
+        with np.errstate(over="ignore"):  # overflow gives infinity, which the engine rejects
             return np.array(leaves, dtype).reshape(shape)
     except OverflowError:
         bounds = np.iinfo(dtype)
@@ -212,8 +216,10 @@ def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any
 
 
 def _leaves(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """The innermost values, one for each place of `shape`; unfolded axis by axis, so that nothing
-    larger than the shape is ever made of lists that do not fit it."""
+    """Return the innermost values, one for each element of `shape`.
+
+    Lists are flattened axis by axis, so lists that do not fit never become larger than the shape.
+    """
     count = math.prod(shape)
     nested = len(shape) > 1 and bool(data) and isinstance(data[0], list)
     level = [data]
@@ -234,9 +240,9 @@ LENGTH_BYTES = 4
 
 
 def read_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """The strings in `raw`: a little-endian length of four bytes before each.
+    """Read the strings in `raw`. Each follows its length: four bytes, little-endian.
 
-    Raises InvalidTensor unless they are as many as the shape has places for.
+    Raises InvalidTensor unless their number fits the shape.
     """
     count = math.prod(shape)
     if count * LENGTH_BYTES > len(raw):
@@ -272,8 +278,7 @@ def read_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[
 def encoded(
     name: str, leaves: Sequence[str | bytes], shape: tuple[int, ...]
 ) -> NDArray[np.object_]:
-    """JSON's strings as UTF-8, bytes as they are. Raises InvalidTensor for half of a surrogate
-    pair."""
+    """Encode strings as UTF-8; bytes stay unchanged. Raises InvalidTensor for lone surrogates."""
     try:
         items = [leaf if isinstance(leaf, bytes) else leaf.encode() for leaf in leaves]
         return strings_of(items, shape)
@@ -294,7 +299,7 @@ def _from_base64(name: str, array: Array) -> NDArray[np.object_]:
 
 
 def write_strings(array: NDArray[Any]) -> bytes:
-    """As read_strings() takes them."""
+    """Write strings in the format that read_strings() reads."""
     items: list[bytes] = array.reshape(-1).tolist()
     return b"".join(
         part for item in items for part in (len(item).to_bytes(LENGTH_BYTES, "little"), item)
@@ -304,10 +309,10 @@ def write_strings(array: NDArray[Any]) -> bytes:
 def classified(
     array: NDArray[Any], count: int, labels: Sequence[str], *, batched: bool
 ) -> NDArray[np.object_]:
-    """The `count` largest values of each row as the strings `value:index:label`, largest first.
+    """Return the `count` largest values of each row as strings `value:index:label`, largest first.
 
-    Without a label the last part is left out. [rows, …] gives [rows, count], and [count] where no
-    axis is the batch. Triton's classification extension.
+    This is Triton's classification extension. A value without a label has no last part. The shape
+    is [rows, count], or [count] if no axis is the batch.
     """
     rows = array.reshape(array.shape[0] if batched else 1, -1)
     count = min(count, rows.shape[1])
