@@ -171,7 +171,7 @@ class Group:
         return self._used().reserve(deadline)
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
-        """Queue all of the jobs or none; the first takes the place of the reservation.
+        """Queue all of the jobs or none; the first uses the place that `reservation` holds.
 
         Raises TooManyInputs, Overloaded, DeadlineExceeded and ModelNotReady.
         """

@@ -1,4 +1,4 @@
-"""One comparison from files to result: open, prove, measure alone and busy, judge."""
+"""One comparison from files to result: open, check, measure alone and under load, judge."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class _File(BaseModel):
 
 
 def default_place(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file below $XDG_STATE_HOME or ~/.local/state; None without a home."""
+    """Return the default path, below $XDG_STATE_HOME or ~/.local/state; None without a home."""
     state = environment.get("XDG_STATE_HOME", "")
     if state.startswith("/"):
         return Path(state) / "paddlepool" / "choices.json"

@@ -105,7 +105,7 @@ class ShadowPredictors:
     idle_gate: IdleGate
 
     def open(self, served: ServedModel, group: str) -> ShadowPredictor:
-        """Open a predictor in an idle moment.
+        """Wait until no request is being answered, then open a predictor.
 
         Raises Closed, and the same errors as ServedModel.open_shadow.
         """

@@ -156,7 +156,7 @@ class ModelRepository:
         )
 
     def config(self, name: str) -> ModelConfig:
-        """The model's config.toml. Raises ModelNotFound, ConfigError, and OSError as versions()."""
+        """Read the model's config.toml. Raises ModelNotFound, ConfigError and OSError."""
         return load_config(self._model_directory(name) / "config.toml")
 
     def read(self, name: str, version: int, *, gently: bool = False) -> ModelFiles:

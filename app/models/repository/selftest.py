@@ -76,7 +76,7 @@ class SelfTest:
     program: str | None = None
 
     def judging(self, group: InstanceGroup) -> SelfTest:
-        """A copy with the tolerance or the budget of this group, if it has one."""
+        """Return a copy for this group: with its program, its budget, and its tolerance if set."""
         return replace(
             self,
             tolerance=group.tolerance or self.tolerance,

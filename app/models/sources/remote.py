@@ -83,7 +83,7 @@ class Source:
         return models
 
     def read(self, file: RemoteFile, *, limit: int) -> bytes:
-        """Read a small file. Raises DownloadError, also if it has more than `limit` bytes."""
+        """Read a small file. Raises DownloadError on failure or above `limit` bytes."""
         if file.bytes > limit:
             raise DownloadError(
                 f"{file.path} has {file.bytes} bytes, the limit is {limit}",

@@ -41,8 +41,8 @@ Faults = list[Any]
 class TaskRoute(APIRoute):
     """Calls an endpoint with the parameters of its signature.
 
-    These may be `request`, `services`, `routing` and `body`, a pydantic model that is read from
-    JSON. Any other parameter is a value of the query, or None.
+    The route supplies `request`, `services` and `routing`, and reads `body`, a pydantic model, from
+    JSON. Any other parameter is read from the query; it is None if absent.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:

@@ -295,7 +295,7 @@ def unary(calls: Calls, method: Method) -> grpc.RpcMethodHandler:
 def _begin_span(
     tracing: Tracing, method: Method, headers: Headers, call: Call
 ) -> RequestSpan | None:
-    """Begin a span. Returns None for calls that quotas do not count, as over HTTP."""
+    """Begin a span. Returns None for calls that are exempt from quotas: they have no span."""
     if is_free(method.path):
         return None
     name = method.route.removeprefix("/")

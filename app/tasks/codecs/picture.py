@@ -1,6 +1,6 @@
 """A decoded picture in shared memory: made by the parent, written and read by codec processes.
 
-A step whose floats would not fit for a whole picture works in bands of rows.
+If the float arrays of a step would not fit in memory, it processes the picture in bands of rows.
 """
 
 from __future__ import annotations

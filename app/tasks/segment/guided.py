@@ -89,7 +89,7 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
 
 
 def _times(area: Area, step: int) -> Area:
-    """The pixels of an area of blocks."""
+    """Convert an area in blocks of `step` pixels to an area in pixels."""
     rows, columns = area
     return (
         slice(rows.start * step, rows.stop * step),

@@ -65,7 +65,10 @@ def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
 
 
 def unsure(level: Floats) -> Pixels:
-    """1 (h, w) in the band to solve: where `level`, the mask (h, w), is in doubt, and nearby."""
+    """Return the band to solve, (h, w): 1 at and near uncertain pixels of the mask `level`, (h, w).
+
+    Edges of the mask count as uncertain.
+    """
     doubt = cv2.inRange(level, *SURE) // 255
     # A hard edge of the mask has no pixels in doubt, so its gradient is added.
     rises = cv2.morphologyEx((level > 0.5).astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3)))

@@ -1,4 +1,4 @@
-"""The `[parameters]` of a matting model, and the agreement of two of its masks.
+"""The `[parameters]` of a matting model, and a measure of how well two masks agree.
 
 The API process imports this module, so it must not need a picture library.
 """

@@ -49,7 +49,7 @@ def _read(inputs: Tensors, parameters: Mapping[str, Any]) -> SegmentRequest:
 
 
 def _text(name: str, value: str | int | float | bool) -> str:
-    """A parameter as the task's endpoint reads it in a query."""
+    """Return a parameter as text, as a query has it. Raises InvalidParameter if it is too long."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if len(text) > MAX_CHARACTERS:
         raise InvalidParameter(

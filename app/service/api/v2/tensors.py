@@ -218,7 +218,7 @@ def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any
 def _leaves(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
     """Return the innermost values, one for each element of `shape`.
 
-    Lists are flattened axis by axis, so lists that do not fit never become larger than the shape.
+    Each axis is checked before it is flattened, so a list never gets more values than the shape.
     """
     count = math.prod(shape)
     nested = len(shape) > 1 and bool(data) and isinstance(data[0], list)
