@@ -61,7 +61,7 @@ class Policy:
 
 POLICIES = {
     "CPU (`autoscaling`)": Policy(cpu=True, queue=False),
-    "the queue alone, by Kubernetes' own steps": Policy(False, True, pods=4, every=15, down=100),
+    "only the queue, with Kubernetes' own steps": Policy(False, True, pods=4, every=15, down=100),
     "queue and CPU (`keda`)": Policy(cpu=True, queue=True),
 }
 
@@ -114,7 +114,7 @@ def replay(policy: Policy, values: Mapping[str, Any], *, rate: float, start: int
 
 
 def table(values: Mapping[str, Any], *, rate: float, start: int) -> Sequence[str]:
-    lines = ["| scaled by | refused | replicas at most | replica hours more |"]
+    lines = ["| scaled by | refused | replicas at most | additional replica hours |"]
     lines.append("|---|---:|---:|---:|")
     for name, policy in POLICIES.items():
         found = replay(policy, values, rate=rate, start=start)
