@@ -95,8 +95,6 @@ class SharedArrays:
 
     def trim(self) -> None:
         """Return the memory of a large block to the system; the other side must not use it now."""
-        if self._size <= KEEP_BYTES:
-            return
         status = os.fstat(self.descriptor)
         if status.st_blocks * 512 > KEEP_BYTES:
             with mmap.mmap(self.descriptor, min(status.st_size, MAX_BYTES)) as whole:

@@ -175,16 +175,12 @@ def best_of(candidates: Sequence[Candidate], lower_precision: frozenset[str]) ->
     """
     fit = [each for each in candidates if each.fit]
     equal = fastest_of(fit, rate=_gain, within=EQUAL)
-    soonest = min((_seconds(each) for each in equal), default=0.0)
-    sooner = [
-        each
-        for each in fastest_of(fit, rate=_gain, within=SOONER_COSTS)
-        if _seconds(each) * SOONER <= soonest < math.inf
-    ]
-    if sooner:
-        equal, soonest = sooner, min(map(_seconds, sooner))
+    limit = min(map(_seconds, equal), default=math.inf) / SOONER
+    near = fastest_of(fit, rate=_gain, within=SOONER_COSTS)
+    best = [each for each in near if _seconds(each) <= limit < math.inf] or equal
+    soonest = min(map(_seconds, best), default=0.0)
     return min(
-        equal,
+        best,
         key=lambda each: (
             each.group in lower_precision,
             _seconds(each) > GAIN * soonest,

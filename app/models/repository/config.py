@@ -225,14 +225,12 @@ class ModelConfig(_Table):
 
         A chosen group counts as the group that it replaced.
         """
-        chosen = self.first_group or self.default_group
-        placed = [group for group in self.instance_group if group.name == chosen]
-        others = [
-            group
+        first = self.first_group or self.default_group
+        return sum(
+            group.count * group.threads
             for group in self.instance_group
-            if group.start == "always" and group.name not in (chosen, self.default_group)
-        ]
-        return sum(group.count * group.threads for group in placed + others)
+            if group.name == first or (group.start == "always" and group.name != self.default_group)
+        )
 
     def served_by(self, name: str) -> ModelConfig:
         """A copy in which `name` replaces the default group.
@@ -240,15 +238,17 @@ class ModelConfig(_Table):
         It has at least count_in_place() processes and, unless it names a base, is proven against
         the group that it replaces. That group starts on demand from then on.
         """
+        return self._served_by(name, self.count_in_place(name))
+
+    def _served_by(self, name: str, count: int) -> ModelConfig:
         default = self.default_group
         if name == default:
             return self
-        count = max(1, self.count_in_place(name))
         changes: dict[str, dict[str, Any]] = {
             default: {"start": "on_demand"},
             name: {
                 "start": "always",
-                "count": max(count, self.group(name).count),
+                "count": max(1, count, self.group(name).count),
                 "base": self.group(name).base or default,
             },
         }
@@ -272,7 +272,9 @@ class ModelConfig(_Table):
                     each.model_copy(update={"candidate": False})
                     if each.name == self._first_group
                     else each
-                    for each in self.served_by(group.name).instance_group
+                    for each in self._served_by(
+                        group.name, self.count_of_threads(group.name)
+                    ).instance_group
                 )
                 changes = {"default_group": group.name, "instance_group": groups}
                 following = self.model_copy(update=changes)

@@ -159,6 +159,18 @@ def test_a_large_block_gives_its_memory_back_and_keeps_its_size() -> None:
         block.close()
 
 
+def test_what_the_other_side_has_grown_is_given_back_too() -> None:
+    """Though this side has never written, nor read, beyond a few bytes of it."""
+    block = SharedArrays.create("block")
+    try:
+        block.write({"x": np.zeros(1, np.uint8)})
+        os.posix_fallocate(block.descriptor, 0, 40 << 20)
+        block.trim()
+        assert os.fstat(block.descriptor).st_blocks == 0
+    finally:
+        block.close()
+
+
 def test_more_than_half_a_gigabyte_is_not_written() -> None:
     """Nor would it be read."""
     block = SharedArrays.create("block")

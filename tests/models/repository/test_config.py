@@ -45,6 +45,32 @@ def test_a_chosen_group_takes_the_threads_of_the_one_before(tmp_path: Path) -> N
     assert config.served_by("main") is config
 
 
+def test_the_next_first_group_never_has_more_threads_than_the_one_before(tmp_path: Path) -> None:
+    """Each group that a machine cannot run would otherwise double the processes of the next."""
+    pairs = (
+        '[[instance_group]]\nname = "pairs"\nbackend = "fake"\nstart = "on_demand"\nthreads = 2\n'
+    )
+    text = (
+        """default_group = "auto"
+[[instance_group]]
+name = "singles"
+backend = "fake"
+count = 2
+"""
+        + pairs
+        + pairs.replace("pairs", "last").replace("threads = 2", "threads = 1")
+    )
+    second = loaded(tmp_path, text).after_first_group()
+    assert second is not None
+    third = second.after_first_group()
+    assert third is not None
+    assert [(each.first_group, each.threads()) for each in (second, third)] == [
+        ("pairs", 2),
+        ("last", 2),
+    ]
+    assert third.group("last").count == 2
+
+
 @pytest.mark.parametrize(
     ("threads", "in_place", "of_threads"), [(1, 6, 6), (2, 3, 3), (3, 3, 2), (6, 3, 1), (7, 0, 0)]
 )
