@@ -17,13 +17,10 @@ from app import __version__
 from app.contracts.resources import memory_limit
 from app.doors.door import Door
 from app.service.api import compare, docs, info, metrics, pages
-from app.service.api.middleware.agents import Agents
 from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
-from app.service.api.middleware.layer import REPLICA, RequestLayer
-from app.service.api.middleware.limits import Budget, Gates
-from app.service.api.middleware.quotas import QuotaLimits, TokenBuckets
+from app.service.api.middleware.layer import REPLICA, TRACE_ID, Agents, RequestLayer, Traced
+from app.service.api.middleware.limits import Budget, Gates, QuotaLimits, TokenBuckets
 from app.service.api.middleware.sites import Sites
-from app.service.api.middleware.traced import TRACE_ID, Traced
 from app.service.api.problems import ANY_STATUSES, TASK_STATUSES, ErrorForm, documented
 from app.service.api.routes import RouteTable
 from app.service.api.services import Services

@@ -21,12 +21,10 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from app.contracts.caller import CALLER
 from app.contracts.errors import Overloaded, PaddlepoolError
 from app.service.api.errors import INTERNAL, fault_of, http_fault, log_failure
-from app.service.api.middleware.access import CLIENT_GONE, record, request_id_of
+from app.service.api.middleware.exchange import CLIENT_GONE, record, request_id_of
 from app.service.api.middleware.keys import is_routine
-from app.service.api.middleware.layer import REPLICA
-from app.service.api.middleware.limits import Budget, Gates, too_large
-from app.service.api.middleware.quotas import TokenBucket, is_free
-from app.service.api.middleware.traced import TRACE_ID
+from app.service.api.middleware.layer import REPLICA, TRACE_ID
+from app.service.api.middleware.limits import Budget, Gates, TokenBucket, is_free, too_large
 from app.service.api.problems import Fault
 from app.service.api.services import Services
 from app.service.grpc.messages import SERVICE
