@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import threading
 import time
@@ -21,11 +22,10 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.application import build_application
-from app.contracts.extras import require_extra
+from app.application import build_application, open_doors
+from app.contracts.errors import ConfigError
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.contracts.resources import memory_limit
-from app.doors.opened import open_doors
 from app.engine.awaiting import in_thread
 from app.engine.backends.process import ProcessBackend
 from app.engine.dataplane import DataPlane
@@ -36,15 +36,14 @@ from app.evidence.live.background import Background, open_background
 from app.evidence.live.kept_choices import open_kept_choices
 from app.evidence.live.shadow import warn_of_unknown_groups
 from app.models.repository.config import ModelConfig
-from app.models.repository.default_models import find_default_models, read_configs
-from app.models.repository.layout import ModelRepository
-from app.models.sources.refresh import refresh
+from app.models.repository.layout import ModelRepository, find_default_models, read_configs
+from app.models.sources.sync import refresh
 from app.observability.build_info import build_info, machine
 from app.observability.metrics import Metrics
-from app.service.api.metrics import read_gauges
+from app.service.api.info import read_gauges
 from app.service.api.middleware.limits import Gates
 from app.service.api.services import Lifecycle, Services
-from app.service.server.loop_lag import watch_loop
+from app.service.server.system import watch_loop
 from app.settings.server import Settings
 from app.tasks import PIPELINES
 from app.tasks.codecs.limits import PictureLimits
@@ -60,6 +59,12 @@ from app.tasks.task import (
     task_of,
 )
 from app.tasks.workers import Workers
+
+EXTRAS = {
+    "grpc": ("grpc", "grpc_health", "grpc_reflection"),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
+}
+"""Packages of each extra that the server can run without."""
 
 ON_DEMAND_SHARE = 4
 """Groups that start on demand use about 1 / ON_DEMAND_SHARE of the memory by default."""
@@ -95,7 +100,7 @@ def create_app(
     tracing = None
     if settings.tracing:
         require_extra("otel", setting="PADDLEPOOL_TRACING")
-        from app.observability.span_export import open_tracing
+        from app.observability.tracing import open_tracing
 
         tracing = open_tracing()
     kept = open_kept_choices(settings.state_file, precision=settings.precision, machine=machine())
@@ -181,6 +186,22 @@ def create_app(
             background=background,
         ),
     )
+
+
+def require_extra(extra: str, *, setting: str) -> None:
+    """Raise ConfigError, with the command that installs the extra, if a package is missing."""
+    if missing := [name for name in EXTRAS[extra] if not _is_there(name)]:
+        raise ConfigError(
+            f"{setting} is set, and {', '.join(missing)} not installed: "
+            f"pip install 'paddlepool[{extra}]'"
+        )
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the parent package is missing, too
+        return False
 
 
 @asynccontextmanager

@@ -41,7 +41,6 @@ WINGS: dict[str, tuple[str, ...]] = {
         "evidence",
         "service",
         "tasks",
-        "doors",
         "application",
     ),
     "cli": (

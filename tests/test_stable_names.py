@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.application import ACCEPTED, build_application
-from app.doors.opened import DOORS as DOORS_OPEN
+from app.application import DOORS as DOORS_OPEN
 from app.models.repository.config import (
     DynamicBatching,
     InstanceGroup,

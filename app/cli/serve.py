@@ -49,12 +49,15 @@ def run(args: argparse.Namespace) -> int:
     from app.contracts.errors import ConfigError
     from app.contracts.resources import use_one_heap
     from app.main import create_app
-    from app.models.sources.refresh import first_refresh
+    from app.models.sources.sync import first_refresh
     from app.observability.log import configure
     from app.service.api.services import Lifecycle
     from app.service.server import run as server
-    from app.service.server.supervisor import passed_listener
-    from app.service.server.system_limits import require_descriptors, require_room_for_children
+    from app.service.server.system import (
+        passed_listener,
+        require_descriptors,
+        require_room_for_children,
+    )
     from app.settings.server import explain, unknown_variables
     from app.tasks import PIPELINES
     from app.tasks.task import load_tasks, settings_class

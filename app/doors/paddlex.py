@@ -24,10 +24,9 @@ from app.doors.door import (
     refused,
     task_route,
 )
-from app.service.api.offload import base64_parts, beside_the_loop
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routing import RoutingDep, answer_headers
-from app.service.api.services import ServicesDep
+from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
 from app.settings.server import Settings
 from app.tasks.segment.request import (
     SegmentRequest,

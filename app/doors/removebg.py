@@ -27,10 +27,9 @@ from app.doors.door import (
     refused,
     task_route,
 )
-from app.service.api.offload import base64_parts, beside_the_loop
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routing import RoutingDep, answer_headers
-from app.service.api.services import Services, ServicesDep
+from app.service.api.services import Services, ServicesDep, base64_parts, beside_the_loop
 from app.service.api.uploads import FORM, media_type, read_form
 from app.settings.server import Settings
 from app.tasks.segment.options import MEDIA_TYPES, read_colour

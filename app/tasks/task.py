@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from app.contracts.ports import Pipeline, ServedModelInfo
-    from app.contracts.task_tensors import TaskTensors
-    from app.contracts.tensors import Tensors
+    from app.contracts.tensors import TaskTensors, Tensors
     from app.evidence.comparison.tasks import TaskComparison
     from app.evidence.quality.ports import Source, TaskQuality
     from app.tasks.workers import Workers

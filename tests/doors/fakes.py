@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import httpx
 
-from app.application import build_application
+from app.application import build_application, open_doors
 from app.contracts.errors import PaddlepoolError
-from app.doors.opened import open_doors
 from app.engine.dataplane import Answer, DataPlane
 from app.tasks import PIPELINES
 from app.tasks.segment.request import Box, SegmentRequest, SegmentResult

@@ -18,8 +18,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from app.contracts.errors import ConfigError, InputError, ManifestError
-from app.contracts.task_tensors import STRINGS
-from app.contracts.tensors import DTYPES, Array, TensorSpec
+from app.contracts.tensors import DTYPES, STRINGS, Array, TensorSpec
 from app.engine.process.answers import Answer, read_answer
 from app.engine.process.shared_arrays import SharedArrays
 from app.models.repository.config import load_config

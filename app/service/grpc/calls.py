@@ -28,8 +28,15 @@ from app.service.api.middleware.limits import Budget, Gates, TokenBucket, is_fre
 from app.service.api.problems import Fault
 from app.service.api.services import Services
 from app.service.grpc.messages import SERVICE
-from app.service.grpc.places import TOO_LATE, Arrivals, end_call, hold_reply, received
-from app.service.grpc.status import CODES, metadata_of
+from app.service.grpc.places import (
+    CODES,
+    TOO_LATE,
+    Arrivals,
+    end_call,
+    hold_reply,
+    metadata_of,
+    received,
+)
 
 if TYPE_CHECKING:  # an optional extra
     from app.observability.tracing import RequestSpan, Tracing

@@ -1,17 +1,18 @@
-"""Limits on concurrent messages and streams, and on the bytes of unread replies."""
+"""Limits on concurrent messages, streams and unread replies; gRPC codes and metadata of errors."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Any
+
+import grpc
 
 from app.contracts.errors import InvalidTensor, Overloaded
 from app.service.api.errors import fault_of, http_fault
 from app.service.api.middleware.limits import RETRY_SECONDS, Budget
 from app.service.api.problems import Fault
-from app.service.grpc.status import CODES, metadata_of
 
 SMALL_BYTES = 64 * 1024
 """Replies up to this size, less than a connection's own buffers, are not counted. Health calls
@@ -89,3 +90,33 @@ def hold_reply(unread: Budget, size: int, context: Any) -> None:
     if size > SMALL_BYTES:
         unread.take(size)
         context.add_done_callback(lambda _: unread.give_back(size))
+
+
+CODES: Mapping[int, grpc.StatusCode] = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    409: grpc.StatusCode.FAILED_PRECONDITION,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,  # like gRPC's own message limit
+    415: grpc.StatusCode.INVALID_ARGUMENT,
+    422: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    500: grpc.StatusCode.INTERNAL,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+"""gRPC codes by the HTTP status of the same error."""
+
+PUSHBACK = "grpc-retry-pushback-ms"
+"""Metadata key: milliseconds after which a client with a retry policy retries."""
+
+
+def metadata_of(fault: Fault) -> dict[str, str]:
+    """Return an error's metadata: its stable code, and when to retry."""
+    found = {"error-code": fault.code}
+    if (seconds := fault.headers.get("Retry-After")) is not None:
+        found |= {"retry-after": seconds, PUSHBACK: str(1000 * int(seconds))}
+    return found

@@ -1,10 +1,14 @@
-"""The service manager that started the server, such as systemd: passed socket, notifications."""
+"""What the server needs to know of its system: service manager, limits, the event loop's lag."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import resource
 import socket
+import time
+from collections.abc import Callable
 
 from app.contracts.errors import ConfigError
 
@@ -38,3 +42,54 @@ def notify(state: str) -> None:
         ):
             abstract = address.startswith("@")
             sender.sendto(state.encode(), f"\0{address[1:]}" if abstract else address)
+
+
+OWN_DESCRIPTORS = 256
+"""Descriptors besides connections: pipes and memory files of child processes, pictures in progress,
+files, and connections beyond the limit that get a 503."""
+LEAST_ADDRESS_SPACE = 1_280 << 20
+"""Bytes. A process with Paddle Inference maps 1,210 MiB before it loads a model."""
+LEAST_FILE_SIZE = 64 << 20
+"""Bytes. The limit also applies to the memory files that pass pictures and tensors."""
+
+
+def require_room_for_children() -> None:
+    """Raise ConfigError if the limits are too low for any child process to start."""
+    for kind, name, flag, least in (
+        (resource.RLIMIT_AS, "address space", "-v", LEAST_ADDRESS_SPACE),
+        (resource.RLIMIT_FSIZE, "file size", "-f", LEAST_FILE_SIZE),
+    ):
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY and limit < least:
+            raise ConfigError(
+                f"the limit of {name} is {limit >> 10} KiB, child processes need "
+                f"{least >> 10} KiB (ulimit {flag})"
+            )
+
+
+def require_descriptors(connections: int, *, ports: int = 1) -> None:
+    """Raise the limit of open files to allow `connections` on each of `ports`.
+
+    Raises ConfigError if the hard limit is lower.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections * ports + OWN_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ConfigError(
+            f"the limit of open files is {hard}, PADDLEPOOL_MAX_CONNECTIONS={connections} needs "
+            f"{needed} (ulimit -n)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+INTERVAL_SECONDS = 0.1
+
+
+async def watch_loop(observe: Callable[[float], None]) -> None:
+    """Pass the loop's lag in seconds to `observe` at every interval. Never returns."""
+    while True:
+        due = time.perf_counter() + INTERVAL_SECONDS
+        await asyncio.sleep(INTERVAL_SECONDS)
+        observe(max(0.0, time.perf_counter() - due))

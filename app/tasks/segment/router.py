@@ -14,10 +14,9 @@ from pydantic import BaseModel, Field
 
 from app.contracts.errors import InvalidParameter
 from app.engine.dataplane import Answer
-from app.service.api.offload import base64_parts, beside_the_loop
 from app.service.api.routes import TaskRoute
 from app.service.api.routing import ROUTING, Routing, answer_headers
-from app.service.api.services import ServicesDep
+from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
 from app.service.api.uploads import RAW_CONTENT, read_upload
 from app.settings.server import Settings
 from app.tasks.segment.options import FILES, MEDIA_TYPES, OPTIONS

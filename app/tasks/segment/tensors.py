@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.contracts.errors import FileMissing, InvalidParameter
-from app.contracts.task_tensors import STRINGS, TaskTensors, strings_of
-from app.contracts.tensors import Tensors, TensorSpec
+from app.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
 from app.settings.server import Settings
 from app.tasks.segment.options import OPTIONS
 from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options

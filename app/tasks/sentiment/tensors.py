@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from app.contracts.errors import InvalidParameter
-from app.contracts.task_tensors import STRINGS, TaskTensors, strings_of
-from app.contracts.tensors import Array, Tensors, TensorSpec
+from app.contracts.tensors import STRINGS, Array, TaskTensors, Tensors, TensorSpec, strings_of
 from app.settings.server import Settings
 from app.tasks.sentiment.pipeline import TextScores
 from app.tasks.sentiment.texts import MAX_TOP_K, SentimentSettings, TextLimits, check_texts

@@ -18,9 +18,8 @@ from fsspec import AbstractFileSystem, register_implementation
 
 from app.contracts.errors import ConfigError, DownloadError
 from app.models.repository.layout import ModelRepository
-from app.models.sources.refresh import first_refresh, refresh
 from app.models.sources.remote import Source
-from app.models.sources.sync import Changes, sync
+from app.models.sources.sync import Changes, first_refresh, refresh, sync
 from tests.e2e.process import wait_until
 from tests.model_files import write_config, write_manifest, write_version
 
@@ -353,7 +352,7 @@ def test_a_copy_ends_with_the_server_that_was_killed(stuck: str, local: Path) ->
     """Nothing is left running, and nothing on the disk."""
     program = (
         "import sys, threading; from pathlib import Path;"
-        "from app.models.sources.refresh import refresh;"
+        "from app.models.sources.sync import refresh;"
         "refresh(sys.argv[1], Path(sys.argv[2]), until=threading.Event())"
     )
     server = subprocess.Popen([sys.executable, "-c", program, stuck, str(local)])
@@ -388,8 +387,8 @@ def test_a_source_that_hangs_does_not_keep_models_from_being_served(
     patience: float,
 ) -> None:
     """Kubernetes would restart a server that is not live within its two minutes."""
-    monkeypatch.setattr("app.models.sources.refresh.START_SECONDS", 0.1)
-    monkeypatch.setattr("app.models.sources.refresh.TIMEOUT_SECONDS", 0.9)
+    monkeypatch.setattr("app.models.sources.sync.START_SECONDS", 0.1)
+    monkeypatch.setattr("app.models.sources.sync.TIMEOUT_SECONDS", 0.9)
     root = origin if here else origin / "absent"
     began = time.monotonic()
     assert not first_refresh("s3://models", root, polled=polled)

@@ -13,7 +13,7 @@ from app.service.api.errors import HTTP_CODES, STATUS
 pytest.importorskip("grpc")
 
 from app.service.grpc.messages import SERVICE, Messages, descriptor_set
-from app.service.grpc.status import CODES
+from app.service.grpc.places import CODES
 from app.service.grpc.wire import MAX_PARTS, divide, joined, together
 from tests.ran import ran
 

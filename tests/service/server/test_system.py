@@ -1,10 +1,12 @@
-"""A server that systemd started: its socket, its notices, and the next one on the same socket."""
+"""A server that systemd started, its socket and its notices; how late the event loop wakes."""
 
+import asyncio
 import contextlib
 import os
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import httpx
 import pytest
 
 from app.contracts.errors import ConfigError
-from app.service.server.supervisor import passed_listener
+from app.service.server.system import INTERVAL_SECONDS, passed_listener, watch_loop
 from tests.e2e.process import PATIENCE, Server, running, wait_until
 
 GATED = """
@@ -122,10 +124,26 @@ def test_only_one_tcp_socket_is_taken(
 ) -> None:
     """What another process was passed is none."""
     with socket.socket(kind) as sent:
-        monkeypatch.setattr("app.service.server.supervisor.FIRST_PASSED", os.dup(sent.fileno()))
+        monkeypatch.setattr("app.service.server.system.FIRST_PASSED", os.dup(sent.fileno()))
         monkeypatch.setenv("LISTEN_FDS", str(count))
         monkeypatch.setenv("LISTEN_PID", "1")
         assert passed_listener() is None
         monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
         with pytest.raises(ConfigError, match="one listening TCP socket"):
             passed_listener()
+
+
+def test_a_step_that_blocks_the_loop_is_seen() -> None:
+    """By the rest of it after the timer was due; never as less than nothing."""
+    seen: list[float] = []
+
+    async def scenario() -> None:
+        watching = asyncio.create_task(watch_loop(seen.append))
+        loop = asyncio.get_running_loop()
+        loop.call_later(INTERVAL_SECONDS / 2, time.sleep, INTERVAL_SECONDS)
+        await asyncio.sleep(3 * INTERVAL_SECONDS)
+        watching.cancel()
+
+    asyncio.run(scenario())
+    assert seen[0] >= 0.4 * INTERVAL_SECONDS
+    assert min(seen) >= 0

@@ -10,7 +10,7 @@ import orjson
 from app.contracts.errors import InvalidTensor
 from app.contracts.tensors import Array, Tensors
 from app.engine.dataplane import TensorRequest
-from app.service.api.offload import LARGE_BYTES, base64_parts
+from app.service.api.services import LARGE_BYTES, base64_parts
 from app.service.api.v2.documents import IGNORED, Expected, ReplyForm, read_document
 from app.service.api.v2.tensors import (
     BASE64,

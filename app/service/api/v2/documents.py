@@ -8,8 +8,7 @@ from itertools import islice
 from typing import Any
 
 from app.contracts.errors import InvalidTensor
-from app.contracts.task_tensors import STRINGS, TaskTensors
-from app.contracts.tensors import TensorSpec
+from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
 from app.engine.dataplane import TensorRequest
 from app.engine.registry.model import ServedModel
 from app.service.api.v2.tensors import (

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from app.contracts.errors import ModelNotFound, ModelNotReady
-from app.contracts.task_tensors import STRINGS, TaskTensors
-from app.contracts.tensors import TensorSpec
+from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
 from app.service.api.services import Services
 from app.service.api.v2.tensors import NAMES
 

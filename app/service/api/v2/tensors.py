@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.contracts.errors import InvalidTensor
-from app.contracts.task_tensors import STRINGS, strings_of
-from app.contracts.tensors import DTYPES, Array, TensorSpec
+from app.contracts.tensors import DTYPES, STRINGS, Array, TensorSpec, strings_of
 
 NAMES: Mapping[str, str] = {
     **{dtype: dtype.upper().replace("FLOAT", "FP") for dtype in DTYPES},

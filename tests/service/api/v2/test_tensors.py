@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from app.contracts.errors import InvalidTensor
-from app.contracts.task_tensors import STRINGS, strings_of
-from app.contracts.tensors import TensorSpec
+from app.contracts.tensors import STRINGS, TensorSpec, strings_of
 from app.engine.dataplane import TensorRequest
-from app.service.api.offload import LARGE_BYTES
+from app.service.api.services import LARGE_BYTES
 from app.service.api.v2.bodies import (
     MAX_LISTS,
     PART_NUMBERS,
