@@ -17,11 +17,10 @@ from app import __version__
 from app.contracts.resources import memory_limit
 from app.doors import hugging_face, paddlex, rembg, removebg, tei
 from app.doors.door import Door
-from app.service.api import compare, docs, info, pages
-from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
+from app.service.api import compare, info, pages
+from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules, Sites
 from app.service.api.middleware.layer import REPLICA, TRACE_ID, Agents, RequestLayer, Traced
 from app.service.api.middleware.limits import Budget, Gates, QuotaLimits, TokenBuckets
-from app.service.api.middleware.sites import Sites
 from app.service.api.problems import ANY_STATUSES, TASK_STATUSES, ErrorForm, documented
 from app.service.api.routes import RouteTable
 from app.service.api.services import Services
@@ -108,7 +107,7 @@ def build_application(
             )
         ),
         _Mount(info.metrics_router()),
-        *(_Mount(module.router()) for module in (compare, docs, pages)),
+        *(_Mount(module.router()) for module in (compare, pages)),
         *(_Mount(router, protocol=True) for router in protocol),
     ]
     routes = RouteTable(
@@ -136,7 +135,7 @@ def build_application(
         answers = documented(
             *ANY_STATUSES, *mount.statuses, protocol=mount.protocol, form=mount.errors
         )
-        docs.title(mount.router)
+        pages.title(mount.router)
         app.include_router(mount.router, responses=answers)
     models: list[type[BaseModel]] = [door.errors.model for door in doors]
     app.middleware_stack = _layers(
@@ -152,7 +151,7 @@ def build_application(
         doors=doors,
     )
     # The documented way to replace FastAPI's OpenAPI document.
-    app.openapi = lambda: docs.document(  # type: ignore[method-assign]
+    app.openapi = lambda: pages.document(  # type: ignore[method-assign]
         app, models, needs_key=bool(keys)
     )
     return app

@@ -19,7 +19,7 @@ from app.models.repository.config import (
     VersionPolicy,
     Warmup,
 )
-from app.service.api.routing import ROUTING
+from app.service.api.routes import ROUTING
 from app.service.api.uploads import FILE_FIELDS
 from app.service.api.v2.documents import PARAMETERS as INFER_PARAMETERS
 from app.tasks import PIPELINES

@@ -22,8 +22,7 @@ from pydantic.config import JsonDict
 from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
 from app.doors.door import EXAMPLE, Door, json_object, picture_in_base64, refused, task_route
 from app.service.api.problems import ErrorForm, Fault
-from app.service.api.routes import read_body
-from app.service.api.routing import RoutingDep, answer_headers
+from app.service.api.routes import RoutingDep, answer_headers, read_body
 from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
 from app.service.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
 from app.settings.server import Settings

@@ -25,7 +25,7 @@ from app.doors.door import (
     task_route,
 )
 from app.service.api.problems import ErrorForm, Fault
-from app.service.api.routing import RoutingDep, answer_headers
+from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
 from app.settings.server import Settings
 from app.tasks.segment.request import (

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from app.contracts.errors import InvalidParameter, ModelNotFound, ModelNotReady, TextEmpty
 from app.doors.door import Door, add_health, refused, task_route
 from app.service.api.problems import ErrorForm, Fault
-from app.service.api.routing import RoutingDep, answer_headers
+from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import Services, ServicesDep
 from app.settings.server import Settings
 from app.tasks.sentiment.router import classify

@@ -9,7 +9,7 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from app.contracts.errors import InvalidParameter, InvalidTensor, ModelNotFound, ModelNotReady
-from app.service.api.routing import answer_headers
+from app.service.api.routes import answer_headers
 from app.service.api.services import Services
 from app.service.api.v2 import health, metadata, repository
 from app.service.grpc.calls import Call, Method

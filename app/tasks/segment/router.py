@@ -14,8 +14,7 @@ from pydantic import BaseModel, Field
 
 from app.contracts.errors import InvalidParameter
 from app.engine.dataplane import Answer
-from app.service.api.routes import TaskRoute
-from app.service.api.routing import ROUTING, Routing, answer_headers
+from app.service.api.routes import ROUTING, Routing, TaskRoute, answer_headers
 from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
 from app.service.api.uploads import RAW_CONTENT, read_upload
 from app.settings.server import Settings

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from app.contracts.errors import InvalidParameter
 from app.engine.dataplane import Answer
-from app.service.api.routes import TaskRoute
-from app.service.api.routing import ROUTING, Routing, RoutingDep, answer_headers
+from app.service.api.routes import ROUTING, Routing, RoutingDep, TaskRoute, answer_headers
 from app.service.api.services import Services, ServicesDep
 from app.settings.server import Settings
 from app.tasks.sentiment.pipeline import TextScores

@@ -16,7 +16,7 @@ from app.contracts.tensors import TaskTensors, Tensors
 from app.engine.dataplane import Answer, TensorRequest
 from app.engine.registry.model import ServedModel
 from app.service.api.problems import documented
-from app.service.api.routing import answer_headers, split_model
+from app.service.api.routes import answer_headers, split_model
 from app.service.api.services import Services, ServicesDep, beside_the_loop
 from app.service.api.v2.bodies import (
     may_name_group,
@@ -26,9 +26,8 @@ from app.service.api.v2.bodies import (
     written_size,
 )
 from app.service.api.v2.documents import Expected, ReplyForm, expected_of_model, expected_of_task
-from app.service.api.v2.metadata import add_by_version
+from app.service.api.v2.metadata import VERSION, add_by_version, check_version, task_named
 from app.service.api.v2.schema import RAW, InferReply, described_request
-from app.service.api.v2.tasks import VERSION, check_version, task_named
 from app.service.api.v2.tensors import BINARY_HEADER, NO_SHARED_MEMORY
 from app.settings.server import Settings
 

@@ -1,33 +1,27 @@
 """Metadata of the server, and of each model its tensors, configuration and statistics.
 
-Configuration and statistics have the form that Triton's tools read.
+Configuration and statistics have the form that Triton's tools read. A task's whole pipeline appears
+as an ensemble of one step. If the repository has a model with a task's name, the name means the
+model. The task then has only its own endpoint.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel
 
 from app import __version__
-from app.contracts.tensors import TensorSpec
+from app.contracts.errors import ModelNotFound, ModelNotReady
+from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
 from app.engine.pool.statistics import Duration, Stages
 from app.engine.registry.model import ServedModel
 from app.models.repository.config import InstanceGroup, VersionPolicy
 from app.service.api.problems import documented
 from app.service.api.services import Services, ServicesDep
-from app.service.api.v2.tasks import (
-    VERSION,
-    check_version,
-    configured,
-    described,
-    described_tensor,
-    model_of,
-    task_named,
-)
 from app.service.api.v2.tensors import NAMES
 
 PLATFORMS = {"paddle": "paddle_inference", "onnx": "onnxruntime_onnx"}
@@ -152,8 +146,8 @@ def model_config(served: ServedModel) -> dict[str, Any]:
         "backend": "paddle",
         "version_policy": _policy(served.config.version_policy),
         "max_batch_size": served.max_rows if served.batched else 0,
-        "input": [_tensor(spec, served.batched) for spec in served.inputs],
-        "output": [_tensor(spec, served.batched) for spec in served.outputs],
+        "input": [_tensor(spec, batched=served.batched) for spec in served.inputs],
+        "output": [_tensor(spec, batched=served.batched) for spec in served.outputs],
         "instance_group": [_group(group) for group in served.config.instance_group],
         "default_model_filename": served.manifest.program,
         "parameters": {"default_group": {"string_value": served.config.default_group}},
@@ -166,9 +160,10 @@ def model_config(served: ServedModel) -> dict[str, Any]:
     return described
 
 
-def _tensor(spec: TensorSpec, batched: bool) -> dict[str, Any]:
+def _tensor(spec: TensorSpec, *, batched: bool = False) -> dict[str, Any]:
+    kind = "STRING" if spec.dtype == STRINGS else NAMES[spec.dtype]
     dims = list(spec.shape[1:] if batched else spec.shape)
-    return {"name": spec.name, "data_type": f"TYPE_{NAMES[spec.dtype]}", "dims": dims}
+    return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": dims}
 
 
 def _policy(policy: VersionPolicy) -> dict[str, Any]:
@@ -217,7 +212,9 @@ async def stats(model: str, services: ServicesDep) -> dict[str, Any]:
     """Statistics of every served version of the model, newest first; a task has its model's."""
     found = [served for served in services.registry.served() if served.name == model]
     return (
-        {"model_stats": [model_stats(each) for each in found]} if found else _one(services, model)
+        {"model_stats": [model_stats(each) for each in found]}
+        if found
+        else _one(services, model, None)
     )
 
 
@@ -226,7 +223,7 @@ async def version_stats(model: str, version: int, services: ServicesDep) -> dict
     return _one(services, model, version)
 
 
-def _one(services: Services, model: str, version: int | None = None) -> dict[str, Any]:
+def _one(services: Services, model: str, version: int | None) -> dict[str, Any]:
     if task_named(services, model) is not None:
         check_version(version)
         with services.registry.lease(model_of(services, model)) as served:
@@ -272,3 +269,88 @@ def _stages(stages: Stages) -> dict[str, Any]:
 
 def _duration(duration: Duration) -> dict[str, int]:
     return {"count": duration.count, "ns": round(duration.seconds * 1e9)}
+
+
+VERSION = 1
+PLATFORM = "ensemble"
+
+
+def task_named(services: Services, model: str) -> TaskTensors | None:
+    """Return the task of this name, or None if there is none or a model has the name."""
+    task = services.task_tensors.get(model)
+    if task is None or model in services.registry.wanted():
+        return None
+    return task
+
+
+def check_version(version: int | None) -> None:
+    """Raise ModelNotFound for any version but 1, a task's only one, whatever its model has."""
+    if version not in (None, VERSION):
+        raise ModelNotFound(
+            f"a task has only version {VERSION}; that of its model is named by the parameter model",
+            limit=VERSION,
+            received=version,
+        )
+
+
+def model_of(services: Services, name: str) -> str:
+    """Return the task's default model. Raises ModelNotFound."""
+    if name not in services.default_models:
+        raise ModelNotFound(f"no model for the task {name!r} is configured")
+    return services.default_models[name]
+
+
+def check_ready(services: Services, name: str) -> None:
+    """Raise ModelNotFound or ModelNotReady if the task's model cannot answer."""
+    with services.registry.lease(model_of(services, name)) as served:
+        if not served.ready():
+            raise ModelNotReady("The predictors of the task's model are not running.")
+
+
+def described(task: TaskTensors, name: str) -> dict[str, Any]:
+    """The task's metadata."""
+    return {
+        "name": name,
+        "versions": [str(VERSION)],
+        "platform": PLATFORM,
+        "inputs": [described_tensor(spec) for spec in task.inputs],
+        "outputs": [described_tensor(spec) for spec in task.outputs],
+    }
+
+
+def described_tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": NAMES[spec.dtype], "shape": list(spec.shape)}
+
+
+def configured(services: Services, task: TaskTensors, name: str) -> dict[str, Any]:
+    """The task's configuration in Triton's form."""
+    inputs = [
+        _tensor(spec) | ({"optional": True} if spec.name in task.optional else {})
+        for spec in task.inputs
+    ]
+    return {
+        "name": name,
+        "platform": PLATFORM,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": 0,
+        "input": inputs,
+        "output": [_tensor(spec) for spec in task.outputs],
+        "ensemble_scheduling": {
+            "step": [{"model_name": model_of(services, name), "model_version": -1}]
+        },
+    }
+
+
+def listed(services: Services) -> Iterator[tuple[str, str, str]]:
+    """Yield name, state and reason of each task that has a model, for the repository index."""
+    for name in services.task_tensors:
+        if task_named(services, name) is None:
+            continue
+        try:
+            check_ready(services, name)
+        except ModelNotFound:
+            continue
+        except ModelNotReady as error:
+            yield name, "UNAVAILABLE", error.message
+        else:
+            yield name, "READY", ""
