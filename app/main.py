@@ -177,7 +177,9 @@ def create_app(
                 registry,
                 background,
                 poll=settings.repository_poll_seconds,
-                refresh=model_source(settings),
+                refresh=partial(refresh, settings.model_source, settings.model_repository)
+                if settings.model_source
+                else None,
                 routes={name: first_route(task, settings) for name, task in tasks.items()},
             ),
             registry=registry,
@@ -257,7 +259,7 @@ async def _load(
     stopping: threading.Event,
     *,
     poll: float,
-    refresh: Callable[[threading.Event], object] | None,
+    refresh: Callable[..., object] | None,
     routes: Mapping[str, str],
 ) -> None:
     """Load every model, then load changes found by polling every `poll` seconds (0: never)."""
@@ -275,7 +277,7 @@ async def _load(
         background.start()
     if poll:
         await watcher.run(
-            every=poll, refresh=None if refresh is None else partial(refresh, stopping)
+            every=poll, refresh=None if refresh is None else partial(refresh, until=stopping)
         )
 
 
@@ -295,17 +297,6 @@ def _say_what_answers(served: ServedModel, routes: Mapping[str, str]) -> None:
             "weights": f"{weights.get('origin', '-')}{preview}",
         },
     )
-
-
-def model_source(settings: Settings) -> Callable[[threading.Event], bool] | None:
-    """Return a function that copies the model source into the model repository.
-
-    Returns None if no source is configured.
-    """
-    if not settings.model_source:
-        return None
-    root = settings.model_repository
-    return lambda until: refresh(settings.model_source, root, until=until)
 
 
 def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -> Workers:
@@ -342,10 +333,7 @@ def introduced(
     *,
     warm: Callable[[ServedModelInfo], Awaitable[None]],
 ) -> BuildPipeline:
-    """Return a builder that registers the model with the metrics, then calls `build` in a thread.
-
-    Polling can find new models, so each build registers its model. The builder then awaits `warm`.
-    """
+    """Return a builder that registers a model with the metrics, builds it and warms up."""
 
     def build_known(info: ServedModelInfo) -> Pipeline | None:
         _introduce(info.name, repository.config(info.name), metrics)

@@ -43,14 +43,9 @@ class Messages:
         self.pool = descriptor_pool.DescriptorPool()
         for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor_set()).file:
             self.pool.Add(file)
-        self._classes: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        found = self._classes.get(name)
-        if found is None:
-            descriptor = self.pool.FindMessageTypeByName(f"inference.{name}")
-            found = self._classes[name] = message_factory.GetMessageClass(descriptor)
-        return found
+        return message_factory.GetMessageClass(self.pool.FindMessageTypeByName(f"inference.{name}"))
 
 
 CONTENTS: Mapping[str, str] = {
@@ -225,9 +220,9 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
-    """Split a message into its raw tensors and the rest, of at most `max_head` bytes.
+    """Return the message without its raw tensors, of at most `max_head` bytes, and the tensors.
 
-    Returns the rest first. Raises InvalidTensor if it is not a message, and FileTooLarge.
+    Raises InvalidTensor if it is not a message, and FileTooLarge.
     """
     view = memoryview(message)
     head: list[memoryview] = []

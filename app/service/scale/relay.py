@@ -53,8 +53,6 @@ class Relay:
         await self._session.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise RuntimeError(f"a {scope['type']} is not relayed: this is a bug")
         started = False
         try:
             async with self._session.request(
