@@ -211,10 +211,7 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, float]:
-    """Translate the body to the task's request and the minimum score of a segment.
-
-    Raises FileMissing and InvalidParameter, which name the field.
-    """
+    """Return the request and a segment's least score. Raises FileMissing and InvalidParameter."""
     document = json_object(body)
     _refuse_unknown(document, ("inputs", "parameters", "options"), of="")
     asked = document.get("parameters")

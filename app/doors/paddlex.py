@@ -89,11 +89,7 @@ async def segment(request: Request, services: ServicesDep, routing: RoutingDep) 
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, bool]:
-    """Translate the body to the task's request, and whether the reply includes a picture.
-
-    Unknown fields are ignored, as in PaddleX. Raises FileMissing and InvalidParameter, which name
-    the field.
-    """
+    """Return the request, and whether the reply has a picture. Unknown fields are ignored."""
     document = json_object(body)
     if document.get("targetSize") is not None:
         raise refused("targetSize", "the size a network sees belongs to the model; leave it out")

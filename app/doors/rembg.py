@@ -110,10 +110,7 @@ async def remove_by_address(
 def translate(
     body: bytes, fields: Mapping[str, str], *, bgc: str | None, extras: str | None
 ) -> SegmentRequest:
-    """Translate rembg's fields to the task's request.
-
-    Unknown fields are ignored, as in rembg. Raises InvalidParameter, which names the field.
-    """
+    """Translate rembg's fields. Unknown ones are ignored. Raises InvalidParameter."""
     if extras is not None and extras.strip() not in ("", "{}"):
         raise refused("extras", "a session's own options are not offered; choose a model by name")
     if _flag(fields, "vm"):

@@ -305,10 +305,7 @@ class Source:
 def read_source(
     fields: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> tuple[Source, dict[str, str]]:
-    """Return the picture's source, and every other field that is not empty, as text.
-
-    Raises FileMissing and InvalidParameter.
-    """
+    """Return the picture's source, and every other field that is not empty. Raises InputError."""
     for name in ("image_url", "bg_image_url"):
         if fields.get(name):
             raise refused(name, NOT_FETCHED)
@@ -346,11 +343,7 @@ def _word(value: object) -> str:
 
 
 def translate(source: Source, fields: Mapping[str, str]) -> SegmentRequest:
-    """Translate the fields to the task's request.
-
-    Fields that remove.bg's documentation does not list are ignored, as at remove.bg. Raises
-    FileMissing and InvalidParameter, which name the field.
-    """
+    """Translate the fields. Undocumented ones are ignored. Raises InputError, with the field."""
     body = source.file or picture_in_base64(source.base64, "image_file_b64")
     _one_of(fields, "type", TYPES)  # a hint without effect
     _one_of(fields, "type_level", LEVELS)

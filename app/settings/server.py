@@ -368,10 +368,7 @@ class Settings(BaseSettings):
         return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)
 
     def of(self, part: type[T]) -> T:
-        """Return these settings, typed as the model in which a task declares its own.
-
-        Raises TypeError if they do not include it.
-        """
+        """Return these settings, typed as the model in which a task declares its own."""
         if not isinstance(self, part):
             raise TypeError(f"settings without {part.__name__}: this is a bug")
         return self

@@ -66,10 +66,7 @@ class ModelFiles:
         return replace(test, agreement=agreement)
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
-        """What a backend needs to open one predictor of `group`.
-
-        If the version lacks the group's program, the spec has no format and no backend opens it.
-        """
+        """What a backend needs to open `group`; no format if its program is missing."""
         found = self.manifest.find(group.program)
         return PredictorSpec(
             directory=self.directory,
@@ -137,10 +134,7 @@ class ModelRepository:
         return self._numbered(name, sealed=True)
 
     def unsealed(self, name: str) -> tuple[int, ...]:
-        """Version directories without a manifest: still being copied, or never sealed.
-
-        Raises as versions() does.
-        """
+        """Version directories without a manifest: still being copied, or never sealed."""
         return self._numbered(name, sealed=False)
 
     def _numbered(self, name: str, *, sealed: bool) -> tuple[int, ...]:
@@ -217,12 +211,10 @@ def read_configs(repository: ModelRepository) -> dict[str, ModelConfig]:
 def find_default_models(
     configs: Mapping[str, ModelConfig], tasks: Iterable[str], *, chosen: Mapping[str, str]
 ) -> dict[str, str]:
-    """The default model of each task.
+    """The default model of each task: `chosen`, or with `default = true`, or the first by name.
 
-    That is the model that `chosen` names, else the one with `default = true`, else the first by
-    name. It need not load: a damaged model must not pass its task to another one. Raises
-    ConfigError if `chosen` names an unknown task. An unknown model is only logged, because it may
-    be published later.
+    It need not load: a damaged model must not pass its task to another one. Raises ConfigError if
+    `chosen` names an unknown task. An unknown model may be published later.
     """
     known = sorted(tasks)
     for task, model in chosen.items():

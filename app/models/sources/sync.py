@@ -30,11 +30,7 @@ REFUSED = ".refused.json"
 
 @dataclass(slots=True)
 class Changes:
-    """What sync() did, by `MODEL/VERSION`, or by `MODEL/FILE` for a model's own files.
-
-    `refused` and `damaged` have the reasons. A damaged version was complete here and is copied
-    again.
-    """
+    """What sync() did, by `MODEL/VERSION` or `MODEL/FILE`; `refused` and `damaged` have reasons."""
 
     taken: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -46,13 +42,11 @@ def sync(source: Source, root: Path) -> Changes:
     """Copy what is new in `source` into the repository `root`, and remove versions that it dropped.
 
     Only versions that the model's version policy could serve are copied. A version appears once
-    every byte matches its manifest. A version that does not match is refused, and retried when the
-    source's listing of it changes. A local version is verified and, if damaged, copied again. A
-    file that cannot be read is refused alone.
+    every byte matches its manifest; one that does not match is refused until its listing changes. A
+    damaged local version is copied again.
 
     A model that the source no longer has stays: a source cannot empty the local repository. Raises
-    DownloadError if the source cannot be listed, and ConfigError if `root` cannot be written;
-    versions that were complete by then stay.
+    DownloadError if the source cannot be listed, and ConfigError if `root` cannot be written.
     """
     models = source.models()
     changes = Changes()
@@ -166,10 +160,7 @@ def _replace(source: Source, path: Path, found: RemoteFile, changes: Changes) ->
 
 
 def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) -> bool:
-    """True if the local version has the same manifest as the source's; if not, it is replaced.
-
-    Raises ManifestError if its files do not match that manifest, and DownloadError.
-    """
+    """True if the local version has the source's manifest. Raises ManifestError, DownloadError."""
     manifest = _read(local / MANIFEST)
     if manifest is None or source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES) != manifest:
         return False
@@ -281,11 +272,7 @@ log = logging.getLogger(__name__)
 
 
 def first_refresh(address: str, root: Path, *, polled: bool) -> bool:
-    """Run refresh() at startup. A source that hangs does not prevent serving the local versions.
-
-    `polled` is True if the source is polled again: a version that is incomplete by then comes
-    later.
-    """
+    """Run refresh() at startup, for a short time if there are versions and later looks."""
     short = polled and any(root.glob(f"*/*/{MANIFEST}"))
     timeout = START_SECONDS if short else TIMEOUT_SECONDS
     return refresh(address, root, until=threading.Event(), timeout=timeout)

@@ -299,11 +299,7 @@ def metrics_router() -> APIRouter:
 
 
 def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:
-    """Read the engine's current state.
-
-    A model without a served version counts as not ready, under its newest version or 0 if it has
-    none.
-    """
+    """Read the engine's state. A model without a served version counts as not ready."""
     gauges = [
         ModelGauges(
             model=model.name,

@@ -141,10 +141,7 @@ KEY = "key"
 
 
 def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool) -> dict[str, Any]:
-    """Build the OpenAPI document once: every operation with every status it can return.
-
-    `models` are the error models of the doors.
-    """
+    """Build the OpenAPI document once; `models` are the error models of the doors."""
     if app.openapi_schema is None:
         schema = get_openapi(
             title=app.title,
@@ -183,10 +180,7 @@ def _drop_undeclared(paths: dict[str, Any]) -> None:
 
 
 def _fill_paths(paths: dict[str, Any]) -> None:
-    """Give each path variable an example that the API page can send.
-
-    Model control gets a model as its example, because tasks cannot be loaded.
-    """
+    """Give each path variable an example. Model control gets a model: tasks cannot be loaded."""
     for path, operations in paths.items():
         model = "mnist" if path.startswith("/v2/repository/") else "sentiment"
         for operation in operations.values():

@@ -65,10 +65,7 @@ class Routing(BaseModel):
     timeout_ms: TimeoutParameter = None
 
     def options(self, settings: Settings, *, model: str | None = None) -> dict[str, Any]:
-        """Arguments for DataPlane.run. Raises InvalidParameter.
-
-        `model` overrides the parameter, for formats that name the model elsewhere.
-        """
+        """Arguments for DataPlane.run; `model` overrides the parameter. Raises InvalidParameter."""
         name, version = split_model(model or self.model)
         return {
             "model": name,
@@ -108,10 +105,7 @@ def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
 
 
 def split_model(model: str | None) -> tuple[str | None, int | None]:
-    """Split `u2netp@3` into name and version; without a version the registry chooses one.
-
-    Raises InvalidParameter.
-    """
+    """Split `u2netp@3` into name and version, which may be missing. Raises InvalidParameter."""
     if model is None:
         return None, None
     name, at, version = model.partition("@")
@@ -185,10 +179,7 @@ NOTHING_ASKED = Routing()
 
 
 def _read_routing(request: Request, faults: Faults) -> Routing:
-    """Read the routing parameters of the query.
-
-    Unknown parameters are ignored. If a parameter occurs twice, the last one counts.
-    """
+    """Read the query's routing parameters. Unknown ones are ignored; the last of two counts."""
     if not request.scope["query_string"]:
         return NOTHING_ASKED
     query = request.query_params
@@ -234,10 +225,7 @@ def _checked(model: type[Model], value: Any, where: str, faults: Faults) -> Mode
 
 @dataclass(frozen=True, slots=True)
 class RouteFacts:
-    """One route: its template, methods, body limit in bytes, and the application that answers.
-
-    `errors` is the form of its errors if it has its own.
-    """
+    """One route: template, methods, body limit in bytes, application, own form of errors."""
 
     template: str
     pattern: re.Pattern[str]
@@ -256,10 +244,7 @@ class RouteTable:
         *,
         default_max_body: int,
     ) -> None:
-        """Each router is paired with the form of its routes' errors.
-
-        `default_max_body` is the limit in bytes for routes that declare no `max_body_size`.
-        """
+        """Each router is paired with the form of its errors; `default_max_body` is in bytes."""
         self.default_max_body = default_max_body
         self.routes = tuple(
             RouteFacts(

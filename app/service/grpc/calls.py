@@ -121,11 +121,7 @@ class Calls:
     async def answer_each(
         self, method: Method, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[bytes | Fault]:
-        """Answer the messages of a stream one after the other.
-
-        Yields a Fault for a rejected message and continues with the next. Ends the call if the
-        caller is not admitted.
-        """
+        """Answer a stream's messages in order: a reply, or a Fault for a rejected message."""
         first = Call(context.time_remaining())
         if refusal := await self._refusal(method, context, first):
             await context.abort(
@@ -149,11 +145,7 @@ class Calls:
 
     @asynccontextmanager
     async def kept_open(self, context: Any) -> AsyncIterator[None]:
-        """Limit calls that need no key and may stay open for any time.
-
-        They may use at most half of all calls; the rest is left for inference. Ends the call if
-        too many are open.
-        """
+        """Limit calls that need no key to half of all, as they may stay open for any time."""
         with ExitStack() as places:
             try:
                 places.enter_context(self._kept.held())
@@ -329,11 +321,7 @@ TOO_LATE = "The client did not send its message in time."
 
 
 class Arrivals:
-    """Limits how many messages arrive at a time. For one event loop.
-
-    gRPC assembles a whole message before the handler sees it, so only as many may arrive as fit
-    into memory.
-    """
+    """Limits how many messages arrive at a time. For one event loop."""
 
     def __init__(self, places: int, *, seconds: float) -> None:
         """`seconds` is the time for a call to get a place and receive its message."""
@@ -367,10 +355,7 @@ class Arrivals:
 async def received(
     messages: AsyncIterator[bytes], context: Any, streams: Budget, *, seconds: float
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a stream's messages.
-
-    Ends the call if `streams` has no place, or if a message does not arrive within `seconds`.
-    """
+    """Yield a stream's messages. Ends the call if `streams` is full or a message is late."""
     try:
         with streams.held(), suppress(StopAsyncIteration):
             while True:

@@ -32,11 +32,9 @@ KEPT_AS_THEY_ARE = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream")
 
 
 def unpacked(scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
-    """Decompress a body with `Content-Encoding: gzip` while it is read.
+    """Decompress a body with `Content-Encoding: gzip` while it is read, in pieces.
 
-    Readers see only the decompressed body and apply their limits to it. A body that decompresses
-    to too many bytes is rejected at the first piece beyond the limit. Reading raises
-    UnsupportedEncoding for a body that is not exactly one complete gzip member.
+    Reading raises UnsupportedEncoding for a body that is not exactly one complete gzip member.
     """
     codings = [value for name, value in scope["headers"] if name == b"content-encoding"]
     if [coding.strip().lower() for coding in codings] != [b"gzip"]:

@@ -34,10 +34,7 @@ IPV6_NETWORK = 64
 
 
 class KeyRules:
-    """Decides which paths need a key, and identifies the caller, for HTTP and gRPC.
-
-    The caller is the key, or the client's address if no key is needed.
-    """
+    """Decides which paths need a key, and identifies the caller: its key, or else its address."""
 
     def __init__(
         self,
@@ -49,10 +46,7 @@ class KeyRules:
         health_needs_key: bool,
         metrics_needs_key: bool,
     ) -> None:
-        """Only `start_keys` may start instance groups; if there are none, every caller may.
-
-        `wrong_admin_keys` returns the quota for an address.
-        """
+        """Only `start_keys` may start instance groups; if there are none, every caller may."""
         self._keys = tuple(dict.fromkeys((*keys, *start_keys)))
         may_start = [not start_keys or key in start_keys for key in self._keys]
         self._callers = tuple(
@@ -117,10 +111,7 @@ def is_open(path: str) -> bool:
 
 
 def client_network(address: str) -> str:
-    """Reduce an IPv6 address to its network. Return an IPv4 address unchanged.
-
-    An IPv4-mapped IPv6 address, as a dual-stack socket reports it, becomes the IPv4 address.
-    """
+    """Reduce an IPv6 address to its network, and an IPv4-mapped one to the IPv4 address."""
     if ":" not in address:
         return address
     try:

@@ -148,10 +148,7 @@ class Agents:
     """Changes the path of a request by its User-Agent. GET and HEAD, for pages, are unchanged."""
 
     def __init__(self, app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> None:
-        """`paths` maps a path to its replacement and to substrings of a User-Agent.
-
-        The path is replaced if the User-Agent contains one of the substrings.
-        """
+        """`paths` maps a path to its replacement, and to parts of a User-Agent that select it."""
         self._app = app
         self._paths = paths
 

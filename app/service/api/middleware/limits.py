@@ -56,10 +56,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """The checks of every request, over HTTP and gRPC.
-
-    Built once: both share the callers' quotas and the memory budget of request bodies.
-    """
+    """The checks of every request, built once: HTTP and gRPC share quotas and memory."""
 
     keys: KeyRules
     buckets: TokenBuckets | None

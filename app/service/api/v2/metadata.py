@@ -135,10 +135,7 @@ def config_of(services: Services, model: str, version: int | None) -> dict[str, 
 
 
 def model_config(served: ServedModel) -> dict[str, Any]:
-    """The configuration in Triton's form.
-
-    `max_batch_size` 0 means that no axis is the batch; otherwise `dims` omit the batch axis.
-    """
+    """The configuration in Triton's form; `max_batch_size` 0 means that no axis is the batch."""
     batching = served.config.dynamic_batching
     described: dict[str, Any] = {
         "name": served.name,
@@ -192,11 +189,7 @@ def add_by_version(
     operation: str,
     **options: Any,
 ) -> None:
-    """Add a route for a model and one for its version, with `tail` after their paths.
-
-    `one` takes `model`; `by_number` takes `model` and `version`. `options` are passed to
-    add_api_route.
-    """
+    """Add a route for a model and one for its version, with `tail` after their paths."""
     routes.add_api_route(MODEL + tail, one, operation_id=f"model{operation}", **options)
     routes.add_api_route(
         MODEL_VERSION + tail, by_number, operation_id=f"modelVersion{operation}", **options
@@ -234,10 +227,7 @@ def _one(services: Services, model: str, version: int | None) -> dict[str, Any]:
 
 
 def model_stats(served: ServedModel) -> dict[str, Any]:
-    """Statistics since the version was loaded.
-
-    Durations are in nanoseconds, `last_inference` in milliseconds since 1970 (0: never).
-    """
+    """Statistics since the load: durations in ns, `last_inference` in ms since 1970 (0: never)."""
     counted = served.statistics()
     ended = counted.last_ended
     last = 0 if ended is None else round(1000 * (time.time() - (time.monotonic() - ended)))
