@@ -7,14 +7,7 @@ import importlib.util
 import logging
 import threading
 import time
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Mapping,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -50,14 +43,7 @@ from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import CodecPool, Codecs
 from app.tasks.codecs.sniff import formats_named
-from app.tasks.task import (
-    Task,
-    agreement_of,
-    build_pipeline,
-    first_route,
-    load_tasks,
-    task_of,
-)
+from app.tasks.task import Task, agreement_of, build_pipeline, first_route, load_tasks, task_of
 from app.tasks.workers import Workers
 
 EXTRAS = {

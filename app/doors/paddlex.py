@@ -28,11 +28,7 @@ from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
 from app.settings.server import Settings
-from app.tasks.segment.request import (
-    SegmentRequest,
-    SegmentResult,
-    read_options,
-)
+from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
 from app.tasks.segment.settings import SegmentSettings
 
 JSON = "application/json"
