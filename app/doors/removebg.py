@@ -140,10 +140,7 @@ async def account(services: ServicesDep) -> dict[str, Any]:
 
 
 async def _given(request: Request, services: Services) -> Any:
-    """Receive the body, and return a function that reads the picture's source and the fields.
-
-    Call the function when the request has a place in the queue.
-    """
+    """Receive the body. The returned function reads it, when the request has a place."""
     kind = media_type(request)
     cap = services.settings.of(SegmentSettings).segment_max_bytes
     most = max(services.settings.form_max_fields, MAX_FIELDS)

@@ -115,8 +115,7 @@ class VersionPolicy(_Table):
     def choose(self, published: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """The versions to try, newest first, and how many of them to serve.
 
-        `published` is newest first. There can be more versions to try than to serve: an older
-        version then replaces a newer one that is unusable.
+        An older version replaces a newer one that is unusable. `published` is newest first.
         """
         if self.kind == "specific":
             listed = tuple(sorted(set(self.versions), reverse=True))

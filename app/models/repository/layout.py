@@ -127,10 +127,7 @@ class ModelRepository:
             ) from error
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """Published versions, newest first.
-
-        Raises ModelNotFound, and OSError if the model's directory exists but cannot be read.
-        """
+        """Published versions, newest first. Raises ModelNotFound, and OSError if unreadable."""
         return self._numbered(name, sealed=True)
 
     def unsealed(self, name: str) -> tuple[int, ...]:

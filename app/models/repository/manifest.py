@@ -101,8 +101,7 @@ class Program:
 class Manifest(Strict):
     """Contents and origin of a version; inputs and outputs are in predictor order.
 
-    `params` is null if the program has no parameters: Paddle then writes no file for them. Format 2
-    adds `programs`, and a reference program in ONNX.
+    Format 2 adds `programs`, and a reference program in ONNX. `params` is null without parameters.
     """
 
     format: Literal[1, 2]

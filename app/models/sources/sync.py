@@ -169,10 +169,7 @@ def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) 
 
 
 def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteFile]) -> None:
-    """Copy and publish one version. After DownloadError or ManifestError, nothing is left of it.
-
-    An existing version of that number stays until the new content is complete.
-    """
+    """Copy and publish one version; until it is complete, an existing one of that number stays."""
     place = model / str(version)
     text = source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES)
     with staging_name(model) as staging:

@@ -205,7 +205,7 @@ class Calls:
             return await method.answer(message, call)
 
     async def _address(self, context: Any, headers: Headers) -> str:
-        """Return the client's address, which a trusted proxy may report in X-Forwarded-For."""
+        """Return the client's address, which a trusted proxy may report."""
         kind, _, rest = context.peer().partition(":")
         host, _, port = urllib.parse.unquote(rest).rpartition(":")
         if kind not in ("ipv4", "ipv6"):

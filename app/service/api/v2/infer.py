@@ -207,10 +207,6 @@ async def _run_task(
 
 
 async def refuse_shared_memory(rest: str) -> None:
-    """Reject Triton's shared memory with a clear error.
-
-    A client could write to a region while the server reads it, and a region's name is the name of a
-    file on this machine.
-    """
+    """Always 400: a client could write to a region while the server reads it."""
     del rest
     raise InvalidTensor(f"{NO_SHARED_MEMORY}; send tensors in the request, raw or as JSON")
