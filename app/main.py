@@ -47,19 +47,18 @@ from app.service.api.services import Lifecycle, Services
 from app.service.server.loop_lag import watch_loop
 from app.settings.server import Settings
 from app.tasks import PIPELINES
-from app.tasks.codecs.limits import PictureLimits
+from app.tasks.codecs.limits import PictureLimits, formats_named
 from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import CodecPool, Codecs
-from app.tasks.codecs.sniff import formats_named
 from app.tasks.task import (
     Task,
+    Workers,
     agreement_of,
     build_pipeline,
     first_route,
     load_tasks,
     task_of,
 )
-from app.tasks.workers import Workers
 
 ON_DEMAND_SHARE = 4
 """Groups that start on demand use about 1 / ON_DEMAND_SHARE of the memory by default."""

@@ -32,9 +32,9 @@ from app.settings.server import Settings
 from app.tasks.segment.request import (
     SegmentRequest,
     SegmentResult,
+    SegmentSettings,
     read_options,
 )
-from app.tasks.segment.settings import SegmentSettings
 
 JSON = "application/json"
 PART_LABELS = 256 * 1024

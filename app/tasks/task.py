@@ -11,6 +11,8 @@ from app.contracts.errors import ConfigError
 from app.settings.server import Settings, settings_with
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     from fastapi import APIRouter
     from pydantic import BaseModel
 
@@ -19,7 +21,22 @@ if TYPE_CHECKING:
     from app.contracts.tensors import Tensors
     from app.evidence.comparison.tasks import TaskComparison
     from app.evidence.quality.ports import Source, TaskQuality
-    from app.tasks.workers import Workers
+    from app.tasks.codecs.pool import Codecs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """The executors that all pipelines share.
+
+    `codec` decodes pictures in processes that can be killed; `text` tokenises in threads.
+    """
+
+    codec: Codecs
+    text: ThreadPoolExecutor
+
+    async def close(self) -> None:
+        await self.codec.pool.close()
+        self.text.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,7 @@ from app.contracts.errors import (
     UnsupportedMediaType,
 )
 from app.doors.removebg import FIELDS, UNLIMITED_CALLS, document
-from app.tasks.segment.request import Box
-from app.tasks.segment.scene_request import Scene
+from app.tasks.segment.request import Box, Scene
 from tests.doors.fakes import IN_BASE64, PICTURE, Doors
 
 PATH = "/v1.0/removebg"

@@ -261,29 +261,3 @@ class Codecs:
     pool: CodecPool
     pictures: PictureStore
     limits: PictureLimits = field(default_factory=PictureLimits)
-
-    async def call(
-        self,
-        function: str,
-        meta: Mapping[str, Any],
-        arrays: Tensors,
-        *,
-        descriptors: Sequence[int] = (),
-        deadline: float,
-        blame: type[PaddlepoolError] = WorkerCrashed,
-        urgent: bool = False,
-    ) -> Reply:
-        """Run `function` in a codec process; arguments and errors are those of CodecPool.submit.
-
-        If the awaiting task is cancelled, a queued call is dropped. A running call continues with
-        its own duplicates of `descriptors`, so the caller may close them at once.
-        """
-        return await self.pool.submit(
-            function,
-            meta,
-            arrays,
-            descriptors=descriptors,
-            deadline=deadline,
-            blame=blame,
-            urgent=urgent,
-        )

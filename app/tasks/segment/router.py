@@ -21,8 +21,7 @@ from app.service.api.services import ServicesDep
 from app.service.api.uploads import RAW_CONTENT, read_upload
 from app.settings.server import Settings
 from app.tasks.segment.options import FILES, MEDIA_TYPES, OPTIONS
-from app.tasks.segment.request import SegmentResult, read_options
-from app.tasks.segment.settings import SegmentSettings
+from app.tasks.segment.request import SegmentResult, SegmentSettings, read_options
 
 EXAMPLE = {
     "width": 512,

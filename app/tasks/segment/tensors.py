@@ -12,8 +12,7 @@ from app.contracts.task_tensors import STRINGS, TaskTensors, strings_of
 from app.contracts.tensors import Tensors, TensorSpec
 from app.settings.server import Settings
 from app.tasks.segment.options import OPTIONS
-from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
-from app.tasks.segment.settings import SegmentSettings
+from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options
 
 INPUTS = (TensorSpec("image", STRINGS, (1,)), TensorSpec("bg_image", STRINGS, (1,)))
 OUTPUTS = (

@@ -13,15 +13,15 @@ from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
 from app.evidence.quality.labels import BINS, Floats, Quality, measure, text_key
 from app.evidence.quality.ports import Bench, Findings, Source, Table, read_jsonl
-from app.tasks.sentiment.parameters import read_parameters
 from app.tasks.sentiment.pipeline import (
     label_agreement,
     open_tokenizer,
+    read_parameters,
     softmax,
     tensors_of,
     tokenise,
 )
-from app.tasks.sentiment.texts import TextLimits, check_texts
+from app.tasks.sentiment.texts import SentimentSettings, check_texts
 
 SPLITS = ("usual", "virus")
 BENCHMARK = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。"
@@ -47,9 +47,7 @@ class SentimentQuality:
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         self._parameters = read_parameters(info)
         self._output = info.outputs[0].name
-        self._tokenizer = open_tokenizer(
-            info.directory / "tokenizer.json", max_tokens=self._parameters.max_tokens
-        )
+        self._tokenizer = open_tokenizer(info, self._parameters)
         root = source.data / "smp2020_ewect"
         self._splits = [self._split(root, split, source.limit) for split in SPLITS]
         self._smoke = [self._sentences(path, source.limit) for path in source.smoke]
@@ -166,9 +164,7 @@ class LabelComparison:
 
     def __init__(self, info: ServedModelInfo) -> None:
         self._parameters = read_parameters(info)
-        self._tokenizer = open_tokenizer(
-            info.directory / "tokenizer.json", max_tokens=self._parameters.max_tokens
-        )
+        self._tokenizer = open_tokenizer(info, self._parameters)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
         """One sample for each line that is not empty; in .jsonl files, for its `text`.
@@ -193,7 +189,7 @@ class LabelComparison:
         return self._tokenised([longest[:length] for length in CHARACTERS])
 
     def _tokenised(self, texts: Sequence[str]) -> list[tuple[str, Tensors]]:
-        check_texts(texts, limits=TextLimits(texts=len(texts)))
+        check_texts(texts, limits=SentimentSettings.model_construct(text_max_inputs=len(texts)))
         tokenised = tokenise(texts, self._tokenizer, lengths=self._parameters.lengths())
         return [
             (

@@ -18,20 +18,80 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from tokenizers import Tokenizer
 
 from app.contracts.caller import CALLER
-from app.contracts.errors import ConfigError, DeadlineExceeded, ModelOutputInvalid, Overloaded
+from app.contracts.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    ModelOutputInvalid,
+    Overloaded,
+    TextEmpty,
+    TextTooLong,
+)
 from app.contracts.ports import Clock, Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Array, Tensors
-from app.tasks.sentiment.parameters import Parameters, read_parameters
-from app.tasks.sentiment.texts import WholeTexts, cut, nothing_to_read
+from app.models.repository.config import parse_parameters
+from app.tasks.sentiment.texts import WholeTexts
+
+INPUTS = ("attention_mask", "input_ids")
+BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+class Parameters(BaseModel):
+    """Labels in the order of the logits, their Chinese names, and how texts are padded."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    labels: tuple[str, ...] = Field(min_length=1)
+    labels_zh: tuple[str, ...] | None = None
+    buckets: tuple[int, ...] = Field(default=BUCKETS, min_length=1)
+    max_tokens: int = Field(default=512, ge=3)
+    pad_id: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Parameters:
+        if self.labels_zh is not None and len(self.labels_zh) != len(self.labels):
+            raise ValueError(f"{len(self.labels_zh)} labels_zh for {len(self.labels)} labels")
+        if self.buckets[0] < 1 or any(low >= high for low, high in pairwise(self.buckets)):
+            raise ValueError(f"buckets must rise from 1 or more, received {list(self.buckets)}")
+        if self.max_tokens > self.buckets[-1]:
+            raise ValueError(
+                f"max_tokens {self.max_tokens} does not fit the largest bucket {self.buckets[-1]}"
+            )
+        return self
+
+    def lengths(self) -> tuple[int, ...]:
+        """The buckets in use: those below the model's maximum, and the maximum itself."""
+        return (*(size for size in self.buckets if size < self.max_tokens), self.max_tokens)
+
+
+def read_parameters(info: ServedModelInfo) -> Parameters:
+    """Read the parameters. Raises ConfigError if they are wrong or do not fit the tensors."""
+    parameters = parse_parameters(info, Parameters)
+    taken = tuple(sorted(spec.name for spec in info.inputs))
+    if taken != INPUTS or any(spec.dtype != "int64" for spec in info.inputs):
+        raise ConfigError(
+            f"{info.name} takes {', '.join(f'{s.name} ({s.dtype})' for s in info.inputs)}; "
+            f"the sentiment task feeds {' and '.join(INPUTS)} as int64"
+        )
+    logits = info.outputs[0]
+    if len(info.outputs) != 1 or len(logits.shape) != 2:
+        raise ConfigError(
+            f"{info.name} returns {len(info.outputs)} tensors, the first of {len(logits.shape)} "
+            "axes; the sentiment task expects one tensor [texts, labels] of logits"
+        )
+    if logits.shape[1] not in (-1, len(parameters.labels)):
+        raise ConfigError(
+            f"{info.name} returns {logits.shape[1]} logits for {len(parameters.labels)} labels"
+        )
+    return parameters
 
 
 class Tokenised(NamedTuple):
@@ -55,16 +115,14 @@ class Tokenised(NamedTuple):
         return self.bucket - len(self.ids)
 
 
-def open_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
-    """Open the tokenizer of a version directory; it truncates to `max_tokens`. Raises ConfigError.
-
-    One thread of the server tokenises the texts of a request.
-    """
+def open_tokenizer(info: ServedModelInfo, parameters: Parameters) -> Tokenizer:
+    """Open a version's tokenizer; it truncates to `max_tokens`. Raises ConfigError."""
+    path = info.directory / "tokenizer.json"
     # The library's own threads would compete with the predictors for the cores, and the library
     # warns if they exist when the process forks.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
-        return _tokenizer(path.read_text("utf-8"), max_tokens)
+        return _tokenizer(path.read_text("utf-8"), parameters.max_tokens)
     except Exception as error:  # the Rust binding raises bare Exception
         raise ConfigError(f"{path.name} of {path.parent.parent.name} is not a tokenizer") from error
 
@@ -96,7 +154,12 @@ def tokenise(
     for position, encoding in enumerate(encodings, 1):
         ids = encoding.ids
         if len(ids) <= markers:
-            raise nothing_to_read(position, len(texts), received=len(texts[position - 1]))
+            received = len(texts[position - 1])
+            raise TextEmpty(
+                f"text {position} of {len(texts)} has {received} characters and the model can read "
+                "none of them",
+                received=received,
+            )
         bucket = lengths[bisect_left(lengths, len(ids))]
         tokenised.append(Tokenised(ids, bucket, bool(encoding.overflowing)))
     return tuple(tokenised)
@@ -182,18 +245,17 @@ class SentimentPipeline:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
-        parameters: Parameters,
+        info: ServedModelInfo,
         *,
-        max_rows: int,
         executor: Executor,
         max_pending: int = MAX_PENDING,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._parameters = parameters
-        self._lengths = parameters.lengths()
-        self._max_rows = max_rows
+        """Open the version's tokenizer.json. Raises ConfigError if it or the model does not fit."""
+        self._parameters = read_parameters(info)
+        self._tokenizer = open_tokenizer(info, self._parameters)
+        self._lengths = self._parameters.lengths()
+        self._max_rows = info.max_rows
         self._executor = executor
         self._max_pending = max_pending
         self._pending = 0
@@ -246,7 +308,11 @@ class SentimentPipeline:
         if isinstance(texts, WholeTexts):
             for position, text in enumerate(tokenised, 1):
                 if text.truncated:
-                    raise cut(position, len(texts), limit=self._lengths[-1])
+                    raise TextTooLong(
+                        f"text {position} of {len(texts)} has more than {self._lengths[-1]} "
+                        "tokens, which is all the model reads, and truncation is not allowed",
+                        limit=self._lengths[-1],
+                    )
         members = _members(tokenised, max_rows=self._max_rows)
         places = [0] * len(tokenised)
         for row, position in enumerate(chain.from_iterable(members)):
@@ -282,13 +348,6 @@ class SentimentPipeline:
             for place, text in zip(request.places, request.texts, strict=True)
         )
         return Finished(value=value, stages={"postprocess": time.perf_counter() - begin})
-
-
-def open_pipeline(info: ServedModelInfo, *, executor: Executor) -> SentimentPipeline:
-    """Open a version's pipeline with its tokenizer.json. Raises ConfigError if it does not fit."""
-    parameters = read_parameters(info)
-    tokenizer = open_tokenizer(info.directory / "tokenizer.json", max_tokens=parameters.max_tokens)
-    return SentimentPipeline(tokenizer, parameters, max_rows=info.max_rows, executor=executor)
 
 
 def _members(texts: Sequence[Tokenised], *, max_rows: int) -> list[list[int]]:

@@ -17,7 +17,6 @@ from app.service.api.routing import ROUTING, Routing, RoutingDep, answer_headers
 from app.service.api.services import Services, ServicesDep
 from app.settings.server import Settings
 from app.tasks.sentiment.pipeline import TextScores
-from app.tasks.sentiment.tensors import text_limits
 from app.tasks.sentiment.texts import MAX_TOP_K, SentimentSettings, check_texts
 
 
@@ -155,7 +154,7 @@ async def classify_sentiment(
 async def classify(services: Services, texts: Sequence[str], routing: Routing) -> Answer:
     """Check the texts, run them and count their padding. Every request format ends here."""
     settings = services.settings
-    check_texts(texts, limits=text_limits(settings.of(SentimentSettings)))
+    check_texts(texts, limits=settings.of(SentimentSettings))
     answer = await services.dataplane.run("sentiment", texts, **routing.options(settings))
     services.metrics.padded(
         model=answer.model,

@@ -13,7 +13,7 @@ from app.contracts.task_tensors import STRINGS, TaskTensors, strings_of
 from app.contracts.tensors import Array, Tensors, TensorSpec
 from app.settings.server import Settings
 from app.tasks.sentiment.pipeline import TextScores
-from app.tasks.sentiment.texts import MAX_TOP_K, SentimentSettings, TextLimits, check_texts
+from app.tasks.sentiment.texts import MAX_TOP_K, SentimentSettings, check_texts
 
 INPUTS = (TensorSpec("text", STRINGS, (-1,)),)
 OUTPUTS = (
@@ -31,18 +31,16 @@ def tensors(settings: Settings) -> TaskTensors:
         inputs=INPUTS,
         outputs=OUTPUTS,
         parameters=("top_k", "model"),
-        read=partial(_read, limits=text_limits(own)),
+        read=partial(_read, limits=own),
         write=_write,
         max_bytes=own.sentiment_max_bytes,
         padding=lambda value: sum(result.padding for result in value),
     )
 
 
-def text_limits(settings: SentimentSettings) -> TextLimits:
-    return TextLimits(characters=settings.text_max_characters, texts=settings.text_max_inputs)
-
-
-def _read(inputs: Tensors, parameters: Mapping[str, Any], *, limits: TextLimits) -> Sequence[str]:
+def _read(
+    inputs: Tensors, parameters: Mapping[str, Any], *, limits: SentimentSettings
+) -> Sequence[str]:
     top_k = parameters.get("top_k", 1)
     if type(top_k) is not int or not 1 <= top_k <= MAX_TOP_K:
         raise InvalidParameter(f"top_k must be an integer from 1 to {MAX_TOP_K}", limit=MAX_TOP_K)
