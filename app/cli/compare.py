@@ -74,10 +74,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.recommend import recommend
+    from app.evidence.comparison.result import recommend
     from app.evidence.comparison.run import Plan, compare
     from app.evidence.comparison.table import columns, comparison_rows, reasons
-    from app.tasks import PIPELINES
     from app.tasks.task import comparison_of, load_tasks
 
     files = read_version(open_repository(args.repository), args.model, args.version)
@@ -90,7 +89,7 @@ def _compare(args: argparse.Namespace) -> int:
             concurrent=not args.alone,
         ),
         open_predictor=ProcessBackend(nice=0),
-        comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
+        comparison_of=partial(comparison_of, tasks=load_tasks()),
     )
     print(f"{found.model}@{found.version} on {found.machine}")
     print(f"{found.groups[0].requests} requests a group over: {', '.join(found.samples)}\n")

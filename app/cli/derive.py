@@ -64,12 +64,11 @@ def derive_program(root: Path, name: str) -> str:
         return f"{where}: `paddlepool quantize {name}` would make a program {INT8}, from data"
 
     from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.tasks import choose_samples
+    from app.evidence.comparison.measure import choose_samples
     from app.making.programs.check import checked
-    from app.tasks import PIPELINES
     from app.tasks.task import comparison_of, load_tasks
 
-    task = comparison_of(files.info(), tasks=load_tasks(PIPELINES))
+    task = comparison_of(files.info(), tasks=load_tasks())
     patterns = SAMPLES.get(files.config.pipeline or "", ())
     data = [path for pattern in patterns for path in sorted(Path().glob(pattern))]
     selftest = files.selftest()

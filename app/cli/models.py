@@ -16,7 +16,6 @@ from app.cli.models_quality import add_quality_options, check_quality_options, v
 from app.cli.shared import (
     add_repository_option,
     open_repository,
-    print_table,
     read_version,
     repository_root,
 )
@@ -93,7 +92,7 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
             preview = " (preview)" if manifest.weights.get("preview") else ""
             yes = "yes" if version in served else "no"
             rows.append((name, str(version), yes, _size(size), network, origin + preview, pipeline))
-    print_table(rows)
+    _print_table(rows)
     return 0
 
 
@@ -144,7 +143,7 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
                 result = f"FAILED: {error.message}"
                 faults += 1
             rows.append((name, str(version), result))
-    print_table(rows)
+    _print_table(rows)
     if faults or not args.quality:
         return 1 if faults else 0
     newest = [read_version(repository, name, None) for name in args.names or repository.names()]
@@ -168,7 +167,6 @@ def _open(files: ModelFiles) -> ServedModel:
     from app.engine.backends.process import ProcessBackend
     from app.engine.pool.context import EngineContext
     from app.engine.registry.model import ServedModel
-    from app.tasks import PIPELINES
     from app.tasks.task import agreement_of, load_tasks
 
     context = EngineContext(
@@ -176,7 +174,7 @@ def _open(files: ModelFiles) -> ServedModel:
         observer=_Unobserved(),
         clock=time.monotonic,
         max_resident_bytes=2 << 30,
-        agreement_of=partial(agreement_of, tasks=load_tasks(PIPELINES)),
+        agreement_of=partial(agreement_of, tasks=load_tasks()),
     )
     return ServedModel(files, context=context)
 
@@ -208,7 +206,7 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
         f"waits {batching.max_queue_delay_ms:g} ms, "
         f"queue of {batching.max_queue_size} per instance",
     }
-    print_table([(f"{label}:", value) for label, value in facts.items()])
+    _print_table([(f"{label}:", value) for label, value in facts.items()])
     print()
     _print_tensors(manifest.inputs, manifest.outputs)
     groups = [("GROUP", "BACKEND", "COUNT", "THREADS", "START", "OPTIONS")]
@@ -225,8 +223,14 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
             )
         )
     print()
-    print_table(groups)
+    _print_table(groups)
     return 0
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    from app.evidence.comparison.table import columns
+
+    print(columns(rows))
 
 
 def _print_tensors(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
@@ -235,7 +239,7 @@ def _print_tensors(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) 
         for spec in specs:
             sizes = ("any" if size == -1 else str(size) for size in spec.shape)
             rows.append((kind, spec.name, spec.dtype, " × ".join(sizes) or "scalar"))
-    print_table(rows)
+    _print_table(rows)
 
 
 def _pairs(values: Mapping[str, object]) -> str:
@@ -294,7 +298,7 @@ def run_seal(args: argparse.Namespace) -> int:
         facts["self-test"] = (
             f"knows only dtype and shape of {', '.join(sealed.unproven)}: empty for random input"
         )
-    print_table([(f"{label}:", value) for label, value in facts.items()])
+    _print_table([(f"{label}:", value) for label, value in facts.items()])
     return 0
 
 

@@ -76,7 +76,6 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
     from app.evidence.quality.ports import Source
     from app.evidence.quality.report import CARD, read_card, write_card
     from app.evidence.quality.run import task_quality
-    from app.tasks import PIPELINES
     from app.tasks.task import load_tasks
 
     source = Source(
@@ -84,7 +83,7 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
         smoke=tuple(args.smoke or (path for path in SMOKE if path.is_file())),
         limit=args.limit,
     )
-    known = load_tasks(PIPELINES)
+    known = load_tasks()
     declared = {name: task.quality for name, task in known.items()}
     tasks = [(files, task_quality(files, source, declared)) for files in models]
     for files, task in tasks:
@@ -115,8 +114,7 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
 
 def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) -> Report:
     from app.engine.backends.process import ProcessBackend
-    from app.evidence.quality.run import measure_loss, measure_model
-    from app.tasks import PIPELINES
+    from app.evidence.quality.run import measure_model
     from app.tasks.task import agreement_of, load_tasks
 
     groups = dict.fromkeys((files.config.default_group, files.group(args.group).name))
@@ -125,15 +123,11 @@ def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) ->
         f"\n{files.name}@{files.version}: measuring {' and '.join(groups)}, which takes minutes",
         flush=True,
     )
-    agreement = agreement_of(files.info(), tasks=load_tasks(PIPELINES))
-    if args.group is None:
-        return measure_model(
-            files, task, agreement=agreement, open_predictor=ProcessBackend(), limit=args.limit
-        )
-    return measure_loss(
+    agreement = agreement_of(files.info(), tasks=load_tasks())
+    return measure_model(
         files,
         task,
-        args.group,
+        group=args.group,
         agreement=agreement,
         open_predictor=ProcessBackend(),
         limit=args.limit,

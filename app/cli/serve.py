@@ -56,13 +56,12 @@ def run(args: argparse.Namespace) -> int:
     from app.service.server.supervisor import passed_listener
     from app.service.server.system_limits import require_descriptors, require_room_for_children
     from app.settings.server import explain, unknown_variables
-    from app.tasks import PIPELINES
     from app.tasks.task import load_tasks, settings_class
 
     use_one_heap()
     names = ("host", "port", "model_repository", "log_level")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    all_settings = settings_class(load_tasks(PIPELINES).values())
+    all_settings = settings_class(load_tasks().values())
     try:
         if passed := passed_listener():
             given |= zip(("host", "port"), passed.getsockname(), strict=False)

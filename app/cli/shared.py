@@ -1,11 +1,10 @@
-"""Helpers of several commands: the model repository, tables, and a quiet Paddle."""
+"""Helpers of several commands: the model repository, and a quiet Paddle."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,13 +49,6 @@ def read_version(repository: ModelRepository, name: str, version: int | None) ->
     if not versions:
         raise ManifestError(f"{name}: no version with a manifest is published")
     return repository.read(name, versions[0] if version is None else version)
-
-
-def print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
 
 
 def silence() -> None:

@@ -56,11 +56,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _choose_group(args: argparse.Namespace) -> int:
     from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.recommend import recommend
+    from app.evidence.comparison.result import recommend
     from app.evidence.comparison.run import Plan, compare
     from app.evidence.comparison.table import columns, comparison_rows, reasons
     from app.evidence.comparison.tuning import write_default_group
-    from app.tasks import PIPELINES
     from app.tasks.task import comparison_of, load_tasks
 
     repository = open_repository(args.repository)
@@ -69,7 +68,7 @@ def _choose_group(args: argparse.Namespace) -> int:
     found = compare(
         Plan(files=files, groups=names, requests=REQUESTS),
         open_predictor=ProcessBackend(nice=0),
-        comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
+        comparison_of=partial(comparison_of, tasks=load_tasks()),
     )
     print(columns(comparison_rows(found)) + "\n")
     print("\n".join(reasons(found)))
@@ -114,7 +113,6 @@ def _tune(args: argparse.Namespace) -> int:
     from app.evidence.comparison.search import Search, most_ticks
     from app.evidence.comparison.table import columns
     from app.evidence.comparison.tuning import explain, write_group
-    from app.tasks import PIPELINES
     from app.tasks.task import comparison_of, load_tasks
 
     repository = open_repository(args.repository)
@@ -128,7 +126,7 @@ def _tune(args: argparse.Namespace) -> int:
             cores=cores,
             seconds=args.seconds,
             open_predictor=ProcessBackend(nice=0),
-            comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
+            comparison_of=partial(comparison_of, tasks=load_tasks()),
             tick=bar.update,
             say=lambda text: bar.write(text, file=sys.stderr),
         )

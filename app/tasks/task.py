@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.contracts.errors import ConfigError
 from app.settings.server import Settings, settings_with
+from app.tasks import PIPELINES
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from app.contracts.ports import Pipeline, ServedModelInfo
     from app.contracts.task_tensors import TaskTensors
     from app.contracts.tensors import Tensors
-    from app.evidence.comparison.tasks import TaskComparison
+    from app.evidence.comparison.measure import TaskComparison
     from app.evidence.quality.ports import Source, TaskQuality
     from app.tasks.codecs.pool import Codecs
 
@@ -88,7 +89,7 @@ def offline(name: str) -> Callable[..., Any]:
     return call
 
 
-def load_tasks(pipelines: Mapping[str, str]) -> dict[str, Task]:
+def load_tasks(pipelines: Mapping[str, str] = PIPELINES) -> dict[str, Task]:
     """The declaration of each task by name; `pipelines` maps names to modules."""
     return {name: importlib.import_module(module).TASK for name, module in pipelines.items()}
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.contracts.errors import ConfigError, ImageUnreadable
 from app.contracts.tensors import Tensors
-from app.evidence.comparison.tasks import TaskComparison
+from app.evidence.comparison.measure import TaskComparison
 from app.models.repository.layout import ModelRepository
 from app.tasks import PIPELINES
 from app.tasks.task import comparison_of, load_tasks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -13,14 +14,16 @@ from app.contracts.ports import Predictor, PredictorFactory
 from app.contracts.resources import available_cores, available_memory
 from app.evidence.comparison.measure import (
     SLICES,
+    ComparisonOf,
     Load,
     Opened,
+    choose_samples,
+    golden_test,
     measure_concurrent,
     measure_single,
     open_groups,
 )
 from app.evidence.comparison.result import Comparison, group_results
-from app.evidence.comparison.tasks import ComparisonOf, choose_samples, golden_test
 from app.models.repository.config import InstanceGroup, ModelConfig
 from app.models.repository.layout import ModelFiles
 from app.models.repository.selftest import SelfTest
@@ -56,7 +59,7 @@ def compare(
     selftest = golden_test(files, task)
     samples = choose_samples(task, plan.inputs, selftest)
     cores = available_cores()
-    with tqdm(total=len(chosen), desc="opening", unit="group", leave=False, disable=None) as bar:
+    with _progress(len(chosen), "opening", "group") as bar:
         opened = open_groups(
             files, chosen, open_predictor=open_predictor, selftest=selftest, opened_one=bar.update
         )
@@ -66,9 +69,7 @@ def compare(
             kind = "default" if config is files.config else "first"
             raise BackendError(f"the {kind} group {config.default_group} cannot run: {reason}")
         alone = {name: several[0] for name, several in opened.predictors.items()}
-        with tqdm(
-            total=len(alone) * plan.requests, desc="alone", unit="run", leave=False, disable=None
-        ) as bar:
+        with _progress(len(alone) * plan.requests, "alone", "run") as bar:
             runs = measure_single(alone, samples, requests=plan.requests, tick=bar.update)
         resident = {name: predictor.resident_bytes() for name, predictor in alone.items()}
         loads: dict[str, Load] = {}
@@ -86,9 +87,7 @@ def compare(
                     SLICES * -(-plan.requests // (SLICES * len(several))) * len(several)
                     for several in busy.values()
                 )
-                with tqdm(
-                    total=total, desc="all cores", unit="run", leave=False, disable=None
-                ) as bar:
+                with _progress(total, "all cores", "run") as bar:
                     loads = measure_concurrent(
                         busy, samples, requests=plan.requests, tick=bar.update
                     )
@@ -116,6 +115,10 @@ def compare(
         refused=opened.refused,
         not_busy=not_busy,
     )
+
+
+def _progress(total: int, what: str, unit: str) -> tqdm[Any]:
+    return tqdm(total=total, desc=what, unit=unit, leave=False, disable=None)
 
 
 def choose_groups(config: ModelConfig, names: Sequence[str]) -> list[InstanceGroup]:
@@ -154,7 +157,7 @@ def _open_for_all_cores(
         room -= needed
         fitting.append(group)
     total = sum(more[group.name] for group in fitting)
-    with tqdm(total=total, desc="opening", unit="process", leave=False, disable=None) as bar:
+    with _progress(total, "opening", "process") as bar:
         found = open_groups(
             files,
             fitting,

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from app.contracts.errors import BackendError, ModelNotReady, PaddlepoolError
 from app.contracts.ports import Clock
@@ -20,7 +20,7 @@ from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
 from app.engine.pool.group import CRASH_LOOP
 from app.engine.registry.model import ServedModel, first_choice
 from app.evidence.live.race import Race
-from app.evidence.live.shadow_predictor import Refusals, Served, ShadowPredictors
+from app.evidence.live.shadow_predictor import FromThread, Refusals, ShadowPredictors
 from app.evidence.verdict.proof import EXACT_DIFFERENCE, best_of, in_one_line
 from app.models.repository.config import TOGETHER
 from app.models.repository.layout import ModelFiles
@@ -39,12 +39,6 @@ ROOM = 1.25
 """Assumed memory of a candidate's process, relative to a process of the first group."""
 
 log = logging.getLogger(__name__)
-
-
-class Adopting(Served, Protocol):
-    """The part of the registry that is needed here."""
-
-    def adopt(self, served: ServedModel, choice: Choice) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -67,7 +61,7 @@ class Chooser:
 
     def __init__(
         self,
-        registry: Adopting,
+        registry: FromThread,
         shadow_predictors: ShadowPredictors,
         *,
         precision: Choosing,

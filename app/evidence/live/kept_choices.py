@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +13,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.contracts.status import Candidate, Choice
+from app.models.repository.files import staging_name
 from app.models.repository.layout import ModelFiles
 
-MAX_BYTES = 4 << 20
 MAX_CHOICES = 64
 """Beyond this, the oldest are dropped: those of versions no longer served or of other machines."""
 
@@ -148,19 +146,13 @@ class KeptChoices:
             return []
         try:
             _check_plain(self._path)
-            with self._path.open("rb") as file:
-                text = file.read(MAX_BYTES + 1)
-            if len(text) > MAX_BYTES:
-                raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-            return list(_File.model_validate_json(text).choices)
+            return list(_File.model_validate_json(self._path.read_bytes()).choices)
         except FileNotFoundError:
             return []
         except OSError as error:
             self._warn(f"cannot be read: {error.strerror or error}")
         except ValidationError as error:
             self._warn(f"is ignored: {error.errors(include_url=False)[0]['msg']}")
-        except ValueError as error:
-            self._warn(f"is ignored: {error}")
         return []
 
     def _write(self) -> None:
@@ -171,15 +163,9 @@ class KeptChoices:
         try:
             _check_plain(self._path)
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix=".choices-", dir=self._path.parent)
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    file.write(text + "\n")
-                Path(name).replace(self._path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    Path(name).unlink()
-                raise
+            with staging_name(self._path.parent) as staged:
+                staged.write_text(text + "\n", "utf-8")
+                staged.replace(self._path)
         except OSError as error:
             self._warn(f"cannot be written: {error.strerror or error}")
 

@@ -14,9 +14,13 @@ from app.contracts.ports import Clock
 from app.contracts.status import CANNOT_START, Effect
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
-from app.evidence.live.shadow_predictor import Refusals, Served, ShadowPredictor, ShadowPredictors
-from app.evidence.verdict.proof import MIN_PAIRS, Verdict, judge
-from app.evidence.verdict.sampling import Runs, evidence, interleave
+from app.evidence.live.shadow_predictor import (
+    FromThread,
+    Refusals,
+    ShadowPredictor,
+    ShadowPredictors,
+)
+from app.evidence.verdict.proof import MIN_PAIRS, Runs, Verdict, interleave, judge
 
 Which = Literal["off", "started", "all"]
 
@@ -43,7 +47,7 @@ class Prover:
 
     def __init__(
         self,
-        registry: Served,
+        registry: FromThread,
         shadow_predictors: ShadowPredictors,
         *,
         which: Which,
@@ -123,7 +127,7 @@ def _compare(
         return pairs >= MAX_PAIRS or judged(runs).effective is not None
 
     def judged(runs: Mapping[str, Runs]) -> Verdict:
-        return judge(evidence(runs[OWN], runs[BASE], base=base))
+        return judge(runs[OWN], runs[BASE], base=base)
 
     runners = {OWN: shadow.run, BASE: base_shadow.run}
     return judged(interleave(runners, [inputs], rounds=MAX_ROUNDS, enough=known))

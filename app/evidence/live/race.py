@@ -14,13 +14,16 @@ from app.evidence.live.shadow_predictor import ShadowPredictor, ShadowPredictors
 from app.evidence.verdict.proof import (
     HIDDEN_EFFECT,
     MIN_PAIRS,
+    Runner,
+    Runs,
+    Timed,
     Verdict,
     clearly_faster,
+    interleave,
     judge,
     ratio_interval,
     undecided,
 )
-from app.evidence.verdict.sampling import Runner, Runs, Timed, evidence, interleave
 from app.models.repository.config import TOGETHER
 from app.models.repository.selftest import Quality
 
@@ -125,7 +128,7 @@ class Race:
         if pairs < MIN_PAIRS:
             reason = f"requests left time for {pairs} of the {MIN_PAIRS} pairs of runs it takes"
             return Lap(candidate=replace(unfit, reason=reason), decided=False)
-        verdict = judge(evidence(own, theirs, base=self._first))
+        verdict = judge(own, theirs, base=self._first)
         gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
         noisy = "too noisy to tell: " if undecided(low, high) else ""
         reason = (

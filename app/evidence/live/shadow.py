@@ -13,9 +13,9 @@ from app.contracts.reasons import ShadowOutcome
 from app.contracts.tensors import Tensors, largest_difference
 from app.engine.registry.model import ServedModel
 from app.evidence.live.shadow_predictor import (
+    FromThread,
     LiveObserver,
     Refusals,
-    Served,
     ShadowPredictor,
     ShadowPredictors,
 )
@@ -49,7 +49,7 @@ class Shadow:
 
     def __init__(
         self,
-        registry: Served,
+        registry: FromThread,
         shadow_predictors: ShadowPredictors,
         *,
         fraction: float,

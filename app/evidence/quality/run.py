@@ -43,37 +43,31 @@ def measure_model(
     task: TaskQuality,
     *,
     open_predictor: PredictorFactory,
+    group: str | None = None,
     agreement: Agreement | None = None,
     limit: int | None = None,
 ) -> Report:
     """Run the task's data through one predictor of the default group, after its self-test.
 
-    `agreement` is the measure of the model's task; the group's budget may require it.
-    """
-    group = files.config.default_group
-    findings, _ = _findings(files, task, group, agreement, open_predictor)
-    return _report(files, group, findings, limit)
-
-
-def measure_loss(
-    files: ModelFiles,
-    task: TaskQuality,
-    group: str,
-    *,
-    agreement: Agreement | None,
-    open_predictor: PredictorFactory,
-    limit: int | None = None,
-) -> Report:
-    """Report the figures of `group` and their differences from the default group's.
-
-    A positive difference is a loss for MAE and ECE, and a gain for all other figures.
+    With `group`, report the figures of that group and their differences from the default group's: a
+    positive one is a loss for MAE and ECE, and a gain for all other figures. `agreement` is the
+    measure of the model's task; a group's budget may require it.
     """
     base = files.config.default_group
-    before, expected = _findings(files, task, base, agreement, open_predictor)
-    after, found = _findings(files, task, group, agreement, open_predictor)
-    tables = (*after.tables, *differences(before, after, base=base))
-    compared = compare_outputs(found, expected, agreement=agreement, base=base)
-    return _report(files, group, Findings(tables=(*tables, compared), notes=after.notes), limit)
+    findings, expected = _findings(files, task, base, agreement, open_predictor)
+    if group is not None:
+        after, found = _findings(files, task, group, agreement, open_predictor)
+        compared = compare_outputs(found, expected, agreement=agreement, base=base)
+        tables = (*after.tables, *differences(findings, after, base=base), compared)
+        findings = Findings(tables=tables, notes=after.notes)
+    return Report(
+        model=files.name,
+        version=files.version,
+        group=group or base,
+        fingerprint=_fingerprint(files.manifest),
+        findings=findings,
+        limit=limit,
+    )
 
 
 def _findings(
@@ -96,17 +90,6 @@ def _findings(
         return task.measure(bench), bench.outputs
     finally:
         predictor.close()
-
-
-def _report(files: ModelFiles, group: str, findings: Findings, limit: int | None) -> Report:
-    return Report(
-        model=files.name,
-        version=files.version,
-        group=group,
-        fingerprint=_fingerprint(files.manifest),
-        findings=findings,
-        limit=limit,
-    )
 
 
 def _fingerprint(manifest: Manifest) -> str:

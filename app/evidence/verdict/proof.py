@@ -10,8 +10,8 @@ interleaved runs. It is *unproven* while there are too few runs or they are too 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -19,6 +19,63 @@ from numpy.typing import NDArray
 
 from app.contracts.status import Candidate
 from app.contracts.tensors import Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One run's outputs; `seconds` is None when requests interrupted it."""
+
+    outputs: Tensors
+    seconds: float | None
+
+
+Runner = Callable[[Tensors], Timed]
+
+
+@dataclass(slots=True)
+class Runs:
+    """One group's runs: seconds in the order of the rounds, and the first outputs per input.
+
+    `repeatable`: one input gives equal outputs from run to run.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    outputs: list[Tensors] = field(default_factory=list)
+    repeatable: bool = True
+
+    def keep(self, index: int, outputs: Tensors) -> None:
+        if index == len(self.outputs):
+            self.outputs.append(outputs)
+        elif self.repeatable:
+            self.repeatable = bitwise_equal(outputs, self.outputs[index])
+
+
+def interleave(
+    runners: Mapping[str, Runner],
+    inputs: Sequence[Tensors],
+    *,
+    rounds: int,
+    enough: Callable[[Mapping[str, Runs]], bool] = lambda _runs: False,
+) -> dict[str, Runs]:
+    """Run every group once per round, cycling through the inputs, until `enough` returns True.
+
+    Each round begins with the next group, so that no group always runs first. The times of a round
+    count only if none of its runs was interrupted.
+    """
+    runs = {name: Runs() for name in runners}
+    names = list(runners)
+    for number in range(rounds):
+        index, start = number % len(inputs), number % len(names)
+        timed = {name: runners[name](inputs[index]) for name in names[start:] + names[:start]}
+        seconds = {name: t.seconds for name, t in timed.items() if t.seconds is not None}
+        for name, each in timed.items():
+            runs[name].keep(index, each.outputs)
+            if len(seconds) == len(names):
+                runs[name].seconds.append(seconds[name])
+        if enough(runs):
+            break
+    return runs
+
 
 Finding = Literal["effective", "ineffective", "unproven"]
 
@@ -41,21 +98,6 @@ SEED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Interleaved runs of a group and its base on the same inputs: pair i ran back to back.
-
-    `bitwise_equal`: every output equals the base's bit by bit. `repeatable`: one input gives equal
-    outputs from run to run; otherwise, different bits prove nothing.
-    """
-
-    base: str
-    seconds: Sequence[float]
-    base_seconds: Sequence[float]
-    bitwise_equal: bool
-    repeatable: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """`ratio` is the group's time over its base's; `low` to `high` is its 99 % interval."""
 
@@ -71,37 +113,41 @@ class Verdict:
         return {"effective": True, "ineffective": False}.get(self.finding)
 
 
-def judge(evidence: Evidence) -> Verdict:
-    """Return the verdict on one group. Raises ValueError if its times are not in pairs."""
-    pairs = len(evidence.seconds)
-    if pairs != len(evidence.base_seconds):
-        raise ValueError(f"{pairs} times of the group, {len(evidence.base_seconds)} of its base")
+def judge(own: Runs, base_runs: Runs, *, base: str) -> Verdict:
+    """Return the verdict on a group, from its runs and the interleaved runs of its base.
+
+    Raises ValueError if the times are not in pairs.
+    """
+    pairs = len(own.seconds)
+    if pairs != len(base_runs.seconds):
+        raise ValueError(f"{pairs} times of the group, {len(base_runs.seconds)} of its base")
     if pairs == 0:
         return Verdict(
             finding="unproven", reason="it has not run yet", ratio=math.nan, low=0.0, high=math.inf
         )
-    ratio, low, high = ratio_interval(evidence.seconds, evidence.base_seconds)
-    finding, reason = _decide(evidence, ratio, low, high)
+    ratio, low, high = ratio_interval(own.seconds, base_runs.seconds)
+    finding, reason = _decide(own, base_runs, base, ratio, low, high)
     return Verdict(finding=finding, reason=reason, ratio=ratio, low=low, high=high)
 
 
-def _decide(evidence: Evidence, ratio: float, low: float, high: float) -> tuple[Finding, str]:
-    base, pairs = evidence.base, len(evidence.seconds)
+def _decide(
+    own: Runs, base_runs: Runs, base: str, ratio: float, low: float, high: float
+) -> tuple[Finding, str]:
+    pairs = len(own.seconds)
+    equal = all(map(bitwise_equal, own.outputs, base_runs.outputs))
     takes = f"{ratio:.2f} times the time of {base} ({low:.2f} to {high:.2f}, {pairs} pairs)"
-    if not evidence.bitwise_equal and evidence.repeatable:
+    if not equal and own.repeatable and base_runs.repeatable:  # else, other bits prove nothing
         return "effective", f"other outputs than {base}; {takes}"
-    same = (
-        f"the same bits as {base}" if evidence.bitwise_equal else f"{base} varies from run to run"
-    )
+    same = f"the same bits as {base}" if equal else f"{base} varies from run to run"
     if pairs < MIN_PAIRS:
         return "unproven", f"{same}, and {pairs} of the {MIN_PAIRS} pairs of runs it takes"
-    gap = abs(float(np.median(evidence.seconds)) - float(np.median(evidence.base_seconds)))
+    gap = abs(float(np.median(own.seconds)) - float(np.median(base_runs.seconds)))
     small = max(ratio, 1 / ratio) < MINIMAL_EFFECT or gap < MINIMAL_SECONDS
     if not small and (high < 1 / MINIMAL_EFFECT or low > MINIMAL_EFFECT):
         return "effective", f"{same}, {takes}"
     if low < 1 / HIDDEN_EFFECT or high > HIDDEN_EFFECT:
         return "unproven", f"{same}, and the runs are too noisy to tell: {takes}"
-    if evidence.bitwise_equal and (small or low <= 1.0 <= high):
+    if equal and (small or low <= 1.0 <= high):
         return "ineffective", f"changes nothing: {same}, {takes}"
     return "unproven", f"{same}, {takes}"
 

@@ -12,8 +12,7 @@ from app.cli import main
 from app.contracts.errors import BackendError
 from app.contracts.tensors import Tensors
 from app.evidence.comparison.measure import measure_concurrent, measure_single
-from app.evidence.comparison.recommend import recommend
-from app.evidence.comparison.result import group_results
+from app.evidence.comparison.result import group_results, recommend
 from app.evidence.comparison.run import Plan, compare
 from app.models.repository.layout import ModelFiles, ModelRepository
 from tests.engine.fakes import FakeFactory, ManualClock, doubled, row, write_double

@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from app.contracts.errors import ConfigError
-from app.evidence.comparison.load import ROUTE, CandidateUnderLoad, open_candidate, request_buckets
-from app.evidence.comparison.search import Search
+from app.evidence.comparison.search import (
+    ROUTE,
+    CandidateUnderLoad,
+    Search,
+    open_candidate,
+    request_buckets,
+)
 from app.evidence.comparison.tuning import (
     Candidate,
     Outcome,
