@@ -1,5 +1,6 @@
 """Publishes version directories atomically, with the manifest that describes them."""
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -12,13 +13,17 @@ from typing import Any
 from app import __version__
 from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
-from app.making.export.weights.release import sha256_of
 from app.models.repository.files import staging_name
 from app.models.repository.layout import VERSION
 from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX
 
 LAST_VERSION = 999_999_999
 """The highest version that VERSION allows, and so the highest that a server finds."""
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def versions(model: Path) -> list[int]:

@@ -13,10 +13,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from app.contracts.errors import ExportError
 from app.contracts.ports import PredictorFactory, PredictorSpec
 from app.contracts.tensors import DTYPES, TensorSpec
-from app.making.export.publish import Origin, write_manifest
+from app.making.export.publish import Origin, sha256_of, write_manifest
 from app.making.export.read_program import read_specs
 from app.making.export.trial import Trial, run_trial
-from app.making.export.weights.release import sha256_of
 from app.models.repository.config import MODEL_NAME, load_config
 from app.models.repository.layout import VERSION
 from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX, PICKLED

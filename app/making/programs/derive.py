@@ -17,8 +17,13 @@ import onnx.version_converter
 
 from app.contracts.errors import ExportError
 from app.engine.backends.handler import onnx_bytes
-from app.making.export.publish import next_version, replace_manifest, staged_version, write_synced
-from app.making.export.weights.release import sha256_of
+from app.making.export.publish import (
+    next_version,
+    replace_manifest,
+    sha256_of,
+    staged_version,
+    write_synced,
+)
 from app.making.programs.onnx_graph import simplified
 from app.making.programs.qdq import quantised, shipped_ranges
 from app.models.repository.layout import ModelFiles
