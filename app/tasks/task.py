@@ -77,9 +77,9 @@ def first_route(task: Task, settings: Settings) -> str:
 
 
 def offline(name: str) -> Callable[..., Any]:
-    """A function that imports `module:attribute` and calls it.
+    """A function for commands that imports `module:attribute` and calls it.
 
-    Only commands call it. The server process must not load picture decoders.
+    The server process must not load picture decoders.
     """
 
     def call(*arguments: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-from PIL import (  # the plugins are imported by name: Image.open() must not look for more
+from PIL import (  # noqa: F401 - plugins are imported by name: Image.open() must not look for more
     AvifImagePlugin,
     BmpImagePlugin,
     GifImagePlugin,
@@ -47,15 +47,6 @@ from app.tasks.codecs.limits import (
 )
 from app.tasks.codecs.picture import Pixels, bands
 
-_PLUGINS = (
-    AvifImagePlugin,
-    BmpImagePlugin,
-    GifImagePlugin,
-    JpegImagePlugin,
-    PngImagePlugin,
-    TiffImagePlugin,
-    WebPImagePlugin,
-)
 _ORIENTATION = 0x0112
 _METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 
@@ -106,9 +97,14 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
         check_kind(body)
         quiet = _unheard()
     elif kind == "AVIF":
-        body = still_picture(body)
-    elif kind == "HEIC":
-        _register_heic()
+        # The brand of a still picture: for a sequence's, the decoder returns a frame of a track.
+        body = body[:8] + b"avif" + body[12:]
+    elif kind == "HEIC":  # its decoder is an extra; sniff() never returns HEIC without it
+        import pi_heif
+
+        pi_heif.register_heif_opener(
+            decode_threads=1, thumbnails=False, depth_images=False, aux_images=False
+        )
     name = "HEIF" if kind == "HEIC" else kind.upper()
     with quiet, Image.open(io.BytesIO(body), formats=(name,)) as image:
         width, height = image.size
@@ -124,21 +120,11 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
     return np.ascontiguousarray(turn(pixels)) if turn else pixels
 
 
-def still_picture(body: bytes) -> bytes:
-    """Give an AVIF the brand of a still picture.
-
-    For the brand of a sequence, the decoder would return the first frame of a track.
-    """
-    return body[:8] + b"avif" + body[12:]
-
-
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Discard what the block writes to standard error.
+    """Discard what the block writes to standard error: libtiff writes a line for each damaged row.
 
-    libtiff writes a line for every damaged row, and clients must not fill the server's log. The
-    lines go to a pipe without a reader, because a codec process may not open any file for writing,
-    not even the null device.
+    It goes to a pipe without a reader, because a codec process may not open the null device.
     """
     kept = os.dup(2)
     unread, nowhere = os.pipe()
@@ -150,15 +136,6 @@ def _unheard() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
-
-
-def _register_heic() -> None:
-    """Register the HEIC decoder, which is an extra; `sniff` never returns HEIC without it."""
-    import pi_heif
-
-    pi_heif.register_heif_opener(
-        decode_threads=1, thumbnails=False, depth_images=False, aux_images=False
-    )
 
 
 def _is_cut_short(body: bytes, pixels: Pixels) -> bool:
@@ -292,11 +269,11 @@ def check_kind(body: bytes) -> None:
     page.load(file)
     compression, colours = page.get(COMPRESSION, 1), page.get(COLOURS, 0)
     if compression not in _COMPRESSIONS:
-        raise _unsupported(f"compression {compression}", ", ".join(_names(_COMPRESSIONS)))
+        raise _unsupported(f"compression {compression}", _names(_COMPRESSIONS))
     if colours not in _COLOURS or (colours == _YCBCR and compression != _JPEG):
         raise _unsupported(
             f"photometric interpretation {colours} and compression {compression}",
-            ", ".join(_names(_COLOURS)) + " (YCbCr in JPEG)",
+            _names(_COLOURS) + " (YCbCr in JPEG)",
         )
     bits, formats = _numbers(page.get(BITS, 1)), _numbers(page.get(SAMPLE_FORMAT, 1))
     inverted = colours == _WHITE_IS_ZERO and bits == {16}
@@ -322,8 +299,8 @@ def _unsupported(what: str, accepted: str) -> UnsupportedMediaType:
     )
 
 
-def _names(kinds: dict[int, str]) -> list[str]:
-    return list(dict.fromkeys(kinds.values()))
+def _names(kinds: dict[int, str]) -> str:
+    return ", ".join(dict.fromkeys(kinds.values()))
 
 
 def _listed(numbers: set[int]) -> str:

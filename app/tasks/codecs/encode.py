@@ -46,13 +46,7 @@ def check_output(
 
 def encode(pixels: Pixels, *, format: str) -> Pixels:
     """Encode a grey (H, W), RGB (H, W, 3) or RGBA (H, W, 4) array; return the file's bytes (N,)."""
-    if format == "webp":
-        return _webp(pixels)
-    if format == "png":
-        return encode_png(pixels)
-    if format == "jpg":
-        return _jpg(pixels)
-    raise ValueError(f"this is a bug: unknown format {format!r}")
+    return {"png": _png, "webp": _webp, "jpg": _jpg}[format](pixels)
 
 
 def _webp(pixels: Pixels) -> Pixels:
@@ -86,7 +80,7 @@ LEVEL = 1
 BAND_BYTES = 1 << 18
 
 
-def encode_png(pixels: Pixels) -> Pixels:
+def _png(pixels: Pixels) -> Pixels:
     """Encode a PNG, four times as fast as libpng over zlib: docs/decisions/0027.
 
     Each row is predicted from the row above it (filter 2 of the format) and deflated by ISA-L. The

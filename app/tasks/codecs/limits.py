@@ -70,8 +70,7 @@ def check_size(width: int, height: int, limits: PictureLimits) -> None:
 def time_limit(limits: PictureLimits) -> Iterator[None]:
     """End this process with SIGPROF if the block takes more processor time than a picture may.
 
-    A native decoder cannot be interrupted in any other way. Without `limits.seconds` there is no
-    limit.
+    A native decoder cannot be interrupted in any other way.
     """
     if limits.seconds is None:
         yield

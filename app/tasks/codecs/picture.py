@@ -45,10 +45,10 @@ class PictureStore:
         return self._held
 
     def open(self, size: int) -> Picture:
-        """Open a picture of up to `size` bytes; only written pages take memory.
+        """Open a picture of up to `size` bytes; only written pages take memory. Raises OSError.
 
-        The file is sealed before a codec process gets it: a compromised process can neither
-        truncate it under the next reader nor make it grow. Raises OSError.
+        It is sealed: a compromised process can neither truncate it under the next reader nor make
+        it grow.
         """
         descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:

@@ -34,7 +34,7 @@ from app.engine.process.confinement import MEASURES, Confinement
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch
 from app.engine.queue.shape_queues import NORMAL, URGENT
-from app.tasks.codecs.call import Call, CodecProcess, Descriptors
+from app.tasks.codecs.call import Call, CodecProcess
 from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import PictureStore
 
@@ -132,18 +132,14 @@ class CodecPool:
     ) -> asyncio.Future[Reply]:
         """Run `function(meta, arrays, descriptors)` ("module:name") in a codec process.
 
-        Raises Overloaded if the queue is full or too slow for the deadline.
-
-        Pass `urgent` for our own arrays and work already paid for, such as encoding a result. An
-        urgent call is scheduled before the others, does not count against the queue's limit, and
-        may run until its deadline. All other calls end at the wall limit; time spent waiting for a
-        processor does not count.
+        Raises Overloaded if the queue is full or too slow for the deadline. Pass `urgent` for our
+        own arrays and work already paid for, such as encoding a result: an urgent call is scheduled
+        before the others, does not count against the queue's limit, and may run until its deadline.
 
         The future raises what the function raised, DeadlineExceeded, or `blame` if the process
-        crashed, ran out of memory or exceeded the wall limit. For uploaded bytes, `blame` is
-        ImageUnreadable: a picture that kills its decoder is at fault. If the system or another
-        program killed the process, the call is retried once from its beginning, then it raises
-        Overloaded. It raises WorkerCrashed if the process gave an invalid answer.
+        crashed, ran out of memory or exceeded the wall limit: a picture that kills its decoder is
+        at fault. It raises Overloaded if the process was killed from outside twice, and
+        WorkerCrashed if it gave an invalid answer.
 
         Descriptors are duplicated: the caller may close its own at any time. Cancelling the future
         drops a call that is still queued.
@@ -157,27 +153,22 @@ class CodecPool:
             priority=URGENT if urgent else NORMAL,
             deadline=deadline,
             enqueued=self._clock(),
-            descriptors=Descriptors(descriptors),
             wall_seconds=math.inf if urgent else self._wall_seconds,
             blame=blame,
         )
-        close = call.descriptors.close
-        call.future.add_done_callback(lambda _: close())
+        call.future.add_done_callback(lambda _: call.close())
         try:
+            call.hold(descriptors)
             self._batcher.submit(call)
         except DeadlineExceeded as late:
             call.fail(late)
         except BaseException:
-            close()
+            call.close()
             raise
         return call.future
 
     def expect(self, function: str, check: Check) -> None:
-        """Check each answer of `function` with `check` from now on.
-
-        `check` also gets the meta of the call. If it rejects the answer, the process is killed and
-        the call raises WorkerCrashed.
-        """
+        """Check each answer of `function`; if one is rejected, its process is killed."""
         self._checks[function] = check
 
     def _check(self, asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
@@ -234,8 +225,7 @@ class CodecPool:
     def _lost(self, reason: Restart) -> float:
         """Seconds to wait before a lost process is replaced.
 
-        0 if it was lost after its start: pictures that kill processes must not make others wait.
-        If it failed to start, the delay grows with each attempt.
+        0 after its start: pictures that kill processes must not make others wait.
         """
         if reason in UNOPENED:
             return self._backoff.delay_after_loss()

@@ -46,9 +46,8 @@ def reduced(picture: Pixels, *, height: int, width: int) -> Pixels:
 def fitted(picture: Pixels, *, height: int, width: int, fit: str, colour: Sequence[int]) -> Pixels:
     """Centre the picture in height x width and keep its aspect ratio.
 
-    `cover` fills the area and cuts off the excess; `contain` shows the whole picture. `colour` is
-    beside the picture and behind its transparent parts. The result is RGB, or RGBA if the colour is
-    translucent.
+    `cover` fills the area and cuts off the excess; `contain` shows the whole picture on `colour`.
+    The result is RGB, or RGBA if the colour is translucent.
     """
     tall, wide = picture.shape[:2]
     if fit == "cover":
@@ -75,8 +74,7 @@ def fitted(picture: Pixels, *, height: int, width: int, fit: str, colour: Sequen
 def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> Bands:
     """The picture's own background, blurred, for the canvas; beyond the picture its edge repeats.
 
-    The standard deviation is `percent` of the longer side. The subject is removed first: its
-    colours do not bleed into the background, and the gap is filled from its surroundings.
+    The subject is removed first, and the gap is filled from its surroundings.
     """
     height, width = alpha.shape
     sigma = percent / 100 * max(height, width)

@@ -135,10 +135,7 @@ def _as_picture(answer: Answer) -> Response:
 
 
 def _document(answer: Answer) -> bytes:
-    """The reply as JSON.
-
-    Base64 contains nothing to escape, so no encoder has to scan it.
-    """
+    """The reply as JSON. Base64 contains nothing to escape, so no encoder has to scan it."""
     result: SegmentResult = answer.value
     reply = {
         "width": result.width,

@@ -40,15 +40,14 @@ Box = tuple[int, int, int, int]
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Decode `body` into the picture's memory and make the network's input from it.
 
-    meta: limits, size, network {size, mean, std}, output, refine, format, labels.
+    meta: limits, network {size, mean, std} and the options.
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
-    pixels = decode(arrays["body"].tobytes(), limits)
     network = meta["network"]
-    decoded = time.perf_counter()
     # The network sees the whole picture, and its transparency as white.
-    whole = pixels
+    whole = pixels = decode(arrays["body"].tobytes(), limits)
+    decoded = time.perf_counter()
     if (most := SIZE_PIXELS.get(meta["size"])) is not None:
         pixels = _shrink(pixels, most)
     height, width, channels = pixels.shape
@@ -67,13 +66,11 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     if _needs_pixels(meta, channels):
         write_pixels(descriptors[0], pixels)
     done = time.perf_counter()
-    seconds = {"decode": decoded - started, "preprocess": done - decoded}
-    meta = {
+    return {
         "shape": [height, width, channels],
         "pixels": whole.shape[0] * whole.shape[1],
-        "seconds": seconds,
-    }
-    return meta, {"input": tensor}
+        "seconds": {"decode": decoded - started, "preprocess": done - decoded},
+    }, {"input": tensor}
 
 
 def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
@@ -92,11 +89,9 @@ def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Seque
 
 
 def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Turn the network's mask (1, 1, h, w) into the encoded result.
+    """Turn the network's mask (1, 1, h, w), which is finite, into the encoded result.
 
-    meta: shape of the picture and of the background (None without one), output, format, bg_color,
-    crop, scene, refine, threshold, colours, labels, limits. The engine has checked that the mask is
-    finite.
+    meta: shape of the picture and of the background (None without one), the options and limits.
     """
     started = time.perf_counter()
     mask = np.asarray(arrays["mask"], np.float32)[0, 0]
@@ -134,10 +129,7 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 
 
 def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
-    """False for a plain mask of an opaque picture, which needs only its size.
-
-    That saves 3 MB a megapixel.
-    """
+    """False for a plain mask of an opaque picture; that saves 3 MB a megapixel."""
     return meta["output"] != "mask" or meta["refine"] != "none" or channels == 4
 
 
@@ -173,12 +165,6 @@ def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixel
     return alpha
 
 
-def _colours(pixels: Pixels, alpha: Pixels, meta: Mapping[str, Any]) -> Pixels:
-    if meta["output"] == "mask" or meta["colours"] == "original":
-        return pixels
-    return foreground_colours(pixels, alpha)
-
-
 def _compose(
     pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any], background: Pixels | None
 ) -> tuple[Pixels, Box]:
@@ -192,7 +178,6 @@ def _compose(
     box = matte.box_of(alpha)
     top, left, width, height = box
     subject = Area(top, left, height, width)
-    colours = _colours(pixels, alpha, meta)
     canvas, place, is_moved = Area(0, 0, *alpha.shape), None, False
     if width:
         if meta["crop"]:
@@ -206,6 +191,7 @@ def _compose(
         cover = on_canvas(alpha, canvas)
     if meta["output"] == "mask":
         return cover, box
+    colours = pixels if meta["colours"] == "original" else foreground_colours(pixels, alpha)
     if place is not None and is_moved:
         front = moved_colours(colours, alpha, subject=subject, canvas=canvas, place=place)
     else:
