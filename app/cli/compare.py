@@ -114,7 +114,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _claims(args: argparse.Namespace) -> int:
-    """Run the benchmark of the checkout that contains this package; return its exit code."""
+    """Run the benchmark of the checkout that contains this package."""
     from app.contracts.errors import ConfigError
 
     script = Path(__file__).parents[2] / "loadtest" / "claims.py"

@@ -97,10 +97,7 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
 
 
 def _served(repository: ModelRepository, name: str) -> set[int]:
-    """Return the versions that a server of this repository would serve, judging by their manifests.
-
-    If the manifest of a newer version cannot be read, an older version takes its place.
-    """
+    """The versions that a server of this repository would serve, judging by their manifests."""
     from app.contracts.errors import PaddlepoolError
     from app.models.repository.manifest import read_manifest
 
@@ -316,8 +313,7 @@ def add_sync(actions: Actions) -> None:
 
 
 def run_sync(args: argparse.Namespace) -> int:
-    """Copy models. The exit code is 0 even if some versions are refused: those are listed and are
-    not served."""
+    """The exit code is 0 even if some versions are refused: those are listed and are not served."""
     from app.models.sources.remote import Source
     from app.models.sources.sync import lines_of, sync
 

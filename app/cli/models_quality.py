@@ -68,10 +68,7 @@ def check_quality_options(args: argparse.Namespace) -> None:
 
 
 def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> int:
-    """Print the figures; return 1 if a model card has different ones.
-
-    Raises ConfigError before the first run if data, or a card to write into, are missing.
-    """
+    """Print the figures; return 1 if a model card has different ones."""
     from app.contracts.errors import ConfigError
     from app.evidence.quality.ports import Source
     from app.evidence.quality.report import CARD, read_card, write_card
@@ -135,7 +132,6 @@ def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) ->
 
 
 def _compare(card: Path, report: Report) -> int:
-    """Print one line on the model's card; return 1 if it is wrong, 0 if it agrees or is silent."""
     from app.evidence.quality.report import compare_card
 
     label = f"{card.parent.name}/{card.name}"

@@ -18,8 +18,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt")
 EVERY = 10
 PROBES = 4
 MARGIN = 3
-"""Factor from the loss budget to the group's budget: int8 may change the golden input, a single
-sample, more than most."""
+"""Factor from the loss budget to the group's budget, which is judged on a single sample."""
 
 GROUP = """
 [[instance_group]]

@@ -22,7 +22,7 @@ def add_repository_option(parser: argparse.ArgumentParser) -> None:
 
 
 def repository_root(given: Path | None) -> Path:
-    """Return the given directory, or the one that the settings name. Raises ConfigError."""
+    """The given directory, or the one that the settings name. Raises ConfigError."""
     from pydantic import ValidationError
 
     from app.contracts.errors import ConfigError
@@ -35,14 +35,13 @@ def repository_root(given: Path | None) -> Path:
 
 
 def open_repository(given: Path | None) -> ModelRepository:
-    """Open the repository at `given`, or the one that the settings name. Raises ConfigError."""
     from app.models.repository.layout import ModelRepository
 
     return ModelRepository(repository_root(given))
 
 
 def read_version(repository: ModelRepository, name: str, version: int | None) -> ModelFiles:
-    """Read and verify a version, by default the newest. Raises ManifestError if there is none."""
+    """Read and verify a version, by default the newest. Raises ManifestError."""
     from app.contracts.errors import ManifestError
 
     versions = repository.versions(name)

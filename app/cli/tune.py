@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. Returns 1 and leaves config.toml unchanged if nothing is fast enough."""
+    """Returns 1 and leaves config.toml unchanged if nothing is fast enough."""
     from app.contracts.errors import ConfigError
 
     for name in ("p95", "seconds"):

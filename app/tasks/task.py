@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """The executors that all pipelines share.
-
-    `codec` decodes pictures in processes that can be killed; `text` tokenises in threads.
-    """
+    """The executors of all pipelines: processes that open pictures, and threads that tokenise."""
 
     codec: Codecs
     text: ThreadPoolExecutor
@@ -44,16 +41,15 @@ class Workers:
 class Task:
     """Everything the server knows about one task.
 
-    `build` is called once for each model version and raises ConfigError if the model does not fit
-    the task. `endpoints` is called once at startup; a route that accepts bodies larger than
-    PADDLEPOOL_BODY_MAX_BYTES sets `max_body_size`, in bytes.
+    `build` is called for each model version and raises ConfigError if the model does not fit. A
+    route of `endpoints` that accepts more than PADDLEPOOL_BODY_MAX_BYTES sets `max_body_size`, in
+    bytes.
     """
 
     build: Callable[[ServedModelInfo, Workers], Pipeline]
     endpoints: Callable[[Settings], APIRouter]
     settings: type[BaseModel] | None = None
-    """The task's own settings, read with the server's, under the same prefix. `/info` shows them
-    under `limits`, and `Settings.of` returns them. Field names are unique across all settings."""
+    """The task's own settings, read with the server's, under the same prefix; /info shows them."""
     headers: tuple[str, ...] = ()
     """The task's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
     card: tuple[str, ...] = ()
@@ -65,8 +61,7 @@ class Task:
     agreement: Callable[[ServedModelInfo], Callable[[Tensors, Tensors], float]] | None = None
     """The measure alone, for the API process: agreement of two outputs, from 0 to 1."""
     warm_ups: tuple[str, ...] = ()
-    """Functions ("module:name") that each codec process runs once, as `function({}, {}, ())`,
-    before a model of this task is served."""
+    """Functions ("module:name") that each codec process runs first, as `function({}, {}, ())`."""
     quality: Callable[[ServedModelInfo, Source], TaskQuality] | None = None
     """Measurement for `paddlepool models verify --quality`; raises ConfigError without data."""
 
@@ -90,17 +85,16 @@ def offline(name: str) -> Callable[..., Any]:
 
 
 def load_tasks(pipelines: Mapping[str, str] = PIPELINES) -> dict[str, Task]:
-    """The declaration of each task by name; `pipelines` maps names to modules."""
+    """The declaration of each task by name."""
     return {name: importlib.import_module(module).TASK for name, module in pipelines.items()}
 
 
 def settings_class(tasks: Iterable[Task]) -> type[Settings]:
-    """One model with the settings of the server and of these tasks."""
     return settings_with(*(task.settings for task in tasks if task.settings is not None))
 
 
 def task_of(info: ServedModelInfo, tasks: Mapping[str, Task]) -> Task | None:
-    """The task of a model; None for most models. Raises ConfigError if the task is unknown."""
+    """The model's task, if it has one. Raises ConfigError if it is unknown."""
     if info.pipeline is None:
         return None
     if info.pipeline not in tasks:
@@ -122,12 +116,12 @@ def build_pipeline(
 def agreement_of(
     info: ServedModelInfo, *, tasks: Mapping[str, Task]
 ) -> Callable[[Tensors, Tensors], float] | None:
-    """The measure of the model's task; None for a model without a task or a task without one."""
+    """The measure of the model's task, if there are both."""
     task = task_of(info, tasks)
     return None if task is None or task.agreement is None else task.agreement(info)
 
 
 def comparison_of(info: ServedModelInfo, *, tasks: Mapping[str, Task]) -> TaskComparison | None:
-    """The comparison of the model's task; None in the same cases as agreement_of()."""
+    """The comparison of the model's task, if there are both."""
     task = task_of(info, tasks)
     return None if task is None or task.comparison is None else task.comparison(info)

@@ -19,7 +19,7 @@ PROFILE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One operator; `sources` are the positions of the operators whose results it reads."""
+    """One operator; `sources` are the places of the operators whose results it reads."""
 
     name: str
     fused: tuple[str, ...]
@@ -34,11 +34,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A profiled graph.
-
-    `before` counts the exported operators; `added` has names and times of those that the executor
-    adds.
-    """
+    """A profiled graph: `before` counts exported operators, `added` are those of the executor."""
 
     model: str
     group: str
@@ -53,7 +49,7 @@ class Graph:
         return own + sum(time for _, time in self.added)
 
     def by_kind(self) -> list[tuple[str, int, float]]:
-        """Return label, count and milliseconds of each kind, the costliest first."""
+        """Label, count and milliseconds of each kind, the costliest first."""
         counts: defaultdict[str, int] = defaultdict(int)
         times: defaultdict[str, float] = defaultdict(float)
         for each in self.operators:
@@ -70,7 +66,7 @@ class Graph:
 
 
 def profile_graph(files: ModelFiles, group_name: str) -> Graph:
-    """Profile a run of the self-test's input in a short-lived process. Raises BackendError."""
+    """Profile a run of the self-test's input in a process. Raises BackendError."""
     group = files.config.group(group_name)
     if files.manifest.reference.format == "onnx":
         raise BackendError("only a Paddle program has a graph to show; this one is ONNX")
@@ -100,7 +96,6 @@ def profile_graph(files: ModelFiles, group_name: str) -> Graph:
 
 
 def _linked(operators: list[Mapping[str, Any]]) -> tuple[Operator, ...]:
-    """Turn numbered values into links between positions in the list."""
     makers: dict[int, int] = {}
     linked = []
     for place, each in enumerate(operators):
@@ -124,7 +119,7 @@ COLOURS = ("#1f6feb", "#d9a441", "#2da44e", "#a371f7", "#cf5b4a", "#57a0a8", "#8
 
 
 def draw(graph: Graph) -> str:
-    """Return the SVG file. Wide arcs are skip connections; hovering shows shapes and times."""
+    """The SVG file. Wide arcs are skip connections; hovering shows shapes and times."""
     operators = graph.operators
     names = list(dict.fromkeys(kind for kind, _, _ in graph.by_kind()))
     colour = {name: COLOURS[min(place, len(COLOURS) - 1)] for place, name in enumerate(names)}

@@ -35,7 +35,7 @@ class TaskComparison(Protocol):
     def default_samples(self) -> list[Sample]: ...
 
     def agreement(self, found: Tensors, expected: Tensors) -> float:
-        """Return how well the meanings of two sets of outputs agree, from 0 to 1."""
+        """How well the meanings of two sets of outputs agree, from 0 to 1."""
 
 
 ComparisonOf = Callable[[ServedModelInfo], TaskComparison | None]
@@ -43,16 +43,16 @@ ComparisonOf = Callable[[ServedModelInfo], TaskComparison | None]
 
 
 def golden_test(files: ModelFiles, task: TaskComparison | None) -> SelfTest:
-    """Return a version's self-test with the task's measure. Raises ManifestError."""
+    """A version's self-test with the task's measure. Raises ManifestError."""
     return files.selftest(None if task is None else task.agreement)
 
 
 def choose_samples(
     task: TaskComparison | None, files: Sequence[Path], selftest: SelfTest
 ) -> list[Sample]:
-    """Take samples from the files if given, else the task's own, else the self-test's input.
+    """Samples from the files if given, else the task's own, else the self-test's input.
 
-    Raises ConfigError if the given files cannot be read or hold no input.
+    Raises ConfigError if the files cannot be read or hold no input.
     """
     if files and task is None:
         raise ConfigError("--input needs a model with a pipeline; this one takes raw tensors")
@@ -69,8 +69,6 @@ FIRST_RUN_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """Opened predictors by group, and why the others were refused."""
-
     predictors: dict[str, list[Predictor]]
     refused: dict[str, str]
 
@@ -113,7 +111,7 @@ def open_groups(
 
 RUN_SECONDS = 120.0
 SLICES = 3
-"""Slices of each group's concurrent runs. The slices of all groups are interleaved."""
+"""Slices of each group's concurrent runs; those of all groups are interleaved."""
 
 
 @dataclass(slots=True)
@@ -187,7 +185,7 @@ def _busy(
     requests: int,
     tick: Callable[[], None],
 ) -> list[float]:
-    """Return the times of `requests` runs, shared by all predictors, each in its own thread."""
+    """Times of `requests` runs, shared by all predictors, each in its own thread."""
     lock, numbers = threading.Lock(), iter(range(requests))
     seconds: list[float] = []
 

@@ -20,11 +20,9 @@ from app.models.repository.config import Budget, InstanceGroup, ModelConfig
 class GroupResult:
     """One group. Times are of a single request; `concurrent_*` times are of a busy machine.
 
-    `max_abs_drift`, `mean_difference` and `agreement` compare with the default group;
-    `mean_difference` is the mean absolute difference of the output that differs most. `budget` is
-    the allowed difference: the group's own budget, or the tolerance that applies to every output.
-    `effective` is None while unproven. `instances` is the number of predictors that were busy at
-    once, None if that was not measured.
+    `max_abs_drift`, `mean_difference` (of the output that differs most) and `agreement` compare
+    with the default group. `budget` is the allowed difference. `instances` is the number of
+    predictors that were busy at once.
     """
 
     group: str
@@ -53,10 +51,9 @@ class GroupResult:
 class Comparison:
     """All results of one `paddlepool compare`.
 
-    `refused` and `not_busy` (measured alone, but not on all cores) map groups to reasons.
-    `weights_sha256` is the digest of the version's params file, or of its program if it has none: a
-    version number can be reused for other weights. `default_group` is the baseline of all ratios:
-    the model's default group, or the first named group if the default group was not named.
+    `refused` and `not_busy` (not measured on all cores) map groups to reasons. `weights_sha256` is
+    the digest of the params file, or of the program: a version number can be reused.
+    `default_group` is the baseline of all ratios.
     """
 
     model: str
@@ -80,7 +77,6 @@ class Comparison:
         return values
 
     def budgets(self) -> str:
-        """Describe whether the groups had equal numbers of threads."""
         by_threads: dict[int, list[str]] = {}
         for each in self.groups:
             by_threads.setdefault(each.threads, []).append(each.group)
@@ -103,10 +99,7 @@ def group_results(
     task: TaskComparison | None,
     tolerance: float,
 ) -> tuple[GroupResult, ...]:
-    """Return one row per group, slowest first. `runs` must include the default group.
-
-    `tolerance` is the self-test's.
-    """
+    """One row per group, slowest first. `tolerance` is the self-test's."""
     default = runs[config.default_group]
     medians = {name: _quantile(each.seconds, 0.5) for name, each in runs.items()}
     slowest = max(medians.values())
@@ -174,10 +167,8 @@ def recommend(
 ) -> Recommendation:
     """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
 
-    Throughput is the rate of all cores together, or the inverse of one request's median time if
-    that rate was not measured. Rejects groups whose answers differ from the default group's by more
-    than their budget, groups that config.toml does not offer as candidates, and groups whose 95th
-    percentile is above `p95_seconds`, if given.
+    Without a rate of all cores, throughput is the inverse of one request's median time. Rejects
+    groups beyond their budget, groups that are no candidates, and those above `p95_seconds`.
     """
     results = {each.group: each for each in found.groups}
     default = results[found.default_group]
@@ -211,7 +202,7 @@ def recommend(
 def _candidate(
     each: GroupResult, default: GroupResult, together: bool, why: str, *, unless_faster: bool
 ) -> Candidate:
-    """Build a candidate; with `unless_faster`, it must be clearly faster than the default group."""
+    """With `unless_faster`, a fit candidate must be clearly faster than the default group."""
     gain = _rate(each, together) / _rate(default, together)
     return Candidate(
         group=each.group,

@@ -47,10 +47,7 @@ class Plan:
 def compare(
     plan: Plan, *, open_predictor: PredictorFactory, comparison_of: ComparisonOf
 ) -> Comparison:
-    """Run a comparison.
-
-    Raises ConfigError for unknown groups or inputs, BackendError if the baseline group is refused.
-    """
+    """Raises ConfigError for unknown groups or inputs, BackendError if the baseline is refused."""
     files, config = plan.files, plan.files.config
     if plan.groups and config.default_group not in plan.groups:
         config = config.model_copy(update={"default_group": plan.groups[0]})
@@ -122,7 +119,7 @@ def _progress(total: int, what: str, unit: str) -> tqdm[Any]:
 
 
 def choose_groups(config: ModelConfig, names: Sequence[str]) -> list[InstanceGroup]:
-    """Return the named groups, or all. Raises ConfigError for an unknown name."""
+    """The named groups, or all. Raises ConfigError for an unknown name."""
     known = [group.name for group in config.instance_group]
     for name in names:
         if name not in known:
@@ -140,10 +137,7 @@ def _open_for_all_cores(
     open_predictor: PredictorFactory,
     selftest: SelfTest,
 ) -> Opened:
-    """Open more predictors of each group until every core has a thread.
-
-    All of them together may take half of the free memory; a group that does not fit is refused.
-    """
+    """Open more predictors until every core has a thread, in half of the free memory."""
     files = plan.files
     groups = [files.config.group(name) for name in opened.predictors]
     more = {group.name: max(1, int(cores) // group.threads) - 1 for group in groups}

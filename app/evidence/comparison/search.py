@@ -33,7 +33,7 @@ REQUEST_SECONDS = 120.0
 def candidate_files(
     files: ModelFiles, candidate: Candidate, samples: Sequence[Sample]
 ) -> ModelFiles:
-    """Return the version as `candidate` would serve it, with the default group only."""
+    """The version as `candidate` would serve it, with the default group only."""
     config = files.config
     group = config.group(config.default_group).model_copy(
         update={"count": candidate.count, "threads": candidate.threads, "start": "always"}
@@ -59,8 +59,6 @@ def candidate_files(
 
 @dataclass(slots=True)
 class CandidateUnderLoad:
-    """One candidate that is served under load. The caller must close it."""
-
     candidate: Candidate
     clients: int
     samples: Sequence[Sample]
@@ -70,7 +68,6 @@ class CandidateUnderLoad:
     _turn: int = field(default=0)
 
     async def run(self, seconds: float) -> None:
-        """Keep every client busy for `seconds`, then finish the requests in progress."""
         ends = time.perf_counter() + seconds
 
         async def client() -> None:
@@ -111,10 +108,7 @@ async def open_candidate(
     open_predictor: PredictorFactory,
     agreement: Agreement | None = None,
 ) -> CandidateUnderLoad:
-    """Start serving a candidate; returns when all predictors are warm. Raises BackendError.
-
-    Every predictor has passed its self-test then.
-    """
+    """Start serving a candidate; every predictor is warm and has passed its self-test then."""
     metrics = Metrics(build={})
     metrics.expect_model(files.name, [files.config.default_group])
     metrics.expect_route(ROUTE)
@@ -140,7 +134,7 @@ async def open_candidate(
 
 
 def request_buckets(metrics: Metrics) -> tuple[list[float], list[int]]:
-    """Return the bounds of the request histogram and the number of requests in each bucket."""
+    """The bounds of the request histogram and the number of requests in each bucket."""
     below = sorted(
         (float(point.labels["le"]), int(point.value))
         for family in metrics.registry.collect()
@@ -153,8 +147,7 @@ def request_buckets(metrics: Metrics) -> tuple[list[float], list[int]]:
 
 
 ROUNDS = 3
-"""Slices of each candidate's time. The slices of all candidates are interleaved: a busy machine
-slows all of them."""
+"""Slices of each candidate's time; those of all candidates are interleaved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +164,7 @@ class Search:
     say: Callable[[str], None] = lambda _: None
 
     async def run(self) -> tuple[Outcome | None, list[Outcome]]:
-        """Return the choice (None if nothing is fast enough) and everything that was measured."""
+        """The choice (None if nothing is fast enough) and everything that was measured."""
         buckets = tuple(int(size) for size in self.files.config.parameters.get("buckets", ()))
         outcomes = await self._stage(thread_candidates(self.cores, buckets=buckets), known=[])
         for follow in (batch_candidates, bucket_candidates):
@@ -236,6 +229,6 @@ class Search:
 
 
 def most_ticks(cores: int, *, buckets: bool) -> int:
-    """Return the maximum number of ticks of a search, for a progress bar."""
+    """Maximum number of ticks of a search, for a progress bar."""
     stages = len(thread_candidates(cores, buckets=())) + 3 + (3 if buckets else 0)
     return ROUNDS * stages

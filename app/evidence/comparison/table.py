@@ -11,7 +11,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def columns(rows: Rows) -> str:
-    """Format left-aligned columns two spaces apart; the first row is the header."""
+    """Left-aligned columns two spaces apart."""
     widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = (
         "  ".join(
@@ -23,14 +23,12 @@ def columns(rows: Rows) -> str:
 
 
 def markdown(rows: Rows) -> str:
-    """Format a Markdown table; the first row is the header."""
     head, *body = rows
     lines = [head, ["---"] * len(head), *body]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def comparison_rows(found: Comparison) -> list[list[str]]:
-    """Return a header and one row per group, slowest first."""
     concurrent = any(each.concurrent_per_second is not None for each in found.groups)
     head = ["group", "threads", "p50", "p95", "× default", "speed-up", "drift", "mean difference"]
     head += [found.agreement_name] if found.agreement_name else []
@@ -65,7 +63,7 @@ def _row(found: Comparison, each: GroupResult, concurrent: bool) -> list[str]:
 
 
 def reasons(found: Comparison) -> list[str]:
-    """Return the finding for each group, and why the others were left out or refused."""
+    """The finding for each group, and why the others were left out or refused."""
     lines = [f"{each.group}: {each.reason}" for each in found.groups]
     lines += [f"{group}: left out on all cores: {why}" for group, why in found.not_busy.items()]
     return lines + [f"{group}: refused: {why}" for group, why in found.refused.items()]
@@ -76,7 +74,7 @@ def effective(value: bool | None) -> str:
 
 
 def seconds(value: float) -> str:
-    """Format a time with three digits in a suitable unit: 0.412 s, 41.2 ms."""
+    """A time with three digits: 0.412 s, 41.2 ms."""
     return f"{value:.3f} s" if value >= 0.1 else f"{value * 1000:.3g} ms"
 
 

@@ -37,7 +37,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A candidate's figures under load; `p95_seconds` comes from the server's own histogram."""
+    """A candidate's figures under load, from the server's own histogram."""
 
     candidate: Candidate
     clients: int
@@ -47,7 +47,7 @@ class Outcome:
 
 
 def thread_candidates(cores: int, *, buckets: tuple[int, ...]) -> list[Candidate]:
-    """Return splits of the cores into equal predictors, by powers of two; some leave cores idle."""
+    """Splits of the cores into equal predictors, by powers of two; some leave cores idle."""
     powers = [2**power for power in range(cores.bit_length()) if 2**power <= cores]
     sizes = sorted({*powers, cores})
     return [
@@ -59,12 +59,11 @@ def thread_candidates(cores: int, *, buckets: tuple[int, ...]) -> list[Candidate
 
 
 def batch_candidates(best: Candidate) -> list[Candidate]:
-    """Return the best split with each batch size."""
     return [Candidate(batch, best.threads, best.count, best.buckets) for batch in BATCHES]
 
 
 def bucket_candidates(best: Candidate) -> list[Candidate]:
-    """Return other sets of length buckets with the same maximum: one, half and twice as many."""
+    """Other sets of length buckets with the same maximum: one, half and twice as many."""
     if not best.buckets:
         return []
     lengths = best.buckets
@@ -75,10 +74,10 @@ def bucket_candidates(best: Candidate) -> list[Candidate]:
 
 
 def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None:
-    """Return the outcome with the most requests per second within the latency limit, or None.
+    """The outcome with the most requests per second within the latency limit, or None.
 
-    Ties go to the simplest: no batches, few threads per predictor (a crash or a slow request then
-    holds up less), few buckets, little memory.
+    Ties go to the simplest: no batches, few threads (a crash or a slow request then holds up less),
+    few buckets, little memory.
     """
     fit = [each for each in outcomes if each.p95_seconds <= p95_seconds]
     return min(
@@ -94,7 +93,6 @@ def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None
 
 
 def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float) -> list[str]:
-    """Explain the choice in sentences, against the best rival of each kind."""
     own = chosen.candidate
     lines = [f"{own}: {chosen.per_second:.2f} requests per second, p95 {chosen.p95_seconds:.3f} s"]
     for kind, because, rivals in _rivals(own, outcomes):
@@ -116,7 +114,7 @@ def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float)
 def _rivals(
     own: Candidate, outcomes: Sequence[Outcome]
 ) -> Iterator[tuple[str, str, list[Outcome]]]:
-    """Yield each kind of alternative, the reason why it serves less, and its outcomes."""
+    """Each kind of alternative, the reason why it serves less, and its outcomes."""
     others = [(each.candidate, each) for each in outcomes if each.candidate != own]
     plain = [(c, each) for c, each in others if c.batch == own.batch]
     yield (
@@ -158,8 +156,8 @@ if TYPE_CHECKING:
 def write_group(path: Path, candidate: Candidate, *, lengths: dict[str, tuple[int, ...]]) -> None:
     """Set the default group's count and threads, the batch size and, for texts, the buckets.
 
-    `lengths` maps each input of the warm-up shapes to its leading sizes, without the bucket.
-    Raises ConfigError if tomlkit, the file or the group is missing.
+    `lengths` maps each input of the warm-up shapes to its leading sizes, without the bucket. Raises
+    ConfigError.
     """
     config, document = load_config(path), _parsed(path)
     import tomlkit
@@ -187,8 +185,7 @@ def write_group(path: Path, candidate: Candidate, *, lengths: dict[str, tuple[in
 def write_default_group(path: Path, name: str) -> None:
     """Make `name` the default group; it starts with the server, the old one on demand.
 
-    The new group gets as many instances as fit into the old group's total threads. Raises
-    ConfigError if tomlkit, the file or the group is missing.
+    It gets as many instances as fit into the old group's threads. Raises ConfigError.
     """
     config, document = load_config(path), _parsed(path)
     old = config.default_group

@@ -27,13 +27,12 @@ from app.evidence.live.shadow_predictor import (
 from app.models.repository.layout import ModelFiles
 
 LOOK_SECONDS = 1.0
-"""Interval of checks for newly loaded models and newly started instance groups."""
 
 START_SECONDS = 10.0
 """No group is measured in the first seconds of the server: its first requests need them."""
 
 AFTER_FAILURE_SECONDS = 60.0
-"""Pause after an unforeseen failure, such as a system that cannot start another process."""
+"""Pause after a failure, such as a system that cannot start another process."""
 
 CLOSING_SECONDS = 1.0
 
@@ -64,7 +63,6 @@ class Background:
         self._thread = threading.Thread(target=self._live, name="background", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; called on the event loop that answers requests."""
         self._started()
         self._thread.start()
 

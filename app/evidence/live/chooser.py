@@ -29,8 +29,7 @@ Precision = Literal["auto", "exact"]
 Choosing = Literal["off", "auto", "exact"]
 
 RETRY_SECONDS = 120.0
-"""Pause before candidates are measured again because their runs were interrupted or too noisy, or
-because a process died once."""
+"""Pause before candidates are measured again: runs were interrupted or noisy, or a process died."""
 
 MORE_ROUNDS = 3
 """Limit of further rounds for undecided candidates once another candidate serves."""
@@ -43,10 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Search:
-    """Results for one model version's candidates, and the candidates still to be tried.
-
-    `process_bytes` is the largest memory seen for a process of the first group.
-    """
+    """Results for one model version's candidates, and the candidates still to be tried."""
 
     waiting: list[str]
     found: dict[str, Candidate] = field(default_factory=dict)
@@ -82,10 +78,8 @@ class Chooser:
         self._crashed: dict[tuple[str, str, str], str] = {}
 
     def choose_one(self) -> bool:
-        """Try one candidate or settle one choice; False if there is nothing to do. Raises Closed.
-
-        Blocks for the seconds that this takes.
-        """
+        """Try one candidate or settle one choice, blocking; False if there is nothing to do. Raises
+        Closed."""
         if self._precision == "off":
             return False
         models = self._registry.served()
@@ -156,10 +150,8 @@ class Chooser:
         return lap.candidate, lap.decided
 
     def _room_for(self, served: ServedModel, name: str, search: _Search) -> int:
-        """Return how many processes of each group a race may open in free memory; 0 for none.
-
-        This protects the server: a system that runs out of memory may kill it.
-        """
+        """How many processes of each group a race may open in free memory, so that the server
+        survives."""
         config = served.files.config
         first = config.default_group
         for status in served.groups():

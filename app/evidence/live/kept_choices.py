@@ -17,7 +17,6 @@ from app.models.repository.files import staging_name
 from app.models.repository.layout import ModelFiles
 
 MAX_CHOICES = 64
-"""Beyond this, the oldest are dropped: those of versions no longer served or of other machines."""
 
 OFF = Path("off")
 
@@ -51,7 +50,6 @@ class _Kept(BaseModel):
         return self.same_version(other) and not self.differences(other)
 
     def differences(self, other: _Kept) -> list[str]:
-        """Return the names of the conditions that differ between the two choices."""
         named = [name for name in ("config", "precision") if vars(self)[name] != vars(other)[name]]
         keys = self.machine.keys() | other.machine.keys()
         return named + sorted(
@@ -67,7 +65,7 @@ class _File(BaseModel):
 
 
 def default_place(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the default path, below $XDG_STATE_HOME or ~/.local/state; None without a home."""
+    """Below $XDG_STATE_HOME or ~/.local/state; None without a home."""
     state = environment.get("XDG_STATE_HOME", "")
     if state.startswith("/"):
         return Path(state) / "paddlepool" / "choices.json"
@@ -80,8 +78,7 @@ def default_place(environment: Mapping[str, str] = os.environ) -> Path | None:
 class KeptChoices:
     """Choices kept in a file; thread-safe.
 
-    Without a file, or if it cannot be written, choices last as long as the process. A damaged file
-    counts as empty and is overwritten. The first such problem is logged.
+    Without a usable file they last as long as the process. The first problem is logged.
     """
 
     def __init__(self, path: Path | None, *, precision: str, machine: Mapping[str, str]) -> None:
@@ -156,7 +153,6 @@ class KeptChoices:
         return []
 
     def _write(self) -> None:
-        """Write the file atomically; a failure is logged."""
         if self._path is None:
             return
         text = _File(format=1, choices=tuple(self._choices)).model_dump_json(indent=1)
@@ -188,6 +184,5 @@ def _is_group(files: ModelFiles, name: str) -> bool:
 def open_kept_choices(
     setting: Path | None, *, precision: str, machine: Mapping[str, str]
 ) -> KeptChoices:
-    """Open the file that the setting names, no file for `off`, or the usual one by default."""
     path = None if setting == OFF else setting or default_place()
     return KeptChoices(path, precision=precision, machine=machine)

@@ -26,13 +26,12 @@ Which = Literal["off", "started", "all"]
 
 MAX_PAIRS = 24
 MAX_ROUNDS = 72
-"""Limit of rounds; larger than MAX_PAIRS because pairs with an interrupted run do not count."""
+"""More than MAX_PAIRS, because pairs with an interrupted run do not count."""
 
 OWN, BASE = "own", "base"
 
 RETRY_SECONDS = 600.0
-"""Pause before a group is measured again because its runs failed or were too noisy, or because its
-process died once."""
+"""Pause before a group is measured again: runs failed or were noisy, or its process died once."""
 
 NOTHING_TO_COMPARE = Effect(None, "the others are compared with it, and it names no base")
 
@@ -40,10 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Prover:
-    """Proves one group at a time with two predictors of its own, closed afterwards.
-
-    `which` selects the groups to prove: none, those that are started, or all of config.toml.
-    """
+    """Proves one group at a time; `which` selects those that are started, or all of config.toml."""
 
     def __init__(
         self,

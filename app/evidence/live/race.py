@@ -34,7 +34,7 @@ QUICK_PAIRS = 3
 
 MAX_PAIRS = 24
 MAX_ROUNDS = 100
-"""Limit of rounds; larger than MAX_PAIRS because pairs with an interrupted run do not count."""
+"""More than MAX_PAIRS, because pairs with an interrupted run do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +92,8 @@ class Race:
         ]
 
     def run(self, *, most_difference: float) -> Lap:
-        """Run the race; the answers to the golden input may differ by `most_difference`.
-
-        The reference is the first group's answer: the stored golden output may have fewer digits.
-        """
+        """Run the race. The reference is the first group's answer to the golden input: the stored
+        one may have fewer digits."""
         golden = self._served.selftest
         outputs = run_together(self._own[:1], golden.inputs).outputs
         base_outputs = run_together(self._theirs[:1], golden.inputs).outputs
@@ -148,18 +146,14 @@ class Race:
         return Lap(candidate=candidate, decided=not noisy, verdict=verdict)
 
     def _alone(self) -> float | None:
-        """Return the seconds of a run while nothing else runs; None if requests left no time."""
+        """Seconds of a run while nothing else runs; None if requests left no time."""
         inputs = _shapes(self._served)[0]
         ran = [run_together(self._own[:1], inputs).seconds for _ in range(ALONE_RUNS)]
         seconds = [each for each in ran if each is not None]
         return statistics.median(seconds) if seconds else None
 
     def _runner(self, group: str) -> Runner:
-        """Run all predictors of the group at once.
-
-        The seconds are the cost of one run to the machine: the mean time of the predictors, divided
-        by the group's number of processes.
-        """
+        """Runs all predictors at once; seconds are the cost of one run to the machine."""
         predictors = self._own if group == self._group else self._theirs
 
         def run(inputs: Tensors) -> Timed:
@@ -195,6 +189,5 @@ def _lost_all(own: Runs, theirs: Runs) -> bool:
 
 
 def _shapes(served: ServedModel) -> Sequence[Tensors]:
-    """Return one input of each warm-up shape, or the self-test's input."""
     inputs = served.warmups or (served.selftest.inputs,)
     return list({shape_key(each): each for each in inputs}.values())

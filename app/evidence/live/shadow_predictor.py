@@ -33,8 +33,6 @@ class Closed(Exception):
 class IdleGate:
     """Lets background work run only while no request is being answered; thread-safe.
 
-    began() and ended() are called from the event loop and cost microseconds.
-
     **Invariant**: between began() and ended() every process of the suspension is stopped.
     """
 
@@ -75,17 +73,14 @@ class IdleGate:
         raise Closed
 
     def rest(self, seconds: float, *, unless: Callable[[], bool]) -> None:
-        """Block for `seconds` or until `unless()` is true, which wake() checks again.
-
-        Raises Closed.
-        """
+        """Block for `seconds` or until `unless()`, which wake() checks again. Raises Closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or unless(), seconds)
             if self._closed:
                 raise Closed
 
     def check(self) -> None:
-        """Raise Closed after close(), which is then the likely cause of a failure."""
+        """Raise Closed after close(), the likely cause of a failure."""
         if self._closed:
             raise Closed
 
@@ -94,7 +89,6 @@ class IdleGate:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the processes of the suspension; waiting callers raise Closed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -124,14 +118,12 @@ class FromThread:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def bind(self) -> None:
-        """Use the running event loop for calls of the registry."""
         self._loop = asyncio.get_running_loop()
 
     def served(self) -> tuple[ServedModel, ...]:
         return self._registry.served()
 
     def adopt(self, served: ServedModel, choice: Choice) -> bool:
-        """Adopt a choice in the event loop, and block until that is done."""
         if self._loop is None:
             raise RuntimeError("this is a bug: no event loop was bound")
         return asyncio.run_coroutine_threadsafe(
@@ -140,7 +132,7 @@ class FromThread:
 
 
 RUN_SECONDS = 120.0
-"""Timeout of a run; time during which the process is stopped does not count."""
+"""Timeout of a run, without the time that the process is stopped."""
 
 
 class ShadowPredictor:
@@ -173,9 +165,9 @@ class ShadowPredictor:
 
 
 def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Timed:
-    """Run all predictors at the same time; return the first one's outputs and the mean seconds.
+    """Run all predictors at the same time; the first one's outputs and the mean seconds.
 
-    Raises the same errors as ShadowPredictor.run(); runs in the other predictors then go on.
+    Raises as ShadowPredictor.run(); runs in the other predictors then go on.
     """
     idle_gate, suspension = predictors[0]._idle_gate, predictors[0]._suspension
     try:
@@ -198,17 +190,14 @@ def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowPredictors:
-    """Opens shadow predictors. `open_predictor` must open processes that belong to `suspension`."""
+    """Opens shadow predictors, in processes that belong to `suspension`."""
 
     open_predictor: PredictorFactory
     suspension: Suspension
     idle_gate: IdleGate
 
     def open(self, served: ServedModel, group: str) -> ShadowPredictor:
-        """Wait until no request is being answered, then open a predictor.
-
-        Raises Closed, and the same errors as ServedModel.open_shadow.
-        """
+        """Wait for an idle moment, then open. Raises Closed, and as ServedModel.open_shadow."""
         self.idle_gate.wait()
         try:
             predictor = served.open_shadow(group, self.open_predictor)
@@ -219,10 +208,8 @@ class ShadowPredictors:
 
 
 class Refusals:
-    """Decides which failures of a group are final; owned by one thread.
-
-    A group's first crash is not final: the system may have killed the process for lack of memory.
-    """
+    """Decides which failures of a group are final. The first crash is not: the system may have
+    killed the process for lack of memory."""
 
     def __init__(self) -> None:
         self._died: WeakKeyDictionary[ServedModel, set[str]] = WeakKeyDictionary()

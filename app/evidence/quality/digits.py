@@ -17,7 +17,7 @@ from app.contracts.ports import ServedModelInfo
 from app.evidence.quality.ports import Bench, Findings, Source, Table, read_bytes
 
 TRAIN_SHARE = 8_000
-"""Number of pictures at the start of the t10k file (of 10,000) that train the committed model."""
+"""Number of pictures at the start of the t10k file that train the committed model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Digits:
 
 
 def read_digits(directory: Path, *, part: str) -> Digits:
-    """Read one part, "t10k" or "train". Raises ConfigError for missing or damaged files."""
+    """Read one part, "t10k" or "train". Raises ConfigError."""
     pixels = _idx(directory / f"{part}-images-idx3-ubyte.gz", axes=3)
     labels = _idx(directory / f"{part}-labels-idx1-ubyte.gz", axes=1)
     images = pixels.reshape(len(pixels), 784).astype(np.float32) / np.float32(127.5) - 1
@@ -37,7 +37,7 @@ def read_digits(directory: Path, *, part: str) -> Digits:
 
 
 class DigitQuality:
-    """Measures accuracy: the share of held-out digits whose largest logit is the right one."""
+    """The share of held-out digits whose largest logit is the right one."""
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         self._input, self._output = info.inputs[0].name, info.outputs[0].name

@@ -28,10 +28,7 @@ NETWORKS: Mapping[str, Measure] = {"mnist": DigitQuality}
 def task_quality(
     files: ModelFiles, source: Source, tasks: Mapping[str, Measure | None]
 ) -> TaskQuality | None:
-    """Return the model's measure of quality with its data loaded, or None if none is defined.
-
-    Raises ConfigError if the data are missing or unfit.
-    """
+    """The model's measure of quality with its data loaded, if any. Raises ConfigError."""
     network = str((files.manifest.network or {}).get("name"))
     name = files.config.pipeline
     build = NETWORKS.get(network) if name is None else tasks.get(name)
@@ -49,9 +46,7 @@ def measure_model(
 ) -> Report:
     """Run the task's data through one predictor of the default group, after its self-test.
 
-    With `group`, report the figures of that group and their differences from the default group's: a
-    positive one is a loss for MAE and ECE, and a gain for all other figures. `agreement` is the
-    measure of the model's task; a group's budget may require it.
+    With `group`, report the figures of that group and their differences from the default group's.
     """
     base = files.config.default_group
     findings, expected = _findings(files, task, base, agreement, open_predictor)
@@ -77,7 +72,7 @@ def _findings(
     agreement: Agreement | None,
     open_predictor: PredictorFactory,
 ) -> tuple[Findings, list[Tensors]]:
-    """Return the task's findings, and the outputs of every job in order."""
+    """The task's findings, and the outputs of every job in order."""
     group = files.config.group(name)
     test = files.selftest(agreement).judging(group)
     predictor = test.opened(open_predictor, files.spec(group), timeout=FIRST_RUN_SECONDS)
@@ -93,17 +88,14 @@ def _findings(
 
 
 def _fingerprint(manifest: Manifest) -> str:
-    """Return the version's sha256, or for an official release that of the released file.
-
-    Each machine exports an official release itself, and its processor's rounding affects the golden
-    output.
-    """
+    """The version's sha256, or for an official release, which each machine exports itself, that of
+    the released file."""
     official = manifest.weights.get("origin") == "official release"
     return str(manifest.weights["sha256"]) if official else manifest.sha256()
 
 
 def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
-    """Return one table of differences per table of figures; equal counts stay as they are."""
+    """One table of differences per table of figures; equal counts stay as they are."""
     known = {table.key: dict(table.rows) for table in before.tables}
     return [
         Table(
@@ -149,10 +141,7 @@ RUN_SECONDS = 120.0
 
 
 class PredictorBench:
-    """Implements `app.evidence.quality.ports.Bench`; progress bars begin with `label`.
-
-    `outputs` holds the outputs of every job so far.
-    """
+    """A Bench; `outputs` holds the outputs of every job so far."""
 
     def __init__(self, predictor: Predictor, *, max_batch_size: int, label: str) -> None:
         self._predictor = predictor

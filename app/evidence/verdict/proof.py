@@ -1,10 +1,9 @@
 """Decides whether a configuration takes effect, and which of several is best.
 
-Paddle's switches can report "enabled" and change nothing (`enable_openvino_engine`, int8 on a float
-program), so verdicts rest on measurements, never on getters. A group is *effective* if its outputs
-or its times differ from those of its base (the whole interval of the ratio lies beyond 5 %). It is
-*ineffective* if its outputs are bitwise equal and its times differ by no more than the noise of the
-interleaved runs. It is *unproven* while there are too few runs or they are too noisy.
+Paddle's switches can report "enabled" and change nothing, so verdicts rest on measurements. A group
+is *effective* if its outputs or its times differ from those of its base (the whole interval of the
+ratio lies beyond 5 %). It is *ineffective* if its outputs are bitwise equal and its times differ by
+no more than noise. It is *unproven* while there are too few runs or they are too noisy.
 """
 
 from __future__ import annotations
@@ -57,10 +56,9 @@ def interleave(
     rounds: int,
     enough: Callable[[Mapping[str, Runs]], bool] = lambda _runs: False,
 ) -> dict[str, Runs]:
-    """Run every group once per round, cycling through the inputs, until `enough` returns True.
+    """Run every group once per round, cycling through the inputs, until `enough`.
 
-    Each round begins with the next group, so that no group always runs first. The times of a round
-    count only if none of its runs was interrupted.
+    Each round begins with the next group. Its times count only if none of its runs was interrupted.
     """
     runs = {name: Runs() for name in runners}
     names = list(runners)
@@ -83,11 +81,10 @@ MIN_PAIRS = 8
 """Fewer pairs cannot prove an effect at 99 %: 8 equal signs have a chance of 2 / 2**8 = 0.8 %."""
 
 MINIMAL_EFFECT = 1.05
-"""Smallest ratio of times that matters; a smaller one is ignored even if it is significant."""
+"""Smallest ratio of times that matters, however significant."""
 
 MINIMAL_SECONDS = 0.00025
-"""Smallest difference of median times that matters: two processes of one configuration can differ
-permanently by part of the round trip."""
+"""Smallest difference of median times that matters: two equal processes can differ by that."""
 
 HIDDEN_EFFECT = 1.25
 """A group is not called ineffective while noise could hide an effect this large."""
@@ -114,10 +111,7 @@ class Verdict:
 
 
 def judge(own: Runs, base_runs: Runs, *, base: str) -> Verdict:
-    """Return the verdict on a group, from its runs and the interleaved runs of its base.
-
-    Raises ValueError if the times are not in pairs.
-    """
+    """The verdict on a group, from its runs and the interleaved runs of its base."""
     pairs = len(own.seconds)
     if pairs != len(base_runs.seconds):
         raise ValueError(f"{pairs} times of the group, {len(base_runs.seconds)} of its base")
@@ -155,10 +149,9 @@ def _decide(
 def ratio_interval(
     seconds: Sequence[float], base_seconds: Sequence[float]
 ) -> tuple[float, float, float]:
-    """Return the median ratio of paired times and its 99 % bootstrap interval; deterministic.
+    """The median ratio of paired times and its 99 % bootstrap interval; deterministic.
 
-    Logarithms give "twice as fast" and "twice as slow" the same weight. Pairing cancels out other
-    load on the machine.
+    Logarithms give "twice as fast" and "twice as slow" the same weight.
     """
     logs: NDArray[np.float64] = np.log(np.asarray(seconds, np.float64)) - np.log(
         np.asarray(base_seconds, np.float64)
@@ -171,7 +164,6 @@ def ratio_interval(
 
 
 def bitwise_equal(found: Tensors, expected: Tensors) -> bool:
-    """Whether two sets of outputs are equal bit by bit."""
     return found.keys() == expected.keys() and all(
         found[name].dtype == expected[name].dtype
         and found[name].shape == expected[name].shape
@@ -188,8 +180,7 @@ EQUAL = 1.05
 
 SOONER, SOONER_COSTS = 1.5, 1.15
 """A candidate that answers a single request 1.5 times sooner may have up to 1.15 times less
-throughput. Two-threaded processes lose that throughput only while all of them start together, as
-they do in the measurement; in service they lose nothing (decision 55)."""
+throughput: in service, two-threaded processes lose nothing (decision 55)."""
 
 EXACT_DIFFERENCE = 1e-4
 """Largest difference from the first group's outputs that counts as equal float32 results."""
@@ -207,17 +198,16 @@ def undecided(low: float, high: float) -> bool:
 
 
 def fastest_of(measured: Sequence[T], *, rate: Callable[[T], float], within: float) -> list[T]:
-    """Return all items that are at most `within` times slower than the fastest."""
+    """All items that are at most `within` times slower than the fastest."""
     fastest = max(map(rate, measured), default=0.0)
     return [each for each in measured if rate(each) * within >= fastest]
 
 
 def best_of(candidates: Sequence[Candidate], lower_precision: frozenset[str]) -> Candidate | None:
-    """Return the best fit candidate, or None if none is worth a change.
+    """The best fit candidate, or None if none is worth a change.
 
-    The highest throughput wins. A candidate with slightly less throughput wins instead if it
-    answers a single request much sooner (SOONER). Ties go to full precision, then to the sooner
-    answer, then to the least memory.
+    The highest throughput wins, or slightly less with a much sooner answer (SOONER). Ties go to
+    full precision, then to the sooner answer, then to the least memory.
     """
     fit = [each for each in candidates if each.fit]
     equal = fastest_of(fit, rate=_gain, within=EQUAL)

@@ -65,7 +65,7 @@ class Recipe:
 
 
 def read_recipe(network: str, weights: Path) -> Recipe:
-    """Return the recipe for `network` with the weights at `weights`. Raises ExportError."""
+    """The recipe for `network` with the weights at `weights`. Raises ExportError."""
     if network in ("u2netp", "u2net"):
         return _u2net(network, weights)
     if network == "bert":
@@ -171,8 +171,8 @@ def capture_selftest(
 ) -> None:
     """Run the saved program on `feeds` and write `selftest.npz`.
 
-    Raises ExportError if an output is not finite, or if oneDNN and the native kernels disagree by
-    more than the tolerance: such a version would fail its own test.
+    Raises ExportError if an output is not finite, or if oneDNN and the native kernels disagree:
+    such a version would fail its own test.
     """
     arrays = [np.ascontiguousarray(feeds[spec.name]) for spec in inputs]
     native = run_program(directory, arrays, onednn=False)
@@ -195,11 +195,7 @@ LIMIT = 1e-4
 
 
 def check_against_onnx(directory: Path, model: Path, feed: NDArray[np.float32]) -> None:
-    """Raise ExportError if the first outputs differ by more than 1e-4 on `feed`.
-
-    Does nothing without ONNX Runtime, which is an optional dependency: every convolution of the
-    file's graph has already been checked.
-    """
+    """Raise ExportError if the outputs differ by more than 1e-4; nothing without ONNX Runtime."""
     if find_spec("onnxruntime") is None:
         return
     import onnxruntime
@@ -280,9 +276,8 @@ def import_u2net(
 ) -> Path:
     """Publish the weights in `file` as the next version of `model`; return its directory.
 
-    `model` is u2netp, u2net or u2net_human_seg. If a version already has these weights, it is
-    returned instead. Without `origin` the file must be the official release; raises ExportError
-    otherwise.
+    A version that already has these weights is returned instead. Without `origin` the file must be
+    the official release. Raises ExportError.
     """
     if not file.is_file():
         raise ExportError(f"no file at {file}")
@@ -307,8 +302,8 @@ def save_program(
     """Write `inference.json` and `inference.pdiparams` into `directory`; consumes `network`.
 
     With `store="float16"` the parameters are rounded to half precision and the program casts them
-    back. Paddle Inference folds those casts when it loads the program, so a run costs the same.
-    Parameters keep their structured names, from which the dynamic graph is rebuilt.
+    back, which Paddle Inference folds when it loads the program. Parameters keep their structured
+    names, from which the dynamic graph is rebuilt.
     """
     network.eval()
     for path, layer in network.named_sublayers(include_self=True):
@@ -329,10 +324,7 @@ def save_program(
 
 
 def _drop_labels(path: Path) -> None:
-    """Remove each operator's label, a running number over all layers traced by this process.
-
-    Nothing reads it; without it, equal networks give equal bytes.
-    """
+    """Remove each operator's label, a running number, so that equal networks give equal bytes."""
     program = json.loads(path.read_text("utf-8"))
     for operator in program["program"]["regions"][0]["blocks"][0]["ops"]:
         if operator["#"] != "p":  # parameters have another kind of attribute list
@@ -354,10 +346,8 @@ def _halve(layer: nn.Layer, name: str) -> Any:
 
 
 def _widen_all(network: nn.Layer, inputs: Any) -> None:  # noqa: ARG001 - Paddle passes both
-    """Cast all half-precision parameters to float32 before the first layer runs.
-
-    Casting layer by layer would be too late: a network may read a layer's weights itself.
-    """
+    """Cast all half-precision parameters to float32 before the first layer runs: a network may read
+    another layer's weights."""
     for layer in network.sublayers(include_self=True):
         for name, parameter in layer._parameters.items():
             if name.endswith(_HALF):

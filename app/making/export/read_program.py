@@ -18,11 +18,10 @@ Described = tuple[str, str, list[int]]
 def read_specs(
     directory: Path, program: str, params: str | None
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Return the inputs and outputs that `program` (.json or .pdmodel) declares.
+    """The inputs and outputs that `program` (.json or .pdmodel) declares. Raises ExportError.
 
-    `params` is the .pdiparams of the same name; None if there is none, which is right for a program
-    without parameters. Loading runs in a child process, because a program that Paddle cannot load
-    may end the process. Raises ExportError.
+    `params` is the .pdiparams of the same name, if any. A child process loads the program, because
+    one that Paddle cannot load may end the process.
     """
     legacy = program.endswith(".pdmodel")
     environment = {
@@ -55,8 +54,7 @@ def _specs(described: Sequence[Described]) -> tuple[TensorSpec, ...]:
 def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..., Any]]:
     """Describe the program's tensors; runs once, in the child.
 
-    Outputs are named output_0 and so on, in the program's order: their own names are those of
-    temporary variables.
+    Outputs are named output_0 and so on: their own names are those of temporary variables.
     """
     import paddle
 
@@ -103,8 +101,7 @@ class _Current:
 class _Legacy:
     """A .pdmodel program of Paddle 2.
 
-    `paddle.jit.load` cannot be used: it would rebuild the gradients, too. Those of flatten, reshape
-    and similar operators need outputs that an inference program no longer has.
+    `paddle.jit.load` would also rebuild gradients, for which an inference program lacks outputs.
     """
 
     def __init__(self, path: Path) -> None:

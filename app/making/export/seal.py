@@ -65,9 +65,8 @@ start = "on_demand"
 class Sealed:
     """Findings about a sealed program.
 
-    `config` is the text written to config.toml, empty if none was. `onednn` is the reason why
-    oneDNN does not run the program, or empty. `unproven` are the outputs that were empty: the
-    self-test knows only their dtype and shape.
+    `config` is the text written to config.toml, if any, `onednn` the reason why oneDNN does not run
+    the program. `unproven` outputs were empty: the self-test knows only their dtype and shape.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -87,9 +86,8 @@ def seal(
 ) -> Sealed:
     """Turn a directory `MODEL/VERSION` with a saved program into a version that can be served.
 
-    Writes selftest.npz, then manifest.json, which makes the version visible to servers. Also writes
-    config.toml beside the version if there is none and the defaults do not fit. Raises ExportError
-    with the cause; no manifest is written then.
+    Writes selftest.npz, config.toml if there is none and the defaults do not fit, then
+    manifest.json, which makes the version visible to servers. Raises ExportError before that.
     """
     program, params = _program_of(directory)
     config_file = directory.parent / "config.toml"
@@ -136,7 +134,7 @@ def seal(
 
 
 def _program_of(directory: Path) -> tuple[str, str | None]:
-    """Return the only program of a version directory, and its parameters. Raises ExportError."""
+    """The only program of a version directory, and its parameters. Raises ExportError."""
     where = f"{directory.parent.name}/{directory.name}"
     if not (
         directory.is_dir()
@@ -166,7 +164,7 @@ def _program_of(directory: Path) -> tuple[str, str | None]:
 
 
 def _is_program(path: Path) -> bool:
-    """Return whether a file is a program; a .json file may also be a tokenizer, for example."""
+    """A .json file may also be a tokenizer, for example."""
     if path.suffix != ".json":
         return path.is_file()
     try:
@@ -177,10 +175,7 @@ def _is_program(path: Path) -> bool:
 
 
 def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runner: str) -> None:
-    """Check the declared dtypes, not the received ones. Raises ExportError.
-
-    bfloat16 is received as float32 with wrong values.
-    """
+    """Check the declared dtypes: bfloat16 is received as float32 with wrong values."""
     if not (inputs and outputs):
         raise ExportError(
             f"the program has {len(inputs)} inputs and {len(outputs)} outputs, needed is at least "
@@ -196,7 +191,7 @@ def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runne
 
 
 def _config_text(trial: Trial, *, is_onnx: bool) -> str:
-    """Return the text of config.toml; empty if the defaults fit."""
+    """The text of config.toml; empty if the defaults fit."""
     batching = {True: BATCHED, False: UNBATCHED, None: ""}[trial.independent]
     if is_onnx:
         return ONNX.format(batching=batching)
@@ -206,10 +201,9 @@ def _config_text(trial: Trial, *, is_onnx: bool) -> str:
 
 
 def read_onnx_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Return inputs and outputs under their own names, with -1 for free and symbolic sizes.
+    """Inputs and outputs under their own names, with -1 for free and symbolic sizes.
 
-    Raises ExportError if the file is not an ONNX graph, or if its weights are in other files: only
-    this one file would be served.
+    Raises ExportError if the file is no ONNX graph, or if its weights are in other files.
     """
     try:
         graph = onnx.load(path, load_external_data=False).graph

@@ -14,19 +14,16 @@ from app.models.repository.config import ModelConfig
 
 RUN_SECONDS = 120.0
 FREE_SIZES = (1, 8, 32, 64, 224)
-"""Sizes for free axes, tried one after another until the program accepts one."""
+"""Sizes for free axes, tried one after another."""
 
 TOLERANCE = 1e-3
-"""Share of the largest output, or of 1 if that is larger: ten times the difference of kernels."""
+"""Share of the largest output, or of 1: ten times the difference of kernels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Results of the runs.
-
-    `onednn` is the reason why oneDNN must not serve the program, or empty. `independent` is True if
-    a row's outputs are the same alone and beside another row, None if the program has no rows.
-    """
+    """Results of the runs. `onednn` is the reason why oneDNN must not serve the program, if any.
+    `independent` is None if the program has no rows."""
 
     inputs: Tensors
     outputs: Tensors
@@ -68,9 +65,8 @@ def run_trial(
 ) -> Trial:
     """Run a program with random inputs from a fixed seed; integers are 0 or 1.
 
-    Shapes come from the first [[warmup]] of `config`; without one, free axes are tried from small
-    to large. Raises ExportError if the program cannot be opened, if it accepts no shape, or if an
-    output is not finite.
+    Shapes come from the first [[warmup]] of `config`, if any. Raises ExportError if the program
+    cannot be opened, accepts no shape, or returns an output that is not finite.
     """
     is_paddle = spec.format == "paddle"
     native = _Bench(replace(spec, options={"onednn": False}) if is_paddle else spec, open_predictor)

@@ -32,11 +32,7 @@ Arrays: TypeAlias = dict[str, NDArray[np.float32]]
 
 
 def read_arrays(path: Path) -> Arrays:
-    """Return every array of the file as float32, by name.
-
-    Raises ExportError if the file is missing, has neither format, contains pickled objects, or
-    contains a value that is not finite.
-    """
+    """Every array of the file as float32, by name. Raises ExportError."""
     if not path.is_file():
         raise ExportError(f"no weights file at {path}")
     try:
@@ -66,8 +62,8 @@ _BATCH_NORM = re.compile(r"(.+)\.bn_s1\.(weight|bias|running_mean|running_var)")
 def fold_batch_norm(arrays: Arrays) -> Arrays:
     """Fold every `bn_s1` into its `conv_s1`; exact up to rounding.
 
-    Names may have a `module.` prefix; `num_batches_tracked` counters are ignored. Weights without
-    batch norm are returned unchanged. Raises ExportError if a batch norm is incomplete.
+    Names may have a `module.` prefix. Weights without batch norm are returned unchanged. Raises
+    ExportError if a batch norm is incomplete.
     """
     plain = {
         name.removeprefix("module."): value
@@ -93,10 +89,7 @@ def fold_batch_norm(arrays: Arrays) -> Arrays:
 
 
 def mask_state(arrays: Arrays) -> Arrays:
-    """Rewrite folded upstream arrays for `app.models.networks.u2net`; exact up to rounding.
-
-    Raises ExportError if a side convolution or `outconv` is missing.
-    """
+    """Rewrite folded upstream arrays for `app.models.networks.u2net`. Raises ExportError."""
     state = {
         name: value for name, value in arrays.items() if not name.startswith(("side", "outconv"))
     }
@@ -143,10 +136,7 @@ _PASS_THROUGH = {
 
 
 def convolution_sources(stages: tuple[Stage, ...]) -> dict[str, Sources]:
-    """Return upstream's convolutions in execution order, each with the convolutions that it reads.
-
-    A concatenation lists its parts in order, a residual addition its two terms.
-    """
+    """Upstream's convolutions in execution order, each with the convolutions that it reads."""
     reads: dict[str, Sources] = {}
 
     def block(stage: Stage, entry: Sources) -> Sources:
@@ -177,10 +167,7 @@ def convolution_sources(stages: tuple[Stage, ...]) -> dict[str, Sources]:
 
 
 def read_u2net_onnx(path: Path, stages: tuple[Stage, ...]) -> Arrays:
-    """Return arrays under upstream names, with batch norm if the file has it.
-
-    Raises ExportError if the file is not ONNX or its graph does not match `stages`.
-    """
+    """Arrays under upstream names. Raises ExportError if the graph does not match `stages`."""
     try:
         graph = onnx.load(str(path), load_external_data=False).graph
         constants = _constants(graph)
@@ -218,7 +205,7 @@ def read_u2net_onnx(path: Path, stages: tuple[Stage, ...]) -> Arrays:
 
 
 def _sources(value: str, producers: dict[str, Any], names: dict[str, str]) -> Sources:
-    """Return the convolutions that `value` comes from, skipping nodes without weights."""
+    """The convolutions that `value` comes from, skipping nodes without weights."""
     if value in names:
         return (names[value],)
     node = producers.get(value)
@@ -243,8 +230,6 @@ def _constants(graph: Any) -> dict[str, NDArray[np.float32]]:
 
 @dataclass(frozen=True, slots=True)
 class BertDirectory:
-    """A directory's network options and state, and its labels in output order."""
-
     options: dict[str, Any]
     state: Arrays
     labels: tuple[str, ...]
@@ -303,10 +288,9 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
-    """Rewrite published BERT arrays for `app.models.networks.bert`; exact up to float32 rounding.
+    """Rewrite published BERT arrays for `app.models.networks.bert`. Raises ExportError.
 
     PyTorch stores a linear layer as [out,in], Paddle as [in,out]. Every position has token type 0.
-    Raises ExportError for a missing array.
     """
 
     def take(name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -347,10 +331,9 @@ def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
 
 
 def write_tokenizer(source: Path, target: Path) -> None:
-    """Write `target/tokenizer.json` from a Hugging Face directory.
+    """Write `target/tokenizer.json` from a Hugging Face directory, without padding and truncation.
 
-    Padding and truncation stored in the file are removed: the pipeline buckets lengths itself.
-    Raises ExportError if neither tokenizer.json nor vocab.txt exists, or if it cannot be read.
+    Raises ExportError.
     """
     tokenizer = _read(source)
     tokenizer.no_padding()

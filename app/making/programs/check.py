@@ -34,11 +34,10 @@ def checked(
     least_agreement: float = 0.0,
     open_predictor: PredictorFactory,
 ) -> Derived:
-    """Return `derived` with its loss on `samples` added to its quality.
+    """`derived` with its loss on `samples` added to its quality.
 
     `agreement` is the measure of the model's task, `least_agreement` its limit. Raises ExportError
-    with the figures if the loss is too large: this machine or its packages then compute something
-    else than those on which the ranges were measured.
+    if the loss is too large: this machine computes something else than the one of the ranges.
     """
     reference = files.spec(files.config.group(_reference_group(files)))
     with tempfile.TemporaryDirectory() as scratch:
@@ -70,7 +69,6 @@ def checked(
 
 
 def _reference_group(files: ModelFiles) -> str:
-    """Return the name of the first group that runs the reference program."""
     return next(group.name for group in files.config.instance_group if group.program is None)
 
 
@@ -85,19 +83,19 @@ def _outputs(
 
 
 def _drift(found: Tensors, expected: Tensors) -> float:
-    """Return the drift of the output that differs most."""
+    """The drift of the output that differs most."""
     return max((drift(found[name], array) for name, array in expected.items()), default=0.0)
 
 
 class Differences:
-    """Measures programs against the reference's outputs on some samples, which it stores."""
+    """Measures programs against the reference's outputs on some samples."""
 
     def __init__(self, reference: onnx.ModelProto, samples: Sequence[Tensors]) -> None:
         self._samples = samples
         self._expected = _run(reference, samples)
 
     def __call__(self, model: onnx.ModelProto) -> float:
-        """Return the mean of drift() over samples and outputs."""
+        """The mean of drift() over samples and outputs."""
         found = _run(model, self._samples)
         gaps = [
             drift(a, b)
@@ -127,10 +125,7 @@ def _run(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[list[NDArra
 
 
 def drift(found: Array, expected: Array) -> float:
-    """Return the mean absolute difference as a share of the largest expected value, or of 1.
-
-    The larger of these two counts. The result is 0 for empty arrays.
-    """
+    """The mean absolute difference as a share of the largest expected value, or of 1."""
     if not expected.size:
         return 0.0
     largest = max(1.0, float(np.abs(expected.astype(np.float64)).max()))

@@ -32,7 +32,6 @@ from app.models.repository.manifest import MANIFEST, Derivation, DerivedProgram,
 INT8 = "int8"
 FILE = "int8.onnx"
 OPSET = 13
-"""The first opset in which weights may have a scale for each channel."""
 DYNAMIC = ("bert",)
 """Networks whose activations are quantised at run time; they need no ranges."""
 
@@ -47,15 +46,14 @@ class Derived:
 
 
 def missing_packages() -> tuple[str, ...]:
-    """Return the missing packages of the extra `onnx` that derived programs need."""
     wanted = ("onnxruntime", "openvino", "paddle2onnx")
     return tuple(name for name in wanted if find_spec(name) is None)
 
 
 def named_graph(files: ModelFiles) -> onnx.ModelProto:
-    """Return the reference program as a simplified ONNX graph of OPSET or later.
+    """The reference program as a simplified ONNX graph of OPSET or later.
 
-    Raises BackendError if it cannot be converted to ONNX, ExportError if not to that opset.
+    Raises BackendError or ExportError if it cannot be converted.
     """
     reference = files.manifest.reference
     opening = {
@@ -72,7 +70,7 @@ def named_graph(files: ModelFiles) -> onnx.ModelProto:
 
 
 def _of_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Convert an older model, as many foreign files are; only ONNX's own operators matter here."""
+    """Convert an older model; only ONNX's own operators matter here."""
     own = max((each.version for each in model.opset_import if not each.domain), default=OPSET)
     if own >= OPSET:
         return model
@@ -87,7 +85,7 @@ def _of_opset(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def derive_int8(files: ModelFiles) -> Derived | None:
-    """Return the version's int8 program, or None if it needs calibration data.
+    """The version's int8 program, or None if it needs calibration data.
 
     Raises BackendError if the reference cannot be converted, and ExportError if the ranges that
     come with the package belong to another graph.
@@ -155,10 +153,9 @@ def _dynamic(files: ModelFiles) -> Derived:
 def add_program(directory: Path, derived: Derived) -> None:
     """Publish `derived` in a version; it replaces a program of the same name.
 
-    Both files are written in full beside the version and renamed into it, the manifest last. A
-    server that reads the version between the two renames finds an unlisted file, and reads the
-    version again when the manifest has changed. After a power failure between the renames,
-    remove_unlisted() repairs the version.
+    Both files are written beside the version and renamed into it, the manifest last: a server in
+    between finds an unlisted file, and reads the version again. After a power failure in between,
+    remove_unlisted() repairs it.
     """
     manifest = read_manifest(directory)
     text = json.loads((directory / MANIFEST).read_text("utf-8"))

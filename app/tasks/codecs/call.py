@@ -123,14 +123,12 @@ class CodecProcess:
         return self._child.fetch(heard)
 
     def _done(self) -> Call:
-        """Return the call that was sent, and forget it."""
         call, self._call = self._call, None
         if call is None:
             raise RuntimeError("this is a bug: nothing was sent")
         return call
 
     def _blamed(self, died: ChildDied) -> Exception:
-        """The error for the call that was running when the process died."""
         if self._call is None:
             return self._crashed(died)
         call = self._done()
@@ -152,10 +150,7 @@ class CodecProcess:
         return blame("the process working on the picture died")
 
     def warm_up(self, functions: Sequence[str], *, timeout: float) -> list[PaddlepoolError]:
-        """Block until each function has run once, and return the errors that they raised.
-
-        Raises WorkerCrashed if the process dies.
-        """
+        """Run each function once, and return the errors that they raised. Raises WorkerCrashed."""
         raised = []
         for function in functions:
             try:
@@ -177,7 +172,6 @@ class CodecProcess:
             raise WorkerCrashed("the process working on the picture died")
 
     def _open_files(self) -> Iterator[str]:
-        """The target of each open descriptor of the process; empty once the process is gone."""
         with contextlib.suppress(OSError):
             for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
                 with contextlib.suppress(FileNotFoundError):  # closed meanwhile

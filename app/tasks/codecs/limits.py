@@ -19,24 +19,21 @@ from app.contracts.errors import (
 WEBP_SIDE = 16_383
 """Longest side of a WebP, a limit of the format."""
 WEBP_PIXELS = 36_000_000
-"""Most pixels of a WebP. Encoding one with alpha takes about 26 bytes of memory a pixel, and a
-codec process cannot hold more."""
+"""Most pixels of a WebP: encoding one with alpha takes about 26 bytes of memory a pixel."""
 EXIF_BYTES = 256 * 1024
-"""Most bytes of metadata in which the orientation is looked up. Cameras write a tenth of that.
-Pillow makes an object of every fraction in it: four microseconds for each eight bytes."""
+"""Most bytes of metadata in which the orientation is looked up: ten times what cameras write.
+Pillow makes an object of every fraction in it."""
 LEAST_SHARE = 0.4
-"""A picture with up to this share of the allowed pixels gets this share of the allowed time. That
-must be enough for the slowest decoder, libde265 for HEIC, on a slow machine."""
+"""The least share of the time that a picture gets, however small: enough for the slowest decoder.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureLimits:
-    """Most pixels and longest side of an upload, and other limits.
+    """Limits on an upload, and on a colour PNG, of which a file above 25 MP could exceed 100 MB.
 
-    `scans` limits a JPEG, `png_pixels` a colour PNG: above 25 MP its file could exceed 100 MB, so
-    larger results need WebP or JPEG. `seconds` is the processor time to decode a picture of
-    `pixels`; None sets no limit. `formats` names the accepted formats; if empty, every format that
-    can be decoded is accepted.
+    `seconds` is the processor time to decode a picture of `pixels`. If `formats` is empty, every
+    format that can be decoded is accepted.
     """
 
     pixels: int = 50_000_000
@@ -48,7 +45,7 @@ class PictureLimits:
 
 
 def check_size(width: int, height: int, limits: PictureLimits) -> None:
-    """Raise ResolutionTooHigh with both numbers, or ImageUnreadable for an empty picture."""
+    """Raise ResolutionTooHigh, or ImageUnreadable for an empty picture."""
     if width < 1 or height < 1:
         raise ImageUnreadable(f"the picture's header gives its size as {width} x {height} pixels")
     if width * height > limits.pixels:
@@ -83,7 +80,7 @@ def time_limit(limits: PictureLimits) -> Iterator[None]:
 
 
 def allow_pixels(pixels: int, limits: PictureLimits) -> None:
-    """Extend the time limit of the block to the time allowed for a picture of `pixels` pixels."""
+    """Extend the time limit to what is allowed for `pixels` pixels."""
     if limits.seconds is None:
         return
     more = max(0.0, pixels / limits.pixels - LEAST_SHARE) * limits.seconds
@@ -124,7 +121,7 @@ def accepted_formats() -> tuple[str, ...]:
 
 
 def formats_named(names: Iterable[str]) -> tuple[str, ...]:
-    """The accepted formats with these names, ignoring case. Raises ConfigError for other names."""
+    """The formats of these names, ignoring case. Raises ConfigError."""
     known = {name.lower(): name for name in accepted_formats()}
     if unknown := [name for name in names if name.lower() not in known]:
         raise ConfigError(
@@ -135,10 +132,7 @@ def formats_named(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def sniff(body: bytes, only: Sequence[str] = ()) -> str:
-    """The format's name: one of `only`, or by default any accepted format.
-
-    Raises UnsupportedMediaType, which names the format of the file and the accepted formats.
-    """
+    """The format's name: one of `only`, or of all accepted ones. Raises UnsupportedMediaType."""
     name, formats = _name(body), only or accepted_formats()
     if name in formats:
         return name
@@ -166,7 +160,6 @@ def _name(body: bytes) -> str:
 
 
 def _box_brand(body: bytes) -> str:
-    """Tell HEIC from AVIF and other ISO media by the brands in the first box."""
     brands = body[8 : min(64, max(16, int.from_bytes(body[:4], "big")))]
     if b"avif" in brands or b"avis" in brands:
         return "AVIF"

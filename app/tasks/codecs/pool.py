@@ -1,7 +1,6 @@
 """Codec processes behind a bounded queue, fed by the engine's scheduler; each can be killed.
 
-A function that crashes, hangs or runs out of memory costs its own call and its process. The process
-is replaced at once; other processes and the queue are not affected.
+A function that crashes, hangs or runs out of memory costs its own call and its process.
 """
 
 from __future__ import annotations
@@ -57,10 +56,9 @@ log = logging.getLogger(__name__)
 class CodecPool:
     """A pool of `count` codec processes. It belongs to the event loop; start() opens the processes.
 
-    Each process runs every function of `warm_ups` once, as `function({}, {}, ())`, before its first
-    call, so that no request pays for an import. `memory_bytes` limits the address space of each
-    process, libraries included. `on_restart` is called with the reason (CODEC_RESTARTS) when a
-    process is replaced; it must not block or raise.
+    Each runs every function of `warm_ups` first, as `function({}, {}, ())`, so that no request pays
+    for an import. `memory_bytes` limits its address space. `on_restart` is called with the reason
+    when a process is replaced; it must not block or raise.
     """
 
     def __init__(
@@ -96,7 +94,6 @@ class CodecPool:
         self._instances: list[Instance[Call, Reply]] = []
 
     def start(self) -> None:
-        """Start to open the processes; calls wait until one is open."""
         self._instances = [
             Instance(
                 f"codec {number}",
@@ -114,7 +111,7 @@ class CodecPool:
         ]
 
     async def opened(self) -> None:
-        """Wait until every process is open and warm. Raises BackendError if it takes too long."""
+        """Wait until every process is open and warm. Raises BackendError after START_SECONDS."""
         opened = [instance.opened for instance in self._instances]
         if opened and (await asyncio.wait(opened, timeout=START_SECONDS))[1]:
             raise BackendError(f"the codec processes were not ready in {START_SECONDS:.0f} s")
@@ -177,32 +174,29 @@ class CodecPool:
 
     @property
     def live(self) -> int:
-        """Number of processes that can take calls."""
         return self._batcher.live
 
     @property
     def held(self) -> tuple[str, ...]:
-        """Which of `app.engine.process.confinement.MEASURES` confine the processes."""
+        """The MEASURES that confine the processes."""
         return self._held or ()
 
     def pids(self) -> tuple[int, ...]:
-        """Ids of the processes that are alive now, for reading their memory use."""
+        """Ids of the live processes."""
         return tuple(each.pid for each in self._processes if each.failure() is None)
 
     async def close(self) -> None:
-        """Fail the queued calls, end every process, and return when all have ended."""
+        """Fail the queued calls, and return when every process has ended."""
         self._batcher.close(Overloaded("the server is stopping", retry_after=1.0))
         await close_all(self._instances)
 
     async def _open(self, _: bool) -> CodecProcess:
-        """Open a process. Raises WorkerCrashed or OSError, after which opening is retried."""
         process = await in_thread("codec opening", self._opened)
         self._processes = {each for each in self._processes if each.failure() is None}
         self._processes.add(process)
         return process
 
     def _opened(self) -> CodecProcess:
-        """Open a process and block until it is warm."""
         try:
             child = Child(
                 TARGET, {}, limits=self._limits, start_timeout=START_SECONDS, check=self._check

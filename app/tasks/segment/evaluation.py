@@ -44,11 +44,7 @@ class MaskScores:
 
 
 def measure(predictions: Iterable[Map], truths: Iterable[Pixels]) -> MaskScores:
-    """Compare H×W maps in 0…1 with graded uint8 masks.
-
-    MAE compares with the graded mask, F and IoU with the mask thresholded at half. A picture with
-    neither a true nor a predicted pixel at half has IoU 1.
-    """
+    """Compare H×W maps in 0…1 with graded uint8 masks; F and IoU with the mask at half."""
     errors, overlaps, precisions, recalls = [], [], [], []
     for prediction, truth in zip(predictions, truths, strict=True):
         errors.append(float(np.abs(prediction - truth.astype(np.float32) / 255).mean()))
@@ -70,12 +66,11 @@ def measure(predictions: Iterable[Map], truths: Iterable[Pixels]) -> MaskScores:
 
 
 def nothing(picture: Pixels) -> Map:
-    """Return an H×W mask of zeros."""
     return np.zeros(picture.shape[:2], np.float32)
 
 
 def centred_ellipse(picture: Pixels) -> Map:
-    """Return a centred ellipse whose axes are 0.6 of the sides."""
+    """Axes are 0.6 of the sides."""
     height, width = picture.shape[:2]
     y, x = np.mgrid[:height, :width].astype(np.float32)
     across = (x - (width - 1) / 2) / (0.3 * width)
@@ -130,10 +125,7 @@ class Pair:
 
 
 class SegmentQuality:
-    """Measures a model on pictures with known masks.
-
-    The constructor reads the pairs. It raises ConfigError if the validation pairs are absent.
-    """
+    """Measures a model on pictures with known masks. Raises ConfigError without them."""
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         self._parameters = read_parameters(info)
@@ -219,7 +211,6 @@ def _validation_pairs(root: Path, limit: int | None) -> list[Pair]:
 
 
 def _golden_pairs(root: Path, limit: int | None) -> list[Pair]:
-    """Pictures of any size, with the masks of the official release in the picture's size."""
     files = sorted(path for path in folder(root / "images").iterdir() if path.is_file())
     return [
         Pair(path.name, _picture(path), _picture(root / "masks" / f"{path.stem}.png")[..., 0])
@@ -228,7 +219,7 @@ def _golden_pairs(root: Path, limit: int | None) -> list[Pair]:
 
 
 def _picture(path: Path) -> Pixels:
-    """Read a picture as serving does: (H, W, 3), transparency over white."""
+    """Read a picture (H, W, 3), transparency over white."""
     try:
         return matte.over_white(decode(read_bytes(path), PictureLimits()))
     except InputError as error:
@@ -254,10 +245,7 @@ class MaskComparison:
         self.agreement = MaskAgreement(info)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """One sample per picture.
-
-        Raises ConfigError for a file that cannot be read, and InputError as serving does.
-        """
+        """One sample per picture. Raises ConfigError, or InputError as serving does."""
         return [(file.name, {self._input: self._tensor(file)}) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:

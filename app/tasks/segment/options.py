@@ -1,10 +1,7 @@
-"""The options of `/segment`, declared once: what each accepts, its default and its description.
+"""The options of `/segment`, declared once, for parsing, OpenAPI and the demo page.
 
-Request parsing, the OpenAPI document and the demo page use this table. `SegmentOptions` of the
-Python client, from which its command line is made, repeats it; a test compares the two.
-
-An option that needs another option has no `default` here: pages made from the document would send
-it alone, and the request would be rejected.
+`SegmentOptions` of the Python client repeats them; a test compares the two. An option that needs
+another one has no `default` here: pages made from the document would send it alone.
 """
 
 from __future__ import annotations
@@ -120,11 +117,8 @@ def read_word(
     accepted: tuple[str, ...] = (),
     when: str = "",
 ) -> str:
-    """Read an option. If it is absent: `default`, else the table's default, else the first word.
-
-    `accepted` lists the words for this request if it allows fewer than the table. Raises
-    InvalidParameter.
-    """
+    """Read an option, by default `default`, the table's default or the first word. `accepted`
+    narrows the table for this request. Raises InvalidParameter."""
     schema = OPTIONS[name][0]
     words = accepted or tuple(schema["enum"])
     value = options.get(name, default or schema.get("default", words[0]))
@@ -176,7 +170,7 @@ _BY_NAME = dict(pair.split() for pair in _NAMES.split(","))
 
 
 def read_colour(text: str) -> Colour | None:
-    """Read #rgb, #rgba, #rrggbb, #rrggbbaa, a CSS name or `transparent`; None for anything else."""
+    """Read #rgb, #rgba, #rrggbb, #rrggbbaa, a CSS name or `transparent`."""
     name = text.strip().lower()
     if name == "transparent":
         return (0, 0, 0, 0)

@@ -1,7 +1,6 @@
 """Pipeline of one matting model: open the picture, run one engine job, render the result.
 
-The first and the last step run in codec processes. This module awaits their calls and owns the
-picture's memory.
+The first and the last step run in codec processes.
 """
 
 from __future__ import annotations
@@ -159,7 +158,6 @@ class SegmentPipeline:
     async def _decode(
         self, stage: str, meta: Mapping[str, Any], body: bytes, picture: Picture, deadline: float
     ) -> Reply:
-        """Decode one picture's file into its memory, and charge the memory."""
         reply = await self._codecs.pool.submit(
             f"{STAGES}:{stage}",
             meta,
@@ -217,7 +215,6 @@ class _Opened:
 
 @contextmanager
 def _about(part: str) -> Iterator[None]:
-    """Name the picture in an InputError of the block if the request has two."""
     try:
         yield
     except InputError as error:

@@ -33,11 +33,10 @@ Length = tuple[float, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """The place of the foreground and its background. The defaults leave the result unchanged.
+    """The place of the foreground and its background; the defaults leave the result unchanged.
 
-    `bg_blur` is the blur's standard deviation and `scale` the subject's share of the canvas, in
-    percent; `margins` are top, right, bottom, left; `position` is how much of the free room lies
-    left of the subject and above it, in percent. None: not requested, or as in the picture.
+    `bg_blur` (the standard deviation), `scale` and `position` (of the free room left of the subject
+    and above it) are in percent; `margins` are top, right, bottom, left.
     """
 
     bg_fit: str = "cover"
@@ -54,7 +53,6 @@ PLAIN = Scene()
 def read_scene(
     options: Mapping[str, str], *, output: str, crop: bool, has_background: bool
 ) -> Scene:
-    """Check the options by name. Raises InvalidParameter with the option, its limit and why."""
     if has_background and output != "composite":
         raise InvalidParameter("bg_image needs output=composite", limit="composite")
     for name, wanted, there in (
@@ -115,11 +113,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _margins(text: str) -> tuple[Length, Length, Length, Length]:
-    """Read margins as in CSS.
-
-    One value is for all sides; two are for top and bottom, and for left and right; four go
-    clockwise from the top.
-    """
+    """Read margins as in CSS: one, two or four values."""
     lengths = [_margin(part) for part in _parts(text)[:5]]
     if len(lengths) not in (1, 2, 4):
         raise InvalidParameter(
@@ -154,7 +148,7 @@ def _margin(text: str) -> Length:
 
 
 def _position(text: str | None, *, scaled: bool) -> tuple[float, float] | None:
-    """Read the position; None leaves the subject in place. By default, a scaled one is centred."""
+    """None leaves the subject in place; a scaled one is centred by default."""
     if text is None:
         text = "center" if scaled else _ORIGINAL
     if text == _ORIGINAL:
@@ -189,11 +183,7 @@ def _opacity(text: str | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRequest:
-    """One picture and what to make of it.
-
-    `threshold` None leaves the mask soft. `background` is the second picture's file, if any.
-    `labels` requests the pixels of the result, too.
-    """
+    """One picture and what to make of it. `labels` requests the pixels of the result, too."""
 
     body: bytes
     background: bytes | None = None
@@ -221,10 +211,9 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentResult:
-    """The encoded picture. `width` and `height` are its own; `box` is in the uncropped picture.
+    """The encoded picture. `box` is in the uncropped picture; `labels` are a mask's pixels by row.
 
-    `confidence` is the mean of |2p - 1| over the mask: 1 if the network is sure everywhere, 0 if
-    nowhere. `labels` are a mask's pixels row by row, 0 to 255 each, if they were requested.
+    `confidence` is the mean of |2p - 1| over the mask: 1 if the network is sure everywhere.
     """
 
     image: bytes
@@ -245,7 +234,7 @@ def read_options(
     preferred_format: str | None = None,
     labels: bool = False,
 ) -> SegmentRequest:
-    """Check the options by name; without `format`, `preferred_format` of the Accept header is used.
+    """Check the options by name; `preferred_format` is that of the Accept header.
 
     Raises InvalidParameter that names the option and its accepted values.
     """

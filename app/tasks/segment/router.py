@@ -152,7 +152,6 @@ def _document(answer: Answer) -> bytes:
 
 
 def result_headers(answer: Answer) -> dict[str, str]:
-    """Headers with the size, the foreground's place and the model that answered."""
     result: SegmentResult = answer.value
     return answer_headers(answer) | {
         "X-Width": str(result.width),
@@ -189,7 +188,7 @@ def _parameters() -> list[dict[str, Any]]:
 
 
 def _request_body() -> dict[str, Any]:
-    """The files only: pages would offer a parameter twice if it were listed here, too."""
+    """The files only: pages would offer a parameter twice."""
     pictures = {
         name: {
             "type": "string",
@@ -217,10 +216,9 @@ def _request_body() -> dict[str, Any]:
 
 
 def read_accept(header: str) -> tuple[bool, str | None]:
-    """Whether JSON is wanted, and the preferred picture format; None if the header leaves it open.
+    """Whether JSON is wanted, and the preferred picture format, if any.
 
-    The ranges `*/*` and `image/*` leave the format open. Q-values are honoured; the first of equal
-    ones wins. A header that names only other types is ignored, as HTTP allows.
+    Q-values are honoured; the first of equal ones wins. A header of other types is ignored.
     """
     best_format: tuple[float, str] | None = None
     json_quality = open_quality = 0.0

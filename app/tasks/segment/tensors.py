@@ -48,7 +48,7 @@ def _read(inputs: Tensors, parameters: Mapping[str, Any]) -> SegmentRequest:
 
 
 def _text(name: str, value: str | int | float | bool) -> str:
-    """Return a parameter as text, as a query has it. Raises InvalidParameter if it is too long."""
+    """The parameter as text, as a query has it."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if len(text) > MAX_CHARACTERS:
         raise InvalidParameter(

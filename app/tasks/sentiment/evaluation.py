@@ -43,10 +43,7 @@ class Quality:
 
 
 def measure(probabilities: Floats, truth: Ints, *, labels: Sequence[str]) -> Quality:
-    """Judge ``[n, classes]`` probabilities against ``[n]`` class numbers, n at least 1.
-
-    A class that is never guessed and never true has F1 0 and still counts in the mean.
-    """
+    """Judge [n, classes] probabilities against [n] class numbers, n at least 1."""
     guesses = probabilities.argmax(axis=1)
     f1 = {}
     for number, name in enumerate(labels):
@@ -62,7 +59,7 @@ def measure(probabilities: Floats, truth: Ints, *, labels: Sequence[str]) -> Qua
 
 
 def calibration_error(probabilities: Floats, truth: Ints) -> float:
-    """Return the expected calibration error: the mean gap between top score and accuracy."""
+    """The expected calibration error: the mean gap between top score and accuracy."""
     top, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
     slot = np.minimum((top * BINS).astype(int), BINS - 1)
     gaps = (abs(top[slot == b].sum() - right[slot == b].sum()) for b in range(BINS))
@@ -70,13 +67,13 @@ def calibration_error(probabilities: Floats, truth: Ints) -> float:
 
 
 def text_key(text: str) -> str:
-    """Return a key that copies of one post share: letters and digits, width and case folded."""
+    """A key that copies of one post share: letters and digits, width and case folded."""
     return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).lower()) or text.strip()
 
 
 SPLITS = ("usual", "virus")
 BENCHMARK = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。"
-"""The example of the benchmark published with Paddle's BERT deployment; its label is sad."""
+"""From the benchmark published with Paddle's BERT deployment; its label is sad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +87,7 @@ class Posts:
 
 
 class SentimentQuality:
-    """Measures a model on labelled posts.
-
-    The constructor reads the posts. It raises ConfigError if the splits are absent.
-    """
+    """Measures a model on labelled posts. Raises ConfigError without them."""
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         self._parameters = read_parameters(info)
@@ -146,7 +140,6 @@ class SentimentQuality:
         return judged
 
     def _smoke_right(self, bench: Bench) -> tuple[Table, list[str]]:
-        """Count the sentences of each file that are right, with a note on each wrong one."""
         labels = self._parameters.labels
         rows, notes = [], []
         for posts in self._smoke:
@@ -168,7 +161,7 @@ class SentimentQuality:
         return table, notes
 
     def _scores(self, texts: Sequence[str], bench: Bench, what: str) -> Floats:
-        """Scores [texts, labels], computed as in serving: padded to buckets, softmax in float64."""
+        """Scores [texts, labels], computed as in serving."""
         wanted = self._parameters
         tokenised = tokenise(texts, self._tokenizer, lengths=wanted.lengths())
         jobs = [tensors_of([text], pad_id=wanted.pad_id) for text in tokenised]
@@ -218,10 +211,8 @@ class LabelComparison:
         self._tokenizer = open_tokenizer(info, self._parameters)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """One sample for each line that is not empty; in .jsonl files, for its `text`.
-
-        Raises ConfigError, or InputError as serving does.
-        """
+        """One sample for each line, in .jsonl files for its `text`. Raises ConfigError or
+        InputError."""
         texts: list[str] = []
         for file in files:
             if file.suffix == ".jsonl":
@@ -235,7 +226,6 @@ class LabelComparison:
         return self._tokenised(texts)
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """Texts of various lengths, because the cost of a text depends on its length."""
         longest = SENTENCE * (max(CHARACTERS) // len(SENTENCE) + 1)
         return self._tokenised([longest[:length] for length in CHARACTERS])
 

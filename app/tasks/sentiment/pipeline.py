@@ -1,10 +1,8 @@
 """Turns texts into engine jobs and logits into scored labels, for one model version.
 
-Each text is padded to the smallest length bucket that holds it. The texts of a request that share a
-bucket are packed into as few jobs as possible; the dynamic batcher combines them with jobs of other
-requests of that bucket. Padding every text to the maximum would cost up to 20 times the work, and
-arbitrary lengths would make oneDNN's memory grow without end. One job per text would have to be
-queued and settled for each text.
+Each text is padded to the smallest length bucket that holds it; texts of one bucket share jobs.
+Padding every text to the maximum would cost up to 20 times the work, and arbitrary lengths would
+make oneDNN's memory grow without end.
 """
 
 from __future__ import annotations
@@ -45,8 +43,6 @@ BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 class Parameters(BaseModel):
-    """Labels in the order of the logits, their Chinese names, and how texts are padded."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     labels: tuple[str, ...] = Field(min_length=1)
@@ -68,7 +64,7 @@ class Parameters(BaseModel):
         return self
 
     def lengths(self) -> tuple[int, ...]:
-        """The buckets in use: those below the model's maximum, and the maximum itself."""
+        """The buckets below the model's maximum, and the maximum itself."""
         return (*(size for size in self.buckets if size < self.max_tokens), self.max_tokens)
 
 
@@ -95,11 +91,7 @@ def read_parameters(info: ServedModelInfo) -> Parameters:
 
 
 class Tokenised(NamedTuple):
-    """One tokenised text.
-
-    `ids` are what the model reads, the two markers included; `bucket` is the length that holds
-    them; `truncated` is True if the text had more.
-    """
+    """One tokenised text: `ids` with the two markers, and the `bucket` that holds them."""
 
     ids: Sequence[int]
     bucket: int
@@ -111,7 +103,6 @@ class Tokenised(NamedTuple):
 
     @property
     def padding(self) -> int:
-        """Number of padding tokens that fill the bucket."""
         return self.bucket - len(self.ids)
 
 
@@ -129,10 +120,7 @@ def open_tokenizer(info: ServedModelInfo, parameters: Parameters) -> Tokenizer:
 
 @lru_cache(maxsize=4)
 def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
-    """Build a tokenizer once for all versions with the same file.
-
-    That takes 15 ms and holds the interpreter lock: no request is answered meanwhile.
-    """
+    """Build a tokenizer once for all versions with the same file: it holds the interpreter lock."""
     tokenizer = Tokenizer.from_str(text)
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # a "[SEP]" in a client's text is text, not a marker
@@ -143,10 +131,7 @@ def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
 def tokenise(
     texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int]
 ) -> tuple[Tokenised, ...]:
-    """Tokenise each text into the smallest of the ascending `lengths` that holds its tokens.
-
-    Raises TextEmpty if the tokenizer keeps nothing of a text.
-    """
+    """Tokenise each text into the smallest of the ascending `lengths` that holds its tokens."""
     markers = tokenizer.num_special_tokens_to_add(False)
     # Unlike encode(), encode_batch_fast() releases the interpreter lock while it works.
     encodings = tokenizer.encode_batch_fast(list(texts))
@@ -177,11 +162,7 @@ def tensors_of(texts: Sequence[Tokenised], *, pad_id: int) -> Tensors:
 
 
 class Score(NamedTuple):
-    """One label with its probability; `label_zh` is None if the model has no Chinese names.
-
-    A named tuple, because a request of 32 texts has 192 of them and a frozen dataclass takes longer
-    to make.
-    """
+    """One label with its probability. A frozen dataclass would take longer to make."""
 
     label: str
     label_zh: str | None
@@ -189,10 +170,7 @@ class Score(NamedTuple):
 
 
 def softmax(logits: Sequence[float]) -> list[float]:
-    """Convert the logits of one text, all finite, to probabilities in float64.
-
-    This is plain Python: for a handful of labels, NumPy's calls take longer than the work.
-    """
+    """Probabilities of one text in float64. For so few numbers, NumPy's calls take longer."""
     most = max(logits)
     powers = [math.exp(each - most) for each in logits]
     total = sum(powers)
@@ -202,7 +180,7 @@ def softmax(logits: Sequence[float]) -> list[float]:
 def rank(
     probabilities: Sequence[float], *, labels: Sequence[str], labels_zh: Sequence[str] | None
 ) -> tuple[Score, ...]:
-    """The labels of one text by descending probability; ties keep the order of `labels`."""
+    """The labels by descending probability; ties keep their order."""
     translated = labels_zh if labels_zh is not None else [None] * len(labels)
     scores = map(Score, labels, translated, probabilities)
     return tuple(sorted(scores, key=attrgetter("score"), reverse=True))
@@ -218,14 +196,12 @@ MAX_PENDING = 64
 """Most requests that wait for the tokenizer, which takes less than 0.1 s for the longest one."""
 
 SHORT_CHARACTERS = 1_536
-"""Requests of up to this many characters in total are tokenised on the event loop. That takes a
-millisecond at most; a switch of threads and back costs nearly as much when the cores are busy."""
+"""Requests of up to this many characters in total are tokenised on the event loop, in a millisecond
+at most; a switch of threads and back costs nearly as much when the cores are busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextScores:
-    """The labels of one text, best first, and the figures of its Tokenised."""
-
     scores: tuple[Score, ...]
     tokens: int
     truncated: bool
@@ -264,8 +240,7 @@ class SentimentPipeline:
     async def prepare(self, payload: Sequence[str], *, deadline: float) -> Prepared:
         """Jobs of up to `max_rows` texts each, the shortest bucket first.
 
-        Raises TextEmpty, TextTooLong for WholeTexts, DeadlineExceeded, and Overloaded if
-        `max_pending` requests already wait for the tokenizer.
+        Raises TextEmpty, TextTooLong for WholeTexts, DeadlineExceeded and Overloaded.
         """
         CALLER.get().spend("texts", len(payload))
         if sum(map(len, payload)) <= SHORT_CHARACTERS:
@@ -291,14 +266,11 @@ class SentimentPipeline:
         *,
         deadline: float,  # noqa: ARG002 - of the port; this cannot take long enough to miss one
     ) -> Finished:
-        """A tuple of TextScores, one per text; raises ModelOutputInvalid.
-
-        Runs on the event loop: a few hundred numbers cost less than a switch of threads.
-        """
+        """A tuple of TextScores, one per text; raises ModelOutputInvalid."""
         return self._finish(prepared.state, outputs)
 
     def close(self) -> None:
-        """Do nothing: the executor belongs to the server."""
+        """The executor belongs to the server."""
 
     def _prepare(self, texts: Sequence[str], deadline: float) -> Prepared:
         if self._clock() >= deadline:

@@ -25,7 +25,6 @@ class _Strict(BaseModel):
 
 
 def _without_routing(schema: dict[str, Any]) -> None:
-    """Remove from the schema what the OpenAPI document lists as query parameters."""
     del schema["additionalProperties"]
     for name in ROUTING:
         del schema["properties"][name]
@@ -152,7 +151,7 @@ async def classify_sentiment(
 
 
 async def classify(services: Services, texts: Sequence[str], routing: Routing) -> Answer:
-    """Check the texts, run them and count their padding. Every request format ends here."""
+    """Check the texts, run them and count their padding; for every request format."""
     settings = services.settings
     check_texts(texts, limits=settings.of(SentimentSettings))
     answer = await services.dataplane.run("sentiment", texts, **routing.options(settings))

@@ -1,8 +1,5 @@
-"""Checks of texts, made before the tokenizer sees a character.
-
-A tokenizer that truncates still reads the whole text first: 3.4 million characters take it 23 s.
-Therefore the length is limited in characters. No message repeats any part of a text.
-"""
+"""Checks of texts, made before the tokenizer sees a character: it would read a long text whole
+before truncating it (3.4 million characters take 23 s). No message repeats any part of a text."""
 
 from __future__ import annotations
 
@@ -49,11 +46,7 @@ class WholeTexts(tuple[str, ...]):
 
 
 def check_texts(texts: Sequence[str], *, limits: SentimentSettings) -> None:
-    """Check that every text can be classified.
-
-    Raises TooManyInputs, TextTooLong, TextEmpty (also for no text at all, and for a text of white
-    space or invisible characters alone) and InvalidParameter for a lone surrogate.
-    """
+    """Raises TooManyInputs, TextTooLong, TextEmpty, and InvalidParameter for a lone surrogate."""
     if len(texts) > limits.text_max_inputs:
         raise TooManyInputs(
             f"{len(texts)} texts in one request; the limit is {limits.text_max_inputs}",
