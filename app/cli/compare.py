@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from app.cli.shared import add_repository_option, open_repository, read_version
@@ -77,7 +76,7 @@ def _compare(args: argparse.Namespace) -> int:
     from app.evidence.comparison.result import recommend
     from app.evidence.comparison.run import Plan, compare
     from app.evidence.comparison.table import columns, comparison_rows, reasons
-    from app.tasks.task import comparison_of, load_tasks
+    from app.tasks.task import comparison_of
 
     files = read_version(open_repository(args.repository), args.model, args.version)
     found = compare(
@@ -89,7 +88,7 @@ def _compare(args: argparse.Namespace) -> int:
             concurrent=not args.alone,
         ),
         open_predictor=ProcessBackend(nice=0),
-        comparison_of=partial(comparison_of, tasks=load_tasks()),
+        comparison_of=comparison_of,
     )
     print(f"{found.model}@{found.version} on {found.machine}")
     print(f"{found.groups[0].requests} requests a group over: {', '.join(found.samples)}\n")

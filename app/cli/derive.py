@@ -63,9 +63,9 @@ def derive_program(root: Path, name: str) -> str:
     from app.engine.backends.process import ProcessBackend
     from app.evidence.comparison.measure import choose_samples
     from app.making.programs.check import checked
-    from app.tasks.task import comparison_of, load_tasks
+    from app.tasks.task import comparison_of
 
-    task = comparison_of(files.info(), tasks=load_tasks())
+    task = comparison_of(files.info())
     patterns = SAMPLES.get(files.config.pipeline or "", ())
     data = [path for pattern in patterns for path in sorted(Path().glob(pattern))]
     selftest = files.selftest()

@@ -148,9 +148,9 @@ def _check(args: argparse.Namespace) -> None:
 
 def _samples(files: ModelFiles, paths: Sequence[Path]) -> list[Tensors]:
     from app.contracts.errors import ConfigError
-    from app.tasks.task import comparison_of, load_tasks
+    from app.tasks.task import comparison_of
 
-    task = comparison_of(files.info(), tasks=load_tasks())
+    task = comparison_of(files.info())
     if task is None:
         raise ConfigError(f"{files.name} has no pipeline that could read data")
     return [inputs for _, inputs in task.samples(paths)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 
 from app.cli.shared import add_repository_option, open_repository, read_version
 
@@ -60,7 +59,7 @@ def _choose_group(args: argparse.Namespace) -> int:
     from app.evidence.comparison.run import Plan, compare
     from app.evidence.comparison.table import columns, comparison_rows, reasons
     from app.evidence.comparison.tuning import write_default_group
-    from app.tasks.task import comparison_of, load_tasks
+    from app.tasks.task import comparison_of
 
     repository = open_repository(args.repository)
     files = read_version(repository, args.model, None)
@@ -68,7 +67,7 @@ def _choose_group(args: argparse.Namespace) -> int:
     found = compare(
         Plan(files=files, groups=names, requests=REQUESTS),
         open_predictor=ProcessBackend(nice=0),
-        comparison_of=partial(comparison_of, tasks=load_tasks()),
+        comparison_of=comparison_of,
     )
     print(columns(comparison_rows(found)) + "\n")
     print("\n".join(reasons(found)))
@@ -113,7 +112,7 @@ def _tune(args: argparse.Namespace) -> int:
     from app.evidence.comparison.search import Search, most_ticks
     from app.evidence.comparison.table import columns
     from app.evidence.comparison.tuning import explain, write_group
-    from app.tasks.task import comparison_of, load_tasks
+    from app.tasks.task import comparison_of
 
     repository = open_repository(args.repository)
     files = read_version(repository, args.model, None)
@@ -126,7 +125,7 @@ def _tune(args: argparse.Namespace) -> int:
             cores=cores,
             seconds=args.seconds,
             open_predictor=ProcessBackend(nice=0),
-            comparison_of=partial(comparison_of, tasks=load_tasks()),
+            comparison_of=comparison_of,
             tick=bar.update,
             say=lambda text: bar.write(text, file=sys.stderr),
         )

@@ -93,10 +93,11 @@ def settings_class(tasks: Iterable[Task]) -> type[Settings]:
     return settings_with(*(task.settings for task in tasks if task.settings is not None))
 
 
-def task_of(info: ServedModelInfo, tasks: Mapping[str, Task]) -> Task | None:
+def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> Task | None:
     """The model's task, if it has one. Raises ConfigError if it is unknown."""
     if info.pipeline is None:
         return None
+    tasks = load_tasks() if tasks is None else tasks
     if info.pipeline not in tasks:
         raise ConfigError(
             f"{info.name}: pipeline is {info.pipeline!r}, there are {', '.join(tasks)}",
@@ -114,14 +115,14 @@ def build_pipeline(
 
 
 def agreement_of(
-    info: ServedModelInfo, *, tasks: Mapping[str, Task]
+    info: ServedModelInfo, *, tasks: Mapping[str, Task] | None = None
 ) -> Callable[[Tensors, Tensors], float] | None:
     """The measure of the model's task, if there are both."""
     task = task_of(info, tasks)
     return None if task is None or task.agreement is None else task.agreement(info)
 
 
-def comparison_of(info: ServedModelInfo, *, tasks: Mapping[str, Task]) -> TaskComparison | None:
+def comparison_of(info: ServedModelInfo) -> TaskComparison | None:
     """The comparison of the model's task, if there are both."""
-    task = task_of(info, tasks)
+    task = task_of(info)
     return None if task is None or task.comparison is None else task.comparison(info)

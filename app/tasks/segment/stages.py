@@ -21,14 +21,7 @@ from app.tasks.codecs.picture import Pixels, read_pixels, write_pixels
 from app.tasks.segment import matte
 from app.tasks.segment.backdrop import Bands, blurred, drop_shadow, fitted, flat, reduced, stacked
 from app.tasks.segment.foreground import foreground_colours
-from app.tasks.segment.framing import (
-    Area,
-    canvas_of,
-    moved,
-    moved_colours,
-    on_canvas,
-    place_of,
-)
+from app.tasks.segment.framing import Area, canvas_of, moved, moved_colours, on_canvas, place_of
 from app.tasks.segment.guided import guided_alpha
 from app.tasks.segment.matting import matted_alpha
 from app.tasks.segment.options import SIZE_PIXELS
