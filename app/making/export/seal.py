@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from app.contracts.errors import ExportError
 from app.contracts.ports import PredictorFactory, PredictorSpec
 from app.contracts.tensors import DTYPES, TensorSpec
+from app.making.export.config_text import template
 from app.making.export.publish import Origin, sha256_of, write_manifest
 from app.making.export.read_program import read_specs
 from app.making.export.trial import Trial, run_trial
@@ -33,31 +34,6 @@ UNBATCHED = """\
 # A row's outputs depend on the rows beside it: the first axis is not a batch, or one to keep.
 [dynamic_batching]
 max_batch_size = 0
-"""
-NATIVE = """\
-# {doubt}
-default_group = "native"
-
-{batching}
-[[instance_group]]
-name = "native"
-backend = "paddle_inference"
-[instance_group.options]
-onednn = false
-"""
-ONNX = """\
-# An ONNX program is run by ONNX Runtime or OpenVINO.
-default_group = "onnxruntime"
-
-{batching}
-[[instance_group]]
-name = "onnxruntime"
-backend = "onnxruntime"
-
-[[instance_group]]
-name = "openvino"
-backend = "openvino"
-start = "on_demand"
 """
 
 
@@ -194,9 +170,9 @@ def _config_text(trial: Trial, *, is_onnx: bool) -> str:
     """The text of config.toml; empty if the defaults fit."""
     batching = {True: BATCHED, False: UNBATCHED, None: ""}[trial.independent]
     if is_onnx:
-        return ONNX.format(batching=batching)
+        return template("sealed_onnx", batching=batching)
     if trial.onednn:
-        return NATIVE.format(doubt=f"oneDNN: {trial.onednn}.", batching=batching)
+        return template("sealed_paddle", doubt=f"oneDNN: {trial.onednn}.", batching=batching)
     return batching
 
 
