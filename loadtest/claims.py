@@ -44,9 +44,15 @@ from app.evidence.comparison.plot import (
     plot_comparison,
     save_figure,
 )
-from app.evidence.comparison.result import Comparison
+from app.evidence.comparison.result import (
+    Comparison,
+    columns,
+    comparison_rows,
+    markdown,
+    reasons,
+    seconds,
+)
 from app.evidence.comparison.run import Plan, compare
-from app.evidence.comparison.table import columns, comparison_rows, markdown, reasons, seconds
 from app.observability.build_info import describe_machine
 from app.tasks.task import agreement_of, comparison_of
 

@@ -73,9 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.result import recommend
+    from app.evidence.comparison.result import columns, comparison_rows, reasons, recommend
     from app.evidence.comparison.run import Plan, compare
-    from app.evidence.comparison.table import columns, comparison_rows, reasons
     from app.tasks.task import comparison_of
 
     files = read_version(open_repository(args.repository), args.model, args.version)

@@ -62,7 +62,7 @@ def derive_program(root: Path, name: str) -> str:
 
     from app.engine.backends.process import ProcessBackend
     from app.evidence.comparison.measure import choose_samples
-    from app.making.programs.check import checked
+    from app.making.programs.derive import checked
     from app.tasks.task import comparison_of
 
     task = comparison_of(files.info())

@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from app.contracts.errors import ConfigError
     from app.evidence.comparison.graph import draw, profile_graph
-    from app.evidence.comparison.table import columns
+    from app.evidence.comparison.result import columns
 
     files = read_version(open_repository(args.repository), args.model, args.version)
     name = args.group or files.config.default_group

@@ -219,7 +219,7 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    from app.evidence.comparison.table import columns
+    from app.evidence.comparison.result import columns
 
     print(columns(rows))
 

@@ -61,8 +61,14 @@ def run(args: argparse.Namespace) -> int:
     import onnx
 
     from app.contracts.errors import ExportError
-    from app.making.programs.check import Differences
-    from app.making.programs.derive import FILE, INT8, Derived, named_graph, publish_with
+    from app.making.programs.derive import (
+        FILE,
+        INT8,
+        Derived,
+        Differences,
+        named_graph,
+        publish_with,
+    )
     from app.making.programs.qdq import quantised
     from app.making.programs.search import (
         FloatLayers,

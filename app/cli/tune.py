@@ -55,10 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _choose_group(args: argparse.Namespace) -> int:
     from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.result import recommend
+    from app.evidence.comparison.result import columns, comparison_rows, reasons, recommend
     from app.evidence.comparison.run import Plan, compare
-    from app.evidence.comparison.table import columns, comparison_rows, reasons
-    from app.evidence.comparison.tuning import write_default_group
+    from app.evidence.comparison.search import write_default_group
     from app.tasks.task import comparison_of
 
     repository = open_repository(args.repository)
@@ -109,9 +108,8 @@ def _tune(args: argparse.Namespace) -> int:
 
     from app.contracts.resources import available_cores
     from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.search import Search, most_ticks
-    from app.evidence.comparison.table import columns
-    from app.evidence.comparison.tuning import explain, write_group
+    from app.evidence.comparison.result import columns
+    from app.evidence.comparison.search import Search, explain, most_ticks, write_group
     from app.tasks.task import comparison_of
 
     repository = open_repository(args.repository)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.contracts.errors import ConfigError
-from app.evidence.comparison.result import Comparison
-from app.evidence.comparison.table import seconds
+from app.evidence.comparison.result import Comparison, seconds
 
 SUFFIXES = (".png", ".svg")
 DEFAULT, OTHER, INEFFECTIVE = "#1f6feb", "#8aa4c8", "#d9a441"

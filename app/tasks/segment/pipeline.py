@@ -21,7 +21,7 @@ from app.tasks.codecs.call import Reply
 from app.tasks.codecs.picture import Picture
 from app.tasks.codecs.pool import Codecs
 from app.tasks.segment.parameters import mask_output, read_parameters
-from app.tasks.segment.request import Box, SegmentRequest, SegmentResult
+from app.tasks.segment.request import ForegroundBox, SegmentRequest, SegmentResult
 
 RGBA = 4
 """Most bytes of a pixel."""
@@ -232,7 +232,7 @@ def _result(request: SegmentRequest, reply: Reply) -> SegmentResult:
         output=request.output,
         width=meta["width"],
         height=meta["height"],
-        box=Box(top=top, left=left, width=width, height=height),
+        box=ForegroundBox(top=top, left=left, width=width, height=height),
         confidence=meta["confidence"],
         labels=reply.arrays["labels"].tobytes() if request.labels else None,
     )

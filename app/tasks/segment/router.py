@@ -21,7 +21,7 @@ from app.service.api.services import ServicesDep
 from app.service.api.uploads import RAW_CONTENT, read_upload
 from app.settings.server import Settings
 from app.tasks.segment.options import FILES, MEDIA_TYPES, OPTIONS
-from app.tasks.segment.request import SegmentResult, SegmentSettings, read_options
+from app.tasks.segment.request import ForegroundBox, SegmentResult, SegmentSettings, read_options
 
 EXAMPLE = {
     "width": 512,
@@ -37,15 +37,6 @@ EXAMPLE = {
 _FORMATS = {"image/png": "png", "image/webp": "webp", "image/jpeg": "jpg"}
 _JSON = "application/json"
 MAX_RANGES = 32
-
-
-class ForegroundBox(BaseModel):
-    """The foreground's place in the upright, uncropped picture; all 0 when there is none."""
-
-    top: int
-    left: int
-    width: int
-    height: int
 
 
 class SegmentReply(BaseModel):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from app.tasks.segment.parameters import MaskAgreement
 from app.tasks.segment.pipeline import SegmentPipeline
-from app.tasks.segment.request import SegmentSettings
+from app.tasks.segment.request import SegmentSettings, tensors
 from app.tasks.segment.router import build_router
-from app.tasks.segment.tensors import tensors
 from app.tasks.task import Task, offline
 
 TASK = Task(

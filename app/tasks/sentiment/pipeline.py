@@ -12,13 +12,13 @@ import math
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, pairwise
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -28,17 +28,20 @@ from app.contracts.caller import CALLER
 from app.contracts.errors import (
     ConfigError,
     DeadlineExceeded,
+    InvalidParameter,
     ModelOutputInvalid,
     Overloaded,
     TextEmpty,
     TextTooLong,
 )
 from app.contracts.ports import Clock, Finished, Prepared, ServedModelInfo
-from app.contracts.tensors import Array, Tensors
+from app.contracts.task_tensors import STRINGS, TaskTensors, strings_of
+from app.contracts.tensors import Array, Tensors, TensorSpec
 from app.models.repository.config import parse_parameters
-from app.tasks.sentiment.texts import WholeTexts
+from app.settings.server import Settings
+from app.tasks.sentiment.texts import MAX_TOP_K, SentimentSettings, WholeTexts, check_texts
 
-INPUTS = ("attention_mask", "input_ids")
+MODEL_INPUTS = ("attention_mask", "input_ids")
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
@@ -72,10 +75,10 @@ def read_parameters(info: ServedModelInfo) -> Parameters:
     """Read the parameters. Raises ConfigError if they are wrong or do not fit the tensors."""
     parameters = parse_parameters(info, Parameters)
     taken = tuple(sorted(spec.name for spec in info.inputs))
-    if taken != INPUTS or any(spec.dtype != "int64" for spec in info.inputs):
+    if taken != MODEL_INPUTS or any(spec.dtype != "int64" for spec in info.inputs):
         raise ConfigError(
             f"{info.name} takes {', '.join(f'{s.name} ({s.dtype})' for s in info.inputs)}; "
-            f"the sentiment task feeds {' and '.join(INPUTS)} as int64"
+            f"the sentiment task feeds {' and '.join(MODEL_INPUTS)} as int64"
         )
     logits = info.outputs[0]
     if len(info.outputs) != 1 or len(logits.shape) != 2:
@@ -337,3 +340,63 @@ def _members(texts: Sequence[Tokenised], *, max_rows: int) -> list[list[int]]:
 def _logits(output: Tensors) -> Array:
     [logits] = output.values()
     return logits
+
+
+INPUTS = (TensorSpec("text", STRINGS, (-1,)),)
+OUTPUTS = (
+    TensorSpec("labels", STRINGS, (-1, -1)),
+    TensorSpec("labels_zh", STRINGS, (-1, -1)),
+    TensorSpec("scores", "float32", (-1, -1)),
+    TensorSpec("tokens", "int32", (-1,)),
+    TensorSpec("truncated", "bool", (-1,)),
+)
+
+
+def tensors(settings: Settings) -> TaskTensors:
+    own = settings.of(SentimentSettings)
+    return TaskTensors(
+        inputs=INPUTS,
+        outputs=OUTPUTS,
+        parameters=("top_k", "model"),
+        read=partial(_read, limits=own),
+        write=_write,
+        max_bytes=own.sentiment_max_bytes,
+        padding=lambda value: sum(result.padding for result in value),
+    )
+
+
+def _read(
+    inputs: Tensors, parameters: Mapping[str, Any], *, limits: SentimentSettings
+) -> Sequence[str]:
+    top_k = parameters.get("top_k", 1)
+    if type(top_k) is not int or not 1 <= top_k <= MAX_TOP_K:
+        raise InvalidParameter(f"top_k must be an integer from 1 to {MAX_TOP_K}", limit=MAX_TOP_K)
+    found: list[bytes] = inputs["text"].tolist()
+    texts = [_decoded(text, position) for position, text in enumerate(found, 1)]
+    check_texts(texts, limits=limits)
+    return texts
+
+
+def _decoded(text: bytes, position: int) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidParameter(
+            f"text {position} is not UTF-8 from byte {error.start}", received=error.start
+        ) from None
+
+
+def _write(value: Sequence[TextScores], parameters: Mapping[str, Any]) -> Tensors:
+    """All texts have the same number of labels. Chinese names are empty if the model has none."""
+    ranked = [result.scores[: parameters.get("top_k")] for result in value]
+    return {
+        "labels": _strings([[score.label for score in scores] for scores in ranked]),
+        "labels_zh": _strings([[score.label_zh or "" for score in scores] for scores in ranked]),
+        "scores": np.array([[score.score for score in scores] for scores in ranked], np.float32),
+        "tokens": np.array([result.tokens for result in value], np.int32),
+        "truncated": np.array([result.truncated for result in value], np.bool_),
+    }
+
+
+def _strings(rows: Sequence[Sequence[str]]) -> Array:
+    return strings_of([text.encode() for row in rows for text in row], (len(rows), len(rows[0])))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from app.tasks.sentiment.pipeline import SentimentPipeline, label_agreement
+from app.tasks.sentiment.pipeline import SentimentPipeline, label_agreement, tensors
 from app.tasks.sentiment.router import build_router
-from app.tasks.sentiment.tensors import tensors
 from app.tasks.sentiment.texts import SentimentSettings
 from app.tasks.task import Task, offline
 

@@ -9,16 +9,14 @@ import pytest
 from app.contracts.errors import ConfigError
 from app.evidence.comparison.search import (
     ROUTE,
-    CandidateUnderLoad,
-    Search,
-    open_candidate,
-    request_buckets,
-)
-from app.evidence.comparison.tuning import (
     Candidate,
+    CandidateUnderLoad,
     Outcome,
+    Search,
     bucket_candidates,
     choose,
+    open_candidate,
+    request_buckets,
     thread_candidates,
     write_group,
 )
