@@ -54,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
     for place in places:
         each = graph.operators[place]
         time = each.milliseconds or 0.0
-        shape = "×".join("?" if size == -1 else str(size) for size in each.shape)
-        rows.append([str(place + 1), each.label, shape, f"{time:.3f}", f"{time / total:.1%}"])
+        rows.append([str(place + 1), each.label, each.size, f"{time:.3f}", f"{time / total:.1%}"])
     print("\n" + columns(rows))
     if args.svg is not None:
         args.svg.write_text(draw(graph), "utf-8")

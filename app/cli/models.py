@@ -63,8 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
-
-    from app.contracts.errors import PaddlepoolError
+    from app.contracts.errors import ManifestError, PaddlepoolError
     from app.engine.registry.load_history import UNSEALED
     from app.models.repository.manifest import read_manifest
 
@@ -72,10 +71,9 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
     for name in repository.names():
         unsealed, served = repository.unsealed(name), _served(repository, name)
         for version in sorted((*repository.versions(name), *unsealed), reverse=True):
-            if version in unsealed:
-                rows.append((name, str(version), "no", "-", "-", f"unsealed: {UNSEALED}", "-"))
-                continue
             try:
+                if version in unsealed:
+                    raise ManifestError(f"unsealed: {UNSEALED}")
                 manifest = read_manifest(repository.root / name / str(version))
                 pipeline = repository.config(name).pipeline or "-"
             except PaddlepoolError as error:

@@ -31,6 +31,10 @@ class Operator:
     def label(self) -> str:
         return " + ".join((self.name.rpartition(".")[2], *self.fused))
 
+    @property
+    def size(self) -> str:
+        return "×".join("?" if size == -1 else str(size) for size in self.shape)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
@@ -165,14 +169,13 @@ def _arc(source: int, target: int) -> str:
 
 def _row(place: int, each: Operator, colour: str, share: float) -> str:
     y, middle = TOP + ROW * place, _middle(place)
-    shape = "×".join("?" if size == -1 else str(size) for size in each.shape)
     time = "not timed" if each.milliseconds is None else f"{each.milliseconds:.3g} ms"
     bar = ARCS + LABEL
     return (
-        f"<g><title>{place + 1}. {escape(each.name)} {escape(shape)}: {time}</title>"
+        f"<g><title>{place + 1}. {escape(each.name)} {each.size}: {time}</title>"
         f'<circle cx="{ARCS - 4}" cy="{middle}" r="3" fill="{colour}"/>'
         f'<text x="{ARCS + 6}" y="{middle + 4}">{escape(each.label)}'
-        f'<tspan fill="#8c8f94"> {escape(shape)}</tspan></text>'
+        f'<tspan fill="#8c8f94"> {each.size}</tspan></text>'
         f'<rect x="{bar}" y="{y + 3}" width="{max(1.0, BAR * share):.1f}" height="{ROW - 6}" '
         f'fill="{colour}"/>'
         f'<text x="{bar + BAR * share + 6:.1f}" y="{middle + 4}" fill="#57606a">{time}</text></g>'

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Agreement, PredictorFactory
@@ -20,7 +20,7 @@ from app.engine.pool.context import EngineContext
 from app.engine.registry.model import ServedModel
 from app.evidence.comparison.measure import ComparisonOf, Sample, choose_samples, golden_test
 from app.evidence.verdict.proof import fastest_of
-from app.models.repository.config import AUTO, DynamicBatching, Warmup, load_config
+from app.models.repository.config import AUTO, DynamicBatching, ModelConfig, Warmup, load_config
 from app.models.repository.layout import ModelFiles
 from app.observability.history import quantiles
 from app.observability.metrics import Metrics
@@ -243,6 +243,11 @@ ROUTE = "/tune"
 REQUEST_SECONDS = 120.0
 
 
+def _parameters(config: ModelConfig, candidate: Candidate) -> dict[str, Any]:
+    buckets = {"buckets": list(candidate.buckets)} if candidate.buckets else {}
+    return {**config.parameters, **buckets}
+
+
 def candidate_files(
     files: ModelFiles, candidate: Candidate, samples: Sequence[Sample]
 ) -> ModelFiles:
@@ -251,9 +256,6 @@ def candidate_files(
     group = config.group(config.default_group).model_copy(
         update={"count": candidate.count, "threads": candidate.threads, "start": "always"}
     )
-    parameters = dict(config.parameters)
-    if candidate.buckets:
-        parameters["buckets"] = list(candidate.buckets)
     shapes = {tuple((name, a.shape) for name, a in inputs.items()) for _, inputs in samples}
     return replace(
         files,
@@ -264,7 +266,7 @@ def candidate_files(
                     max_batch_size=candidate.batch, max_queue_size=64
                 ),
                 "warmup": tuple(Warmup(shapes=dict(each)) for each in sorted(shapes)),
-                "parameters": parameters,
+                "parameters": _parameters(config, candidate),
             }
         ),
     )
@@ -428,11 +430,9 @@ class Search:
         return candidate.count * each <= available_memory() // 2
 
     def _samples(self, candidate: Candidate) -> list[Sample]:
-        files = self.files
-        if candidate.buckets:
-            parameters = dict(files.config.parameters) | {"buckets": list(candidate.buckets)}
-            config = files.config.model_copy(update={"parameters": parameters})
-            files = replace(files, config=config)
+        config = self.files.config
+        config = config.model_copy(update={"parameters": _parameters(config, candidate)})
+        files = replace(self.files, config=config)
         task = self.comparison_of(files.info())
         samples = choose_samples(task, (), golden_test(files, task))
         # A job has one row; a batch is made of jobs.

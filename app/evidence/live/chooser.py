@@ -228,7 +228,8 @@ class Chooser:
     def _give_up_crashing(self, served: ServedModel) -> bool:
         """Return to the first group if the chosen one keeps crashing; True if that was done."""
         first, chosen = served.files.config.first_group, served.config.default_group
-        if first is None or chosen == first or not _crashing(served, chosen):
+        states = {each.name: each.reason for each in served.groups()}
+        if first is None or chosen == first or states.get(chosen) != CRASH_LOOP:
             return False
         why = f"{chosen} was the default group and kept crashing"
         self._crashed[_key(served, chosen)] = why
@@ -238,10 +239,6 @@ class Chooser:
         except ModelNotReady:
             return False
         return True
-
-
-def _crashing(served: ServedModel, group: str) -> bool:
-    return any(each.name == group and each.reason == CRASH_LOOP for each in served.groups())
 
 
 def _key(served: ServedModel, group: str) -> tuple[str, str, str]:

@@ -92,8 +92,10 @@ class Race:
         ]
 
     def run(self, *, most_difference: float) -> Lap:
-        """Run the race. The reference is the first group's answer to the golden input: the stored
-        one may have fewer digits."""
+        """Run the race. The reference is the first group's answer to the golden input.
+
+        The stored golden output may have fewer digits.
+        """
         golden = self._served.selftest
         outputs = run_together(self._own[:1], golden.inputs).outputs
         base_outputs = run_together(self._theirs[:1], golden.inputs).outputs

@@ -208,8 +208,10 @@ class ShadowPredictors:
 
 
 class Refusals:
-    """Decides which failures of a group are final. The first crash is not: the system may have
-    killed the process for lack of memory."""
+    """Decides which failures of a group are final.
+
+    The first crash is not: the system may have killed the process for lack of memory.
+    """
 
     def __init__(self) -> None:
         self._died: WeakKeyDictionary[ServedModel, set[str]] = WeakKeyDictionary()

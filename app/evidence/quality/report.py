@@ -137,8 +137,7 @@ def read_card(path: Path) -> str:
 
 
 def write_card(path: Path, report: Report) -> None:
-    """Replace this version's figures in the card, or add them behind those of others or the
-    heading.
+    """Write the figures over this version's, behind other versions', or below the heading.
 
     Raises ConfigError like read_card, and for a quick look.
     """

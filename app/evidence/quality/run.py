@@ -163,8 +163,10 @@ def _findings(
 
 
 def _fingerprint(manifest: Manifest) -> str:
-    """The version's sha256, or for an official release, which each machine exports itself, that of
-    the released file."""
+    """The version's sha256, or that of the released file.
+
+    Each machine exports an official release itself.
+    """
     official = manifest.weights.get("origin") == "official release"
     return str(manifest.weights["sha256"]) if official else manifest.sha256()
 

@@ -346,8 +346,10 @@ def _halve(layer: nn.Layer, name: str) -> Any:
 
 
 def _widen_all(network: nn.Layer, inputs: Any) -> None:  # noqa: ARG001 - Paddle passes both
-    """Cast all half-precision parameters to float32 before the first layer runs: a network may read
-    another layer's weights."""
+    """Cast all half-precision parameters to float32 before the first layer runs.
+
+    A network may read another layer's weights.
+    """
     for layer in network.sublayers(include_self=True):
         for name, parameter in layer._parameters.items():
             if name.endswith(_HALF):

@@ -35,8 +35,11 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Results of the runs. `onednn` is the reason why oneDNN must not serve the program, if any.
-    `independent` is None if the program has no rows."""
+    """Results of the runs.
+
+    `onednn` is the reason why oneDNN must not serve the program, if any. `independent` is None if
+    the program has no rows.
+    """
 
     inputs: Tensors
     outputs: Tensors

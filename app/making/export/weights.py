@@ -238,7 +238,7 @@ class BertDirectory:
 
 def read_bert_directory(directory: Path) -> BertDirectory:
     """Read config.json and model.safetensors. Raises ExportError for anything but plain BERT."""
-    config = read_config(directory)
+    config = _object(directory / "config.json")
     required = {
         "model_type": "bert",
         "hidden_act": "gelu",
@@ -266,15 +266,14 @@ def read_bert_directory(directory: Path) -> BertDirectory:
     )
 
 
-def read_config(directory: Path) -> dict[str, Any]:
-    path = directory / "config.json"
+def _object(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text("utf-8"))
+        values = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ExportError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ExportError(f"{path} must hold an object, received {type(config).__name__}")
-    return config
+    if not isinstance(values, dict):
+        raise ExportError(f"{path} must hold an object, received {type(values).__name__}")
+    return values
 
 
 def _labels(config: dict[str, Any]) -> tuple[str, ...]:
@@ -355,17 +354,7 @@ def _read(source: Path) -> Tokenizer:
     missing = [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in words]
     if missing:
         raise ExportError(f"{vocabulary} lacks the special tokens {', '.join(missing)}")
-    lowercase = _settings(source).get("do_lower_case", True)
+    settings = source / "tokenizer_config.json"
+    lowercase = not settings.is_file() or _object(settings).get("do_lower_case", True)
     words_by_id = {word: index for index, word in enumerate(words)}
     return BertWordPieceTokenizer(words_by_id, lowercase=bool(lowercase))._tokenizer
-
-
-def _settings(source: Path) -> dict[str, Any]:
-    path = source / "tokenizer_config.json"
-    if not path.is_file():
-        return {}
-    try:
-        settings = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ExportError(f"{path} is not JSON: {error}") from error
-    return settings if isinstance(settings, dict) else {}

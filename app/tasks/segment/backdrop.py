@@ -107,8 +107,10 @@ def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> B
 
 
 def _filled(sums: Floats, weight: Floats, sigma: float) -> Floats:
-    """The blurred `sums` (colours times their weight) divided by the blurred `weight`. Where the
-    weight is close to 0, the colour comes from the same for a reduced picture."""
+    """The blurred `sums` (colours times their weight) divided by the blurred `weight`.
+
+    Where the weight is close to 0, the colour comes from the same for a reduced picture.
+    """
     height, width = weight.shape
     if max(height, width) <= 4:
         far = (sums.sum(axis=(0, 1)) / weight.sum()).reshape(1, 1, 3)

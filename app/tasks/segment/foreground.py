@@ -102,8 +102,10 @@ def _end(blocks: slice, count: int, step: int, length: int) -> int:
 def _coarse(
     picture: Pixels, alpha: Pixels, clear: Pixels | None, step: int
 ) -> tuple[Floats, Floats, Floats]:
-    """F and B (h, w, 3) from the levels that are computed everywhere, and a map (h, w) that is 1
-    where partial alpha is no edge or the picture itself is transparent (`clear`)."""
+    """F and B (h, w, 3) from the levels that are computed everywhere, and a map (h, w).
+
+    The map is 1 where partial alpha is no edge or the picture itself is transparent (`clear`).
+    """
     height, width = alpha.shape
     while height * width > WHOLE_PIXELS * step * step:
         step *= 2

@@ -166,11 +166,10 @@ def _fit(small: Pixels, target: Floats, radius: int) -> Floats:
 
 
 class ColourModel:
-    """Local linear model of a plane by the colours of a picture (h, w, 3) from 0 to 1, in windows
-    of 2 * radius + 1 pixels.
+    """Local linear model of a plane by the colours of a picture (h, w, 3) from 0 to 1.
 
-    If `epsilon` is very small, `digits` must be double precision: for similar colours, the terms of
-    the determinant nearly cancel.
+    Windows have 2 * radius + 1 pixels a side. If `epsilon` is very small, `digits` must be double
+    precision: for similar colours, the terms of the determinant nearly cancel.
     """
 
     def __init__(

@@ -119,8 +119,10 @@ def read_word(
     accepted: tuple[str, ...] = (),
     when: str = "",
 ) -> str:
-    """Read an option, by default `default`, the table's default or the first word. `accepted`
-    narrows the table for this request. Raises InvalidParameter."""
+    """Read an option; it defaults to `default`, else to the table's default or first word.
+
+    `accepted` narrows the table for this request. Raises InvalidParameter.
+    """
     schema = OPTIONS[name][0]
     words = accepted or tuple(schema["enum"])
     value = options.get(name, default or schema.get("default", words[0]))

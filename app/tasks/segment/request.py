@@ -258,7 +258,7 @@ def read_options(
             "bg_color is translucent, which format=jpg cannot hold; use format=png or format=webp",
             limit="png, webp",
         )
-    crop = _flag(options, "crop")
+    crop = read_word(options, "crop", default="false", accepted=("true", "false")) == "true"
     return SegmentRequest(
         body=body,
         background=background,
@@ -273,13 +273,6 @@ def read_options(
         scene=read_scene(options, output=output, crop=crop, has_background=background is not None),
         labels=labels,
     )
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    value = options.get(name, "false")
-    if value not in ("true", "false"):
-        raise InvalidParameter(f"{name} must be one of true, false", limit="true, false")
-    return value == "true"
 
 
 def _threshold(text: str | None) -> float | None:
