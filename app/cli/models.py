@@ -266,26 +266,27 @@ def run_seal(args: argparse.Namespace) -> int:
     from app.engine.backends.process import ProcessBackend
     from app.making.export.seal import seal
 
-    sealed = seal(
+    inputs, trial, config = seal(
         args.directory.resolve(),
         open_predictor=ProcessBackend(),
         source=args.source,
         licence=args.licence,
     )
-    _print_tensors(sealed.inputs, sealed.outputs)
+    _print_tensors(inputs, trial.specs)
     print()
     facts = {
         "rows": {
             True: "independent: requests may share a run",
             False: "not independent: each request runs alone",
             None: "none: the first axis is fixed",
-        }[sealed.independent],
-        "onednn": sealed.onednn or "equals the native kernels",
-        "config.toml": "written" if sealed.config else "left as it is",
+        }[trial.independent],
+        "onednn": trial.onednn or "equals the native kernels",
+        "config.toml": "written" if config else "left as it is",
     }
-    if sealed.unproven:
+    unproven = [name for name, array in trial.outputs.items() if not array.size]
+    if unproven:
         facts["self-test"] = (
-            f"knows only dtype and shape of {', '.join(sealed.unproven)}: empty for random input"
+            f"knows only dtype and shape of {', '.join(unproven)}: empty for random input"
         )
     _print_table([(f"{label}:", value) for label, value in facts.items()])
     return 0

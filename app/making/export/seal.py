@@ -221,12 +221,11 @@ def _why_not_onednn(bench: _Bench, inputs: Tensors, golden: Tensors, tolerance: 
 
 
 PROGRAMS, PARAMS = (".json", ".pdmodel", ONNX_SUFFIX), ".pdiparams"
-MAX_BATCH_SIZE = 8
 
-BATCHED = f"""\
+BATCHED = """\
 # A row's outputs were the same alone and beside another row, so requests may share a run.
 [dynamic_batching]
-max_batch_size = {MAX_BATCH_SIZE}
+max_batch_size = 8
 """
 UNBATCHED = """\
 # A row's outputs depend on the rows beside it: the first axis is not a batch, or one to keep.
@@ -235,33 +234,18 @@ max_batch_size = 0
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
-    """Findings about a sealed program.
-
-    `config` is the text written to config.toml, if any, `onednn` the reason why oneDNN does not run
-    the program. `unproven` outputs were empty: the self-test knows only their dtype and shape.
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    independent: bool | None
-    onednn: str
-    unproven: tuple[str, ...]
-    config: str
-
-
 def seal(
     directory: Path,
     *,
     open_predictor: PredictorFactory,
     source: str = "",
     licence: str = "",
-) -> Sealed:
+) -> tuple[tuple[TensorSpec, ...], Trial, str]:
     """Turn a directory `MODEL/VERSION` with a saved program into a version that can be served.
 
     Writes selftest.npz, config.toml if there is none and the defaults do not fit, then
     manifest.json, which makes the version visible to servers. Raises ExportError before that.
+    Returns the inputs, the results of the trial, and the text written to config.toml, if any.
     """
     program, params = _program_of(directory)
     config_file = directory.parent / "config.toml"
@@ -297,14 +281,7 @@ def seal(
         origin=Origin("foreign", source=source, licence=licence),
         weights_sha256=sha256_of(directory / (params or program)),
     )
-    return Sealed(
-        inputs=inputs,
-        outputs=trial.specs,
-        independent=trial.independent,
-        onednn=trial.onednn,
-        unproven=tuple(name for name, array in trial.outputs.items() if not array.size),
-        config=written,
-    )
+    return inputs, trial, written
 
 
 def _program_of(directory: Path) -> tuple[str, str | None]:
