@@ -52,7 +52,7 @@ from app.evidence.comparison.result import (
     reasons,
     seconds,
 )
-from app.evidence.comparison.run import Plan, compare
+from app.evidence.comparison.run import compare
 from app.observability.build_info import describe_machine
 from app.tasks.task import agreement_of, comparison_of
 
@@ -217,7 +217,8 @@ def _write_docs(args: argparse.Namespace, machine: str, tables: Sequence[ClaimTa
     for model, most in REQUESTS_FOR_DOCS.items():
         requests = min(args.requests or most, most)
         found = compare(
-            Plan(files=read_version(repository, model, None), requests=requests),
+            read_version(repository, model, None),
+            requests=requests,
             open_predictor=ProcessBackend(nice=0),
             comparison_of=comparison_of,
         )

@@ -74,18 +74,16 @@ def run(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     from app.engine.backends.process import ProcessBackend
     from app.evidence.comparison.result import columns, comparison_rows, reasons, recommend
-    from app.evidence.comparison.run import Plan, compare
+    from app.evidence.comparison.run import compare
     from app.tasks.task import comparison_of
 
     files = read_version(open_repository(args.repository), args.model, args.version)
     found = compare(
-        Plan(
-            files=files,
-            groups=tuple(name for name in args.groups.split(",") if name),
-            inputs=tuple(args.inputs),
-            requests=args.requests or REQUESTS,
-            concurrent=not args.alone,
-        ),
+        files,
+        groups=tuple(name for name in args.groups.split(",") if name),
+        inputs=tuple(args.inputs),
+        requests=args.requests or REQUESTS,
+        concurrent=not args.alone,
         open_predictor=ProcessBackend(nice=0),
         comparison_of=comparison_of,
     )

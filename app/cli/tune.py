@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 def _choose_group(args: argparse.Namespace) -> int:
     from app.engine.backends.process import ProcessBackend
     from app.evidence.comparison.result import columns, comparison_rows, reasons, recommend
-    from app.evidence.comparison.run import Plan, compare
+    from app.evidence.comparison.run import compare
     from app.evidence.comparison.search import write_default_group
     from app.tasks.task import comparison_of
 
@@ -64,7 +64,9 @@ def _choose_group(args: argparse.Namespace) -> int:
     files = read_version(repository, args.model, None)
     names = () if args.groups == "all" else (files.config.default_group, *args.groups.split(","))
     found = compare(
-        Plan(files=files, groups=names, requests=REQUESTS),
+        files,
+        groups=names,
+        requests=REQUESTS,
         open_predictor=ProcessBackend(nice=0),
         comparison_of=comparison_of,
     )

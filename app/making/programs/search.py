@@ -121,14 +121,11 @@ class FloatLayers:
         """
         floats: list[str] = []
         loss = self._measured("everything", floats)
-        if loss <= budget:
-            return self._search(floats, loss)
-        for layer in self._worst(budget):
-            floats.append(layer)
+        worst = self._worst(budget) if loss > budget else []
+        while worst and loss > budget:
+            floats.append(worst.pop(0))
             loss = self._measured(f"float: {', '.join(floats)}", floats)
-            if loss <= budget:
-                break
-        return self._search(floats, loss)
+        return Search(ranges=restricted(self._ranges, floats), loss=loss, tried=self._tried)
 
     def _worst(self, budget: float) -> list[str]:
         """The layers by the loss of each alone, the worst first."""
@@ -156,6 +153,3 @@ class FloatLayers:
         self._tried += 1
         self._show(what, loss)
         return loss
-
-    def _search(self, floats: Sequence[str], loss: float) -> Search:
-        return Search(ranges=restricted(self._ranges, floats), loss=loss, tried=self._tried)
