@@ -39,12 +39,18 @@ from app.service.api.services import Lifecycle, Services
 from app.service.server.system import watch_loop
 from app.settings.server import Settings
 from app.tasks import PIPELINES
-from app.tasks.codecs.limits import PictureLimits
+from app.tasks.codecs.limits import PictureLimits, formats_named
 from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import CodecPool, Codecs
-from app.tasks.codecs.sniff import formats_named
-from app.tasks.task import Task, agreement_of, build_pipeline, first_route, load_tasks, task_of
-from app.tasks.workers import Workers
+from app.tasks.task import (
+    Task,
+    Workers,
+    agreement_of,
+    build_pipeline,
+    first_route,
+    load_tasks,
+    task_of,
+)
 
 EXTRAS = {
     "grpc": ("grpc", "grpc_health", "grpc_reflection"),

@@ -215,7 +215,7 @@ def test_no_module_and_no_room_is_large() -> None:
 def forbidden_to(name: str) -> tuple[str, ...]:
     if name.endswith((".router", ".form")):
         return rows(MAY_NOT_IMPORT, name)[0]
-    if name in ("app.tasks.task", "app.tasks.workers"):
+    if name == "app.tasks.task":
         # FastAPI's types, for endpoints()
         return ("asyncio", "app.service", *FRAMEWORKS, *PICTURES, *TEXTS)
     return tuple(module for row in rows(MAY_NOT_IMPORT, name) for module in row)

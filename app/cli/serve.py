@@ -17,19 +17,15 @@ if TYPE_CHECKING:
 EXIT_BAD_CONFIGURATION = 3
 
 COLLECTED_OBJECTS = 20_000
-"""Threshold of Python's garbage collector. Eight simultaneous requests reach its default of 700 new
-objects. A scan of everything in progress (160 requests) then takes up to 40 ms in which no request
-is answered. It finds nothing, because requests hold no cycles. 20,000 new objects accumulate only
-if some outlive their requests."""
+"""Threshold of Python's garbage collector. A scan of 160 requests in progress takes up to 40 ms in
+which none is answered, and finds nothing: requests hold no cycles."""
 
 SWITCH_SECONDS = 0.0005
-"""Python's thread switch interval. A request crosses threads four times; with Python's default of
-0.005 seconds, it would wait that long each time for a thread that is busy, such as one that loads a
-model."""
+"""Python's thread switch interval. A request crosses threads four times; with the default of 0.005
+seconds, it would wait that long each time for a thread that is busy."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare options, which override the environment. docs/configuration.md has all settings."""
     parser.add_argument("--host", help="address to listen on")
     parser.add_argument("--port", help="port to listen on, 0 for a free one")
     parser.add_argument(
@@ -59,13 +55,12 @@ def run(args: argparse.Namespace) -> int:
         require_room_for_children,
     )
     from app.settings.server import explain, unknown_variables
-    from app.tasks import PIPELINES
     from app.tasks.task import load_tasks, settings_class
 
     use_one_heap()
     names = ("host", "port", "model_repository", "log_level")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    all_settings = settings_class(load_tasks(PIPELINES).values())
+    all_settings = settings_class(load_tasks().values())
     try:
         if passed := passed_listener():
             given |= zip(("host", "port"), passed.getsockname(), strict=False)

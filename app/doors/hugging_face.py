@@ -26,8 +26,7 @@ from app.service.api.routes import RoutingDep, answer_headers, read_body
 from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
 from app.service.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
 from app.settings.server import Settings
-from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
-from app.tasks.segment.settings import SegmentSettings
+from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options
 from app.tasks.sentiment.router import Text, Texts, classify
 from app.tasks.sentiment.texts import SentimentSettings
 

@@ -28,8 +28,12 @@ from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
 from app.settings.server import Settings
-from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
-from app.tasks.segment.settings import SegmentSettings
+from app.tasks.segment.request import (
+    SegmentRequest,
+    SegmentResult,
+    SegmentSettings,
+    read_options,
+)
 
 JSON = "application/json"
 PART_LABELS = 256 * 1024

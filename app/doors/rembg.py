@@ -18,8 +18,7 @@ from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import ServicesDep
 from app.service.api.uploads import FIELD_BYTES, FORM, media_type, read_form
 from app.settings.server import Settings
-from app.tasks.segment.request import SegmentRequest, read_options
-from app.tasks.segment.settings import SegmentSettings
+from app.tasks.segment.request import SegmentRequest, SegmentSettings, read_options
 
 TRUE = ("true", "1", "on", "yes", "t", "y")
 FALSE = ("false", "0", "off", "no", "f", "n")

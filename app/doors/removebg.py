@@ -33,9 +33,8 @@ from app.service.api.services import Services, ServicesDep, base64_parts, beside
 from app.service.api.uploads import FORM, media_type, read_form
 from app.settings.server import Settings
 from app.tasks.segment.options import MEDIA_TYPES, read_colour
-from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
+from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options
 from app.tasks.segment.router import read_accept, result_headers
-from app.tasks.segment.settings import SegmentSettings
 
 JSON = "application/json"
 URLENCODED = "application/x-www-form-urlencoded"

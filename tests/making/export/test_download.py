@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.contracts.errors import DownloadError
-from app.making.export.weights.download import download
+from app.making.export.release import download
 from tests.making.export.file_server import Script, serving
 from tests.making.export.wheels import Registry, release_of, wheel_of
 

@@ -33,10 +33,9 @@ from app.contracts.errors import (
 )
 from app.contracts.reasons import Restart
 from app.engine.process.child import Child, Reply
-from app.tasks.codecs.limits import PictureLimits, allow_pixels, time_limit
+from app.tasks.codecs.limits import HEIC_DECODER, PictureLimits, allow_pixels, time_limit
 from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import MEMORY_LIMIT, CodecPool
-from app.tasks.codecs.sniff import HEIC_DECODER
 from tests.engine.driving import Loop
 from tests.engine.fakes import Sleeper, wait_until
 from tests.tasks.codecs.heic_samples import PLAIN

@@ -29,7 +29,7 @@ from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import CodecPool, Codecs
 from app.tasks.segment import matte
 from app.tasks.segment.options import SIZE_PIXELS
-from app.tasks.segment.pipeline import open_pipeline
+from app.tasks.segment.pipeline import SegmentPipeline
 from app.tasks.segment.request import (
     SegmentRequest,
     SegmentResult,
@@ -62,7 +62,7 @@ class Server:
         self.codecs = codecs
         self.lost = lost
         """Why codec processes were replaced."""
-        self.pipeline = open_pipeline(INFO, codecs=codecs)
+        self.pipeline = SegmentPipeline(INFO, codecs=codecs)
         self._loop = Loop()
         self._loop(codecs.pool.start)
         self.awaited(codecs.pool.opened())
@@ -450,4 +450,4 @@ def test_a_full_picture_budget_is_overload() -> None:
 )
 def test_a_model_that_does_not_fit_the_task_is_refused(server: Server, info: Any) -> None:
     with pytest.raises(ConfigError):
-        open_pipeline(info, codecs=server.codecs)
+        SegmentPipeline(info, codecs=server.codecs)

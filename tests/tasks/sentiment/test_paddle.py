@@ -18,8 +18,7 @@ from app.engine.registry.registry import ModelRegistry
 from app.main import create_app
 from app.models.repository.layout import ModelRepository
 from app.tasks import PIPELINES
-from app.tasks.task import build_pipeline, load_tasks, settings_class
-from app.tasks.workers import Workers
+from app.tasks.task import Workers, build_pipeline, load_tasks, settings_class
 from tests.engine.fakes import PATIENCE
 
 pytestmark = pytest.mark.paddle
