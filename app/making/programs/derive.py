@@ -29,8 +29,9 @@ from app.making.export.publish import (
     staged_version,
     write_synced,
 )
-from app.making.programs.onnx_graph import simplified
-from app.making.programs.qdq import quantised, shipped_ranges
+from app.making.programs.onnx_graph import Graph, simplified
+from app.making.programs.qdq import ShippedRanges, quantised, shipped_ranges
+from app.making.programs.smoothing import quantise_embeddings, smooth
 from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelFiles
 from app.models.repository.manifest import (
@@ -46,6 +47,13 @@ FILE = "int8.onnx"
 OPSET = 13
 DYNAMIC = ("bert",)
 """Networks whose activations are quantised at run time; they need no ranges."""
+TOOL = "quant_pre_process and quantize_dynamic of ONNX Runtime"
+SETTINGS: dict[str, str | int | float | bool] = {
+    "per_channel": True,
+    "reduce_range": True,
+    "weight_type": "QInt8",
+    "embeddings": "a scale for each row",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +112,8 @@ def derive_int8(files: ModelFiles) -> Derived | None:
     """
     network: Mapping[str, Any] = files.manifest.network or {}
     shipped = shipped_ranges(str(files.manifest.weights.get("sha256")))
-    if shipped is not None and network:  # a sealed file has other layer names
+    if shipped is not None and shipped.ranges is not None and network:
+        # A sealed file has other layer names.
         return Derived(
             backend="openvino",
             content=quantised(named_graph(files), shipped.ranges).SerializeToString(),
@@ -117,23 +126,44 @@ def derive_int8(files: ModelFiles) -> Derived | None:
                 quality=shipped.quality,
             ),
         )
-    return _dynamic(files) if network.get("name") in DYNAMIC else None
+    return dynamic(files, shipped) if network.get("name") in DYNAMIC else None
 
 
-def _dynamic(files: ModelFiles) -> Derived:
-    """Quantise with ONNX Runtime: weights for each channel, activations at every run."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
+def folded(files: ModelFiles) -> Graph:
+    """The version's named graph as ONNX Runtime prepares it: constants are computed."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     with tempfile.TemporaryDirectory() as scratch:
-        plain, prepared, small = (Path(scratch) / f"{name}.onnx" for name in ("a", "b", "c"))
+        plain, prepared = Path(scratch) / "plain.onnx", Path(scratch) / "prepared.onnx"
         onnx.save(named_graph(files), plain)
         try:
             # Symbolic shapes would need sympy and add nothing for a transformer.
             quant_pre_process(plain, prepared, skip_symbolic_shape=True)
+        except Exception as error:  # its errors have no common base class
+            raise ExportError(f"ONNX Runtime cannot prepare the program: {error}") from error
+        return Graph(onnx.load(prepared))
+
+
+def dynamic(files: ModelFiles, shipped: ShippedRanges | None) -> Derived:
+    """Quantise with ONNX Runtime: weights for each channel, activations at every run.
+
+    With shipped factors, activations are smoothed first.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    graph = folded(files)
+    floats: list[str] = []
+    if shipped is not None:
+        smooth(graph, shipped.exponents)
+        floats += shipped.derivation.float_layers
+    floats += quantise_embeddings(graph)
+    with tempfile.TemporaryDirectory() as scratch:
+        small = Path(scratch) / FILE
+        try:
             quantize_dynamic(
-                prepared,
+                graph.model(),
                 small,
+                nodes_to_exclude=floats,
                 per_channel=True,
                 # Weights have seven bits: a processor without VNNI adds pairs of products in
                 # 16 bits, which saturate if both factors have eight bits.
@@ -150,16 +180,17 @@ def _dynamic(files: ModelFiles) -> Derived:
             name=INT8,
             format="onnx",
             program=FILE,
-            derivation=Derivation(
-                tool="quant_pre_process and quantize_dynamic of ONNX Runtime",
-                versions={
-                    name: importlib.metadata.version(name)
-                    for name in ("onnxruntime", "paddle2onnx")
-                },
-                settings={"per_channel": True, "reduce_range": True, "weight_type": "QInt8"},
-            ),
+            derivation=shipped.derivation
+            if shipped is not None
+            else Derivation(tool=TOOL, versions=versions(), settings=SETTINGS),
+            calibration=shipped.calibration if shipped is not None else None,
+            quality=shipped.quality if shipped is not None else (),
         ),
     )
+
+
+def versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("onnxruntime", "paddle2onnx")}
 
 
 def add_program(directory: Path, derived: Derived) -> None:

@@ -7,7 +7,7 @@ Weights are quantised here, for each output channel; activations need measured r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -200,13 +200,18 @@ DIRECTORY = Path(__file__).parent / "ranges"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedRanges(Strict):
-    """Output of `python -m training.u2netp.int8_ranges`: ranges and their origin."""
+    """Measurements on data for certain weights, and their origin.
+
+    `python -m training.u2netp.int8_ranges` measures `ranges`. `python -m
+    training.emotion.int8_factors` measures `exponents`: powers of two for each channel of a value.
+    """
 
     weights_sha256: str
     derivation: Derivation
     calibration: Calibration
     quality: tuple[MeasuredLoss, ...]
-    ranges: Ranges
+    ranges: Ranges | None = None
+    exponents: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 PARSER = TypeAdapter(ShippedRanges)

@@ -58,7 +58,7 @@ class Derivation(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration(Strict):
-    """The data for measuring the ranges of activations; `sha256` is of its files' digests."""
+    """The data for measuring activations; `sha256` is of its files' digests, or of its texts."""
 
     data: str
     count: Annotated[int, Field(ge=1)]
