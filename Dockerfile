@@ -16,7 +16,7 @@ COPY deploy/container/keep.py deploy/container/
 # The server with the engines that it may choose from, the readers of model sources and of HEIC, without the
 # tools that only development needs and without Paddle's C++ headers.
 FROM locked AS serve-environment
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY app/ app/
 COPY clients/python/ clients/python/
 RUN python3 -m pip --python /opt/paddlepool/bin/python install --quiet --no-deps . ./clients/python \

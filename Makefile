@@ -106,15 +106,18 @@ comparison: $(INSTALLED)  ## measure predictor configurations, write docs/compar
 screenshots: weights  ## pictures of the demo page into docs/images
 	$(BIN)/python loadtest/screenshots.py
 
+# Installed from clients/python beside the server, and not by hash.
+OURS := --no-emit-package paddlepool-client
+
 lock:  ## resolve the dependencies again (needs uv on the path)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
-		--override requirements.overrides.txt \
+		--override requirements.overrides.txt $(OURS) \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file requirements.lock
 	uv pip compile pyproject.toml --extra onnx --extra heic --universal --python-version 3.11 \
-		--override requirements.overrides.txt --constraint requirements.lock \
+		--override requirements.overrides.txt --constraint requirements.lock $(OURS) \
 		--generate-hashes --no-header --no-annotate --output-file requirements.serve.lock
 	uv pip compile pyproject.toml --extra ray --universal --python-version 3.11 \
-		--override requirements.overrides.txt --constraint requirements.lock \
+		--override requirements.overrides.txt --constraint requirements.lock $(OURS) \
 		--generate-hashes --no-header --no-annotate --output-file requirements.ray.lock
 	uv pip compile loadtest/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file loadtest/requirements.lock

@@ -12,9 +12,7 @@ from app import __version__
 from app.contracts.errors import PaddlepoolError
 
 CLIENT = "paddlepool_client.commands.main"
-"""Module of the commands that call a server; they belong to the client. The client is a dependency
-group of pyproject.toml instead of a dependency of the package: pip would look for its name in the
-registry, where the name is not ours."""
+"""Module of the commands that call a server, in the distribution of the client."""
 COMMANDS = {
     "serve": ("app.cli.serve", "serve the models of a repository over HTTP"),
     "ray": ("app.cli.ray", "serve with several replicas under Ray Serve"),
