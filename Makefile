@@ -80,9 +80,10 @@ sbom: $(INSTALLED) .venv-deploy/.installed  ## what the image carries, with lice
 
 # Tools in environments of their own: locust registers a pytest plugin and brings gevent; clients of
 # other servers, which tests run unchanged, and schemathesis have pins that are not ours.
-TOOLS := load deploy doors schema
+TOOLS := load deploy doors schema workflows
 .venv-load/.installed: loadtest/requirements.lock
 .venv-deploy/.installed: deploy/requirements.lock
+.venv-workflows/.installed: deploy/workflows.lock
 .venv-doors/.installed: tests/e2e/requirements.lock
 .venv-schema/.installed: tests/e2e/schema.lock
 $(TOOLS:%=.venv-%/.installed):
@@ -123,6 +124,8 @@ lock:  ## resolve the dependencies again (needs uv on the path)
 		--generate-hashes --no-header --no-annotate --upgrade --output-file loadtest/requirements.lock
 	uv pip compile deploy/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file deploy/requirements.lock
+	uv pip compile deploy/workflows.in --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --upgrade --output-file deploy/workflows.lock
 	uv pip compile tests/e2e/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file tests/e2e/requirements.lock
 	uv pip compile tests/e2e/schema.in --universal --python-version 3.11 \

@@ -1,10 +1,10 @@
 """Which repository is served where none was chosen, and how the user's own is made."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from app.models.repository import shipped
 from app.models.repository.shipped import fill, located, untouched, user_repository
 
 
@@ -37,7 +37,7 @@ def test_a_user_without_a_home_has_none(monkeypatch: pytest.MonkeyPatch) -> None
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    monkeypatch.setattr(shipped.Path, "home", homeless)
+    monkeypatch.setattr(Path, "home", homeless)
     assert user_repository() is None
     assert located(Path("nowhere"), chosen=False) == Path("nowhere")
 
@@ -62,7 +62,7 @@ def test_a_repository_appears_complete_or_not_at_all(
     (models / "a" / "config.toml").chmod(0o400)
     root = tmp_path / "data" / "model_repo"
     with monkeypatch.context() as full:
-        full.setattr(shipped.shutil, "copyfile", lambda *_args, **_options: 1 / 0)
+        full.setattr(shutil, "copyfile", lambda *_args, **_options: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             fill(root, models)
     assert list(root.parent.iterdir()) == []
