@@ -12,8 +12,7 @@ from app import __version__
 from app.contracts.errors import PaddlepoolError
 
 CLIENT = "paddlepool_client.commands.main"
-"""The commands that call a server belong to the client. It is a dependency group of pyproject.toml,
-not a dependency: pip would look for its name in the registry, where it is not ours."""
+"""Module of the commands that call a server, in the distribution of the client."""
 COMMANDS = {
     "serve": ("app.cli.serve", "serve the models of a repository over HTTP"),
     "ray": ("app.cli.ray", "serve with several replicas under Ray Serve"),

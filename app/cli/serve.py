@@ -29,7 +29,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on")
     parser.add_argument("--port", help="port to listen on, 0 for a free one")
     parser.add_argument(
-        "--model-repository", type=Path, metavar="DIR", help="directory of the models"
+        "--model-repository",
+        "--repository",
+        type=Path,
+        metavar="DIR",
+        help="directory of the models; default: ./model_repo if it is there, otherwise one below"
+        " the user's data directory, which the first start fills",
     )
     parser.add_argument("--log-level", help="debug, info, warning or error")
 
@@ -42,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from pydantic import ValidationError
 
     from app.application import body_memory
+    from app.cli.first_start import repository
     from app.contracts.errors import ConfigError
     from app.contracts.resources import use_one_heap
     from app.main import create_app
@@ -82,6 +88,10 @@ def run(args: argparse.Namespace) -> int:
             server.listen(settings.host, port, backlog=1).close()
     except OSError as error:
         return _refuse(f"cannot listen on {settings.host}:{port}: {error.strerror}")
+    try:
+        settings = settings.model_copy(update={"model_repository": repository(settings)})
+    except ConfigError as error:
+        return _refuse(error.message)
     if settings.model_source:  # before anything is read; a failure is logged
         polled = settings.repository_poll_seconds > 0
         first_refresh(settings.model_source, settings.model_repository, polled=polled)

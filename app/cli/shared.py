@@ -17,21 +17,30 @@ def add_repository_option(parser: argparse.ArgumentParser) -> None:
         "--repository",
         type=Path,
         metavar="DIR",
-        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, or ./model_repo",
+        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, ./model_repo, or where there is no"
+        " such directory, the one that `paddlepool serve` has made for this user",
     )
 
 
 def repository_root(given: Path | None) -> Path:
-    """The given directory, or the one that the settings name. Raises ConfigError."""
+    """The given directory, the one that the settings name, or the user's own.
+
+    Raises ConfigError.
+    """
     from pydantic import ValidationError
 
     from app.contracts.errors import ConfigError
+    from app.models.repository.shipped import located
     from app.settings.server import Settings, explain
 
+    if given:
+        return given
     try:
-        return given or Settings().model_repository
+        settings = Settings()
     except ValidationError as error:
         raise ConfigError(explain(error)) from error
+    chosen = "model_repository" in settings.model_fields_set
+    return located(settings.model_repository, chosen=chosen)
 
 
 def open_repository(given: Path | None) -> ModelRepository:

@@ -138,7 +138,10 @@ class Settings(BaseSettings):
         8000, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and logs it."
     )
     model_repository: Path = Field(
-        Path("model_repo"), description="Directory that holds one directory for each model."
+        Path("model_repo"),
+        description="Directory that holds one directory for each model. Where it is not set and the"
+        " default is not there, `paddlepool serve` makes `paddlepool/model_repo` below"
+        " `$XDG_DATA_HOME` or `~/.local/share`, and the other commands use that one.",
     )
     default_models: Annotated[dict[str, str], NoDecode] = Field(
         {},
