@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, cast
 
-from harness import Connection, Reply
+from harness import Connection, Reply, meanwhile
 
 MOST_PAUSE_SECONDS = 4.0
 """Well below the time after which the server closes an idle connection."""
@@ -117,21 +118,14 @@ def users(way: Way, *, number: int, pause: float, seed: int) -> Iterator[list[fl
     The list of their requests' seconds is complete after the block, which raises what failed in a
     user.
     """
-    stop = threading.Event()
     answered: list[float] = []
 
-    def work(user: int) -> None:
+    def work(user: int, ending: threading.Event) -> None:
         draw = random.Random(1000 * seed + user)
         with way.client() as ask:
-            while not stop.is_set():
+            while not ending.is_set():
                 answered.append(ask())
-                stop.wait(min(draw.expovariate(1 / pause), MOST_PAUSE_SECONDS))
+                ending.wait(min(draw.expovariate(1 / pause), MOST_PAUSE_SECONDS))
 
-    with ThreadPoolExecutor(number) as threads:
-        working = [threads.submit(work, user) for user in range(number)]
-        try:
-            yield answered
-        finally:
-            stop.set()
-        for each in working:
-            each.result()
+    with meanwhile(*(partial(work, user) for user in range(number))):
+        yield answered

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import random
 import sys
 from collections import Counter
@@ -20,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cases import mask_request
-from harness import ROOT, Reply, Server, ask, descendants, running_server
+from harness import ROOT, Reply, Server, ask, descendants, resident_bytes, running_server
 from inputs import draw_picture
 from mutants import mutant
 from soak_traffic import CORPUS, Asked, Traffic
@@ -28,17 +27,13 @@ from tqdm import tqdm
 
 ACCEPTED = {"decode": {200}, "reject": {415, 422}, "either": {200, 415, 422}}
 CLIENTS = 3
+MIB = 1 << 20
 MOST_GROWN_MIB = 15
 ENVIRONMENT = {
     # A machine that is busy with the clients as well is slow; that is not judged here.
     "PADDLEPOOL_CODEC_TIMEOUT_SECONDS": "60",
     "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
 }
-
-
-def resident_mib(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
-    return pages * mmap.PAGESIZE / (1 << 20)
 
 
 def post(server: Server, body: bytes) -> Reply:
@@ -63,7 +58,7 @@ def main() -> int:
         )
         with good.users(1, pause=0.2), ThreadPoolExecutor(CLIENTS) as clients:
             replies = list(clients.map(lambda body: post(server, body), files))
-            settled = resident_mib(server.pid)
+            settled = resident_bytes(server.pid) / MIB
             bar = tqdm(total=len(mutants), unit="mutant", disable=None)
             statuses: Counter[int] = Counter()
             for reply in clients.map(lambda body: post(server, body), mutants):
@@ -72,7 +67,7 @@ def main() -> int:
                 refused = reply.status == 503 and "retry-after" in reply.headers
                 if reply.status >= 500 and not refused:
                     faults.append(f"a mutant got {reply.status}: {reply.body[:200]!r}")
-        grown = resident_mib(server.pid) - settled
+        grown = resident_bytes(server.pid) / MIB - settled
         lost = before - set(descendants(server.pid))
     for (name, entry), reply in zip(manifest.items(), replies, strict=True):
         if reply.status not in ACCEPTED[entry["expect"]]:

@@ -3,14 +3,13 @@
     .venv/bin/python loadtest/with_without.py checkout ../before
     .venv/bin/python loadtest/with_without.py setting PADDLEPOOL_SHADOW_FRACTION=1 --measure users
     .venv/bin/python loadtest/with_without.py group emotion onednn onnxruntime_int8
-    .venv/bin/python loadtest/with_without.py {api,overload,grpc,haproxy,ray,tracing,page,reload}
+    .venv/bin/python loadtest/with_without.py {overload,grpc,haproxy,ray,tracing,page,reload}
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
-with these settings and one without; `group` two instance groups of a model. `api` puts this server
-beside what costs its API process less, and `overload` three times the load beside what fits. The
-others put gRPC, HAProxy, Ray Serve, tracing, an open /compare page and reloads beside the plain
-server. Both sides take turns in every round. A ratio above 1 says that the second side is the
-better one; the interval is that of rounds drawn again (90 %).
+with these settings and one without; `group` two instance groups of a model; `overload` three times
+the load with what fits. The others put gRPC, HAProxy, Ray Serve, tracing, an open /compare page and
+reloads beside the plain server. Both sides take turns in every round. A ratio above 1 says that the
+second side is the better one; the interval is that of rounds drawn again (90 %).
 Exit code 1 when a ratio is below --least.
 """
 
@@ -28,18 +27,26 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from api_cost import beside
 from balanced import INGRESSES, balancer, ray_up
 from cases import Case, mask_request, newest, picture, read_cases, text_request
 from closed_loop import Client, HttpWay, Way, checked, one_client, threaded_rate, users
-from harness import HOST, ROOT, Server, ask, cpu_seconds, free_port, request, running_server
+from harness import (
+    HOST,
+    ROOT,
+    Server,
+    ask,
+    cpu_seconds,
+    free_port,
+    meanwhile,
+    request,
+    running_server,
+)
 from open_loop import OverloadedWay
 from tqdm import tqdm
 
@@ -194,24 +201,16 @@ def load(port: int, model: str) -> None:
     checked(ask(port, asked, timeout=600))
 
 
-@contextlib.contextmanager
-def repeated(work: Callable[[], None], *, every: float) -> Iterator[None]:
-    """Work in a thread every so many seconds while the block runs; its error is raised after it."""
-    stop = threading.Event()
+def repeated(work: Callable[[], None], *, every: float) -> AbstractContextManager[None]:
+    """Work in a thread every so many seconds while the block runs."""
 
-    def run() -> None:
-        while not stop.is_set():
+    def run(ending: threading.Event) -> None:
+        while not ending.is_set():
             due = time.monotonic() + every
             work()
-            stop.wait(max(0.0, due - time.monotonic()))
+            ending.wait(max(0.0, due - time.monotonic()))
 
-    with ThreadPoolExecutor(1) as thread:
-        working = thread.submit(run)
-        try:
-            yield
-        finally:
-            stop.set()
-        working.result()
+    return meanwhile(run)
 
 
 def reloading(port: int, model: str, *, every: float) -> AbstractContextManager[None]:
@@ -226,8 +225,8 @@ def http_pairs(
     return [
         Pair(
             name=case.name,
-            without=HttpWay(without.port, case.request, case.rows),
-            within=HttpWay(within.port, other.request, other.rows),
+            without=HttpWay(without.port, case.request, case.rows, pid=without.pid),
+            within=HttpWay(within.port, other.request, other.rows, pid=within.pid),
             clients=case.clients,
             model=case.model.name,
         )
@@ -429,32 +428,6 @@ def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
         ]
 
 
-@contextlib.contextmanager
-def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """Texts by the same int8 program, and requests that compute nothing, everywhere."""
-    with beside(given.before, given.probe) as ways:
-        (_, ours), *others = ways.items()
-        yield [
-            Pair(
-                name=f"{kind} × {clients} beside {name}",
-                without=way,
-                within=ours[kind],
-                clients=clients,
-                measures=measures if isinstance(way, HttpWay) else ("one client",),
-            )
-            for name, side in others
-            for kind, way in side.items()
-            for clients, measures in MEASURED_OF[kind].items()
-            if clients == 1 or isinstance(way, HttpWay)
-        ]
-
-
-MEASURED_OF: Mapping[str, Mapping[int, tuple[str, ...]]] = {
-    "text": {1: ("one client", "processor"), 8: ("busy", "processor"), 32: ("busy", "processor")},
-    "live": {1: ("busy",), 8: ("busy",)},
-}
-"""By number of clients."""
-
 MODES = {
     "checkout": Mode(
         lambda given: servers(given, before=given.other),
@@ -471,15 +444,6 @@ MODES = {
         group,
         ("one client", "busy"),
         options={"model": {}, "groups": {"nargs": 2, "metavar": "GROUP"}},
-    ),
-    "api": Mode(
-        api,
-        ("one client", "busy", "processor"),
-        seconds=3.0,
-        options={
-            "--before": {"type": Path, "help": "another checkout, with its .venv"},
-            "--probe": {"type": Path, "help": "a program that answers texts: see api_cost.py"},
-        },
     ),
     "tracing": Mode(tracing, ("one client", "busy"), seconds=3.0, rounds=8),
     "grpc": Mode(
