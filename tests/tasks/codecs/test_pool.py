@@ -56,7 +56,7 @@ class Pool:
 
     def __init__(self, **options: object) -> None:
         self.reasons: list[str] = []
-        settings = {"count": 1, "wall_seconds": 3.0, "on_restart": self.reasons.append} | options
+        settings = {"count": 1, "wall_seconds": 1.5, "on_restart": self.reasons.append} | options
         self.loop = Loop()
         self.pool = self.loop(CodecPool, **settings)
         self.pool.start()
