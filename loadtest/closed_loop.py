@@ -8,7 +8,6 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -92,23 +91,6 @@ def one_client(way: Way, *, seconds: float) -> list[float]:
         while not taken or time.perf_counter() < end:
             taken.append(ask())
     return taken
-
-
-def threaded_rate(way: Way, *, clients: int, seconds: float) -> float:
-    """As `Way.rate`, by a thread for each client; each counts requests over its own time."""
-
-    def work(_: int) -> float:
-        with way.client() as ask:
-            begin = now = time.perf_counter()
-            done = 0
-            while now - begin < seconds:
-                ask()
-                done += way.units
-                now = time.perf_counter()
-            return done / (now - begin)
-
-    with ThreadPoolExecutor(clients) as pool:
-        return sum(pool.map(work, range(clients)))
 
 
 @contextlib.contextmanager

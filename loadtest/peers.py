@@ -1,6 +1,6 @@
 """The same pictures and texts through this server and through its peers, in one table.
 
-    .venv/bin/python loadtest/peers.py [--rounds N] [--task NAME] [--json FILE] [--no-peers]
+    .venv/bin/python loadtest/peers.py [--rounds N] [--task NAME] [--no-peers]
 
 This server is measured as it serves by default, after it has chosen its instance group.
 
@@ -345,10 +345,8 @@ def main() -> None:
     parser.add_argument(
         "--no-peers", dest="peers", action="store_false", help="bare loops alone beside this server"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here as well")
     arguments = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
-    report: dict[str, Any] = {"cores": cores, "rows": []}
     repository = ModelRepository(arguments.repository)
     with tempfile.TemporaryDirectory() as directory:
         for task in arguments.task or ("pictures", "texts"):
@@ -360,11 +358,7 @@ def main() -> None:
             with taking_part as contests:
                 for contest in contests:
                     measure(contest, seconds=arguments.seconds, rounds=arguments.rounds)
-                    table = rows(contest)
-                    show(table, cores=cores)
-                    report["rows"] += table
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", "utf-8")
+                    show(rows(contest), cores=cores)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
     .venv/bin/python loadtest/with_without.py checkout ../before
     .venv/bin/python loadtest/with_without.py setting PADDLEPOOL_SHADOW_FRACTION=1 --measure users
     .venv/bin/python loadtest/with_without.py group emotion onednn onnxruntime_int8
-    .venv/bin/python loadtest/with_without.py {overload,grpc,haproxy,ray,tracing,page,reload}
+    .venv/bin/python loadtest/with_without.py {overload,haproxy,ray,tracing,page,reload}
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
 with these settings and one without; `group` two instance groups of a model; `overload` three times
-the load with what fits. The others put gRPC, HAProxy, Ray Serve, tracing, an open /compare page and
+the load with what fits. The others put HAProxy, Ray Serve, tracing, an open /compare page and
 reloads beside the plain server. Both sides take turns in every round. A ratio above 1 says that the
 second side is the better one; the interval is that of rounds drawn again (90 %).
 Exit code 1 when a ratio is below --least.
@@ -24,7 +24,6 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -34,15 +33,14 @@ from typing import Any
 
 import numpy as np
 from balanced import INGRESSES, balancer, ray_up
-from cases import Case, mask_request, newest, picture, read_cases, text_request
-from closed_loop import Client, HttpWay, Way, checked, one_client, threaded_rate, users
+from cases import Case, mask_request, picture, read_cases, text_request
+from closed_loop import HttpWay, Way, checked, one_client, users
 from harness import (
     HOST,
     ROOT,
     Server,
     ask,
     cpu_seconds,
-    free_port,
     meanwhile,
     request,
     running_server,
@@ -50,12 +48,10 @@ from harness import (
 from open_loop import OverloadedWay
 from tqdm import tqdm
 
-from app.contracts.tensors import Tensors
 from app.models.repository.layout import ModelRepository
 
 KEY = "with-and-without"
 PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
-DATATYPES = {"float32": "FP32", "int64": "INT64"}
 PAGE_SECONDS = 2.0
 """As in app/service/api/static/comparison/feed.js."""
 RAY_SECONDS = 5.0
@@ -283,57 +279,6 @@ def group(given: argparse.Namespace) -> Iterator[list[Pair]]:
         yield http_pairs(server, server, *sides)
 
 
-@dataclass(frozen=True, slots=True)
-class TritonWay:
-    """A model's self-test by Triton's client, over HTTP or gRPC."""
-
-    library: Any
-    address: str
-    model: str
-    inputs: Tensors
-    units: int = 1
-
-    @contextlib.contextmanager
-    def client(self) -> Iterator[Client]:
-        connected = self.library.InferenceServerClient(self.address)
-        inputs = []
-        for name, array in self.inputs.items():
-            datatype = DATATYPES[array.dtype.name]
-            inputs.append(self.library.InferInput(name, list(array.shape), datatype))
-            inputs[-1].set_data_from_numpy(array)
-
-        def ask() -> float:
-            began = time.perf_counter()
-            connected.infer(self.model, inputs)
-            return time.perf_counter() - began
-
-        with contextlib.closing(connected):
-            yield ask
-
-    def rate(self, *, clients: int, seconds: float) -> float:
-        return threaded_rate(self, clients=clients, seconds=seconds)
-
-
-@contextlib.contextmanager
-def grpc(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """The same tensors over HTTP and over gRPC."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # gevent and its kin, while they are imported
-        import tritonclient.grpc
-        import tritonclient.http
-    repository, port = ModelRepository(given.repository), free_port()
-    with running_server(given.repository, environment={"PADDLEPOOL_GRPC_PORT": str(port)}) as plain:
-        pairs = []
-        for name in given.models:
-            inputs = newest(repository, name).selftest().inputs
-            ways = (
-                TritonWay(tritonclient.http, f"{HOST}:{plain.port}", name, inputs),
-                TritonWay(tritonclient.grpc, f"{HOST}:{port}", name, inputs),
-            )
-            pairs.append(Pair(name=name, without=ways[0], within=ways[1], clients=4))
-        yield pairs
-
-
 def through(direct: int, port: int) -> list[Pair]:
     """Requests of several sizes to one port and to the other, of the group `onednn`."""
     asked = {
@@ -446,14 +391,6 @@ MODES = {
         options={"model": {}, "groups": {"nargs": 2, "metavar": "GROUP"}},
     ),
     "tracing": Mode(tracing, ("one client", "busy"), seconds=3.0, rounds=8),
-    "grpc": Mode(
-        grpc,
-        ("one client", "busy"),
-        seconds=2.0,
-        rounds=10,
-        least=0.9,
-        options={"--models": {"nargs": "+", "default": ["mnist", "emotion", "u2netp"]}},
-    ),
     # A request at a time: what the way adds is less than what a busy machine adds in a second.
     "haproxy": Mode(
         haproxy,
@@ -500,7 +437,6 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         each.add_argument("--users", type=int, default=2, help="of the measure `users`")
         each.add_argument("--pause", type=float, default=0.1, help="seconds, on average")
         each.add_argument("--least", type=float, default=mode.least, help="ratio, else exit code 1")
-        each.add_argument("--json", type=Path, metavar="FILE", help="write what was measured here")
     return parser.parse_args(arguments)
 
 
@@ -508,14 +444,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parsed(arguments)
     with MODES[given.mode].open(given) as pairs:
         found = measured(pairs, given)
-    worst = show(found)
-    if given.json:
-        report = [
-            {"name": name, "measure": measure, "without": phases[0], "with": phases[1]}
-            for (name, measure), phases in found.items()
-        ]
-        given.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    return 0 if worst >= given.least else 1
+    return 0 if show(found) >= given.least else 1
 
 
 if __name__ == "__main__":

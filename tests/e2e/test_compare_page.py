@@ -31,6 +31,14 @@ OURS = [
 KEY = "schlüssel-钥匙"
 
 
+@pytest.fixture(scope="module")
+def served(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with every model, whose groups on demand nobody has started yet."""
+    with running(ROOT / "model_repo", tmp_path_factory.mktemp("served")) as server:
+        server.wait_loaded()
+        yield server
+
+
 @pytest.fixture
 def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
     with opened(browser, complaints) as page:
