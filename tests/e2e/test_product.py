@@ -105,6 +105,7 @@ def test_jobs_of_clients_that_left_never_run(full_server: Server, client: httpx.
     assert now[runs] - before[runs] <= 3 + 4
 
 
+@pytest.mark.nightly  # measures times
 def test_liveness_answers_while_predictors_use_every_core(full_server: Server) -> None:
     """p99 within 50 ms under more pictures and texts than the machine can take."""
     picture = a_picture()

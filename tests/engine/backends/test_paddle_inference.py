@@ -176,11 +176,6 @@ def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def observer() -> RecordingObserver:
-    return RecordingObserver()
-
-
-@pytest.fixture
 def registry(
     loop: Loop,
     repository: Path,

@@ -217,11 +217,6 @@ def test_a_held_predictor_gets_ahead_with_moments() -> None:
         predictor.close()
 
 
-@pytest.fixture
-def observer() -> RecordingObserver:
-    return RecordingObserver()
-
-
 @contextlib.contextmanager
 def serving_double(
     loop: Loop,
