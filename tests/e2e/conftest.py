@@ -76,13 +76,10 @@ def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def protocol_server(
     tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """The models `tiny` and `other`, a copy of it that may be changed, and our own models."""
+    """The model `tiny`, and our own models."""
     root = tmp_path_factory.mktemp("protocol")
-    tiny, ours = tiny_model_repository / "tiny", ROOT / "model_repo"
-    copies = {"tiny": tiny, "other": tiny}
-    copies |= {name: ours / name for name in ("emotion", "mnist", "u2netp")}
-    for name, source in copies.items():
-        shutil.copytree(source, root / "repository" / name)
+    shutil.copytree(ROOT / "model_repo", root / "repository")
+    shutil.copytree(tiny_model_repository / "tiny", root / "repository" / "tiny")
     settings = {
         "admin_key": "admin",
         "grpc_port": 0,

@@ -669,8 +669,7 @@ def test_everything_is_done_by_keys_alone(page: Page) -> None:
     assert page.is_hidden("#server-models")
 
 
-@pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("locale", "scheme"), [("en-US", "light"), ("zh-CN", "dark")])
 def test_nobody_is_shut_out(
     browser: Browser, full_server: Server, complaints: list[str], scheme: str, locale: str
 ) -> None:
@@ -717,13 +716,10 @@ def test_colours_of_the_system_hide_no_choice(
         assert violations(page) == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_shows_it_all(
-    browser: Browser, full_server: Server, complaints: list[str], scheme: str
-) -> None:
+def test_a_phone_shows_it_all(browser: Browser, full_server: Server, complaints: list[str]) -> None:
     """Nothing is wider than the screen, and a finger meets everything."""
     with opened(
-        browser, complaints, viewport=PHONE, has_touch=True, is_mobile=True, color_scheme=scheme
+        browser, complaints, viewport=PHONE, has_touch=True, is_mobile=True, color_scheme="dark"
     ) as page:
         page.goto(f"{full_server.url}/")
         answered(page)

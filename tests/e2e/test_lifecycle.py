@@ -97,7 +97,8 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
 def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
     """Jobs that are queued when the drain begins are run, all of them."""
     shutil.copytree(ROOT / "model_repo" / "emotion", tmp_path / "models" / "emotion")
-    with running(tmp_path / "models", tmp_path) as server:
+    settings = {"timeout_default_ms": 30_000}  # the machine may be busy
+    with running(tmp_path / "models", tmp_path, settings=settings) as server:
         server.wait_loaded()
         text = "妈妈说想和我聊天，她一定是有难过的事了。我要上课，所以我好难过。"
         clients = Clients(server, 8, "/sentiment", {"inputs": [text] * 32})
