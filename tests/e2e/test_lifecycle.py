@@ -101,7 +101,7 @@ def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
     with running(tmp_path / "models", tmp_path, settings=settings) as server:
         server.wait_loaded()
         text = "妈妈说想和我聊天，她一定是有难过的事了。我要上课，所以我好难过。"
-        clients = Clients(server, 8, "/sentiment", {"inputs": [text] * 32})
+        clients = Clients(server, 4, "/sentiment", {"inputs": [text] * 16})
         wait_until(lambda: len(clients.answers) >= 16)
         server.process.send_signal(signal.SIGTERM)
         clients.join()
