@@ -94,7 +94,7 @@ def test_text_model_carries_its_tokenizer_and_labels(text_version: Path) -> None
 
 def test_float16_storage(tmp_path: Path) -> None:
     options = {
-        "vocab_size": 2000, "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "vocab_size": 2000, "hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4,
         "intermediate_size": 1024, "max_position_embeddings": 64, "num_labels": 6,
     }  # fmt: skip
     paddle.seed(5)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 
 import pytest
 
 from app.tasks.codecs.pool import CodecPool
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+from tests.descriptors import open_descriptors
 
 
 def test_descriptors_that_cannot_all_be_had_are_all_given_back() -> None:

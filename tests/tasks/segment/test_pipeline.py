@@ -35,6 +35,7 @@ from app.tasks.segment.request import (
     SegmentResult,
     read_options,
 )
+from tests.descriptors import open_descriptors
 from tests.engine.driving import Loop
 from tests.engine.fakes import calling, wait_until
 from tests.tasks.codecs import pictures
@@ -111,13 +112,8 @@ def pixels_of(result: SegmentResult) -> Any:
     return np.asarray(Image.open(io.BytesIO(result.image)))
 
 
-def open_descriptors() -> int:
-    """Without the memory shared with codec processes, which they map at its first use."""
-    links = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            links.append(str(descriptor.readlink()))
-    return sum(not link.startswith(("/memfd:requests", "/memfd:replies")) for link in links)
+MAPPED = ("/memfd:requests", "/memfd:replies")
+"""The memory shared with codec processes, which they map at its first use."""
 
 
 PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
@@ -411,9 +407,9 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
         answered = asyncio.Event()
         await asyncio.gather(*[ask(attempt, answered) for attempt in range(60)])
 
-    before = open_descriptors()
+    before = len(open_descriptors(but=MAPPED))
     server.awaited(ask_often())
-    wait_until(lambda: open_descriptors() == before)
+    wait_until(lambda: len(open_descriptors(but=MAPPED)) == before)
     assert server.codecs.pictures.held == 0
     with pytest.raises(DeadlineExceeded):
         server.awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=0.0))

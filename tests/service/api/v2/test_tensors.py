@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -349,6 +349,7 @@ def asked(*outputs: str, binary: bool = False) -> ReplyForm:
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
 @pytest.mark.parametrize(("datatype", "dtype"), DATATYPES.items(), ids=DATATYPES.keys())
+@settings(max_examples=20)
 @given(st.data())
 def test_what_is_written_is_read_back(
     datatype: str, dtype: str, binary: bool, data: st.DataObject
