@@ -318,19 +318,15 @@ class TestImage:
     def test_an_installation_is_the_same_whenever_it_is_made(self, tmp_path: Path) -> None:
         """The client's, with the bytecode that pip makes."""
         source = shutil.copytree(ROOT / "clients" / "python", tmp_path / "source")
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+        pip: list[str | Path] = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index"]
         trees = []
         target = tmp_path / "target"
         for _ in range(2):
             shutil.rmtree(target, ignore_errors=True)
-            options = [
-                "--no-build-isolation",
-                "--compile",
-                "--ignore-installed",
-                "--prefix",
-                target,
-            ]
-            done = run([*pip, *options, source], {"SOURCE_DATE_EPOCH": "1700000000"})
+            options = ["--no-deps", "--no-build-isolation", "--compile", "--ignore-installed"]
+            done = run(
+                [*pip, *options, "--prefix", target, source], {"SOURCE_DATE_EPOCH": "1700000000"}
+            )
             assert done.returncode == 0, done.stderr
             trees.append(
                 {
