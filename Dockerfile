@@ -15,7 +15,8 @@ RUN python3 -m venv --without-pip /opt/paddlepool \
 COPY deploy/container/keep.py deploy/container/
 
 # The server with the engines that it may choose from, the readers of model sources and of HEIC, without the
-# tools that only development needs and without Paddle's C++ headers.
+# tools that only development needs and without headers, tests and the plugin of Paddle's own copy of
+# OpenVINO, which no backend uses. deploy/container/size.py shows what takes the space.
 FROM locked AS serve-environment
 ARG SOURCE_DATE_EPOCH
 COPY pyproject.toml setup.py README.md LICENSE ./
@@ -25,7 +26,9 @@ RUN python3 -m pip --python /opt/paddlepool/bin/python install --quiet --no-deps
     && /opt/paddlepool/bin/python deploy/container/keep.py 'paddlepool[grpc,heic,onnx,otel,sources]' paddlepool-client > unneeded.txt \
     && cat unneeded.txt \
     && python3 -m pip --python /opt/paddlepool/bin/python uninstall --quiet --yes --requirement unneeded.txt \
-    && rm -rf /opt/paddlepool/lib/python3*/site-packages/paddle/include \
+    && for unneeded in paddle/include paddle/libs/libopenvino_intel_cpu_plugin.so \
+            openvino/include onnx/backend/test onnxruntime/transformers; do \
+        rm -rf /opt/paddlepool/lib/python3*/site-packages/"$unneeded"; done \
     && find /opt/paddlepool/lib -type d -name tests -prune -exec rm -rf {} +
 
 # What the compose profile `load` runs: locust has a lock of its own.

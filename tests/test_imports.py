@@ -328,7 +328,7 @@ def test_the_client_imports_nothing_but_httpx() -> None:
             else []
         )
     }
-    ours = {"httpx", "opentelemetry", "paddlepool_client", "tqdm"}
+    ours = {"httpx", "opentelemetry", "paddlepool_client", "tqdm", "typing_extensions"}
     assert names - set(sys.stdlib_module_names) == ours
 
 
