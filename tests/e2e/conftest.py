@@ -80,7 +80,7 @@ def protocol_server(
     root = tmp_path_factory.mktemp("protocol")
     shutil.copytree(ROOT / "model_repo", root / "repository")
     shutil.copytree(tiny_model_repository / "tiny", root / "repository" / "tiny")
-    settings = {
+    settings = PATIENT | {
         "admin_key": "admin",
         "grpc_port": 0,
         "segment_max_bytes": 200_000,

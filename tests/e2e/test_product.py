@@ -42,12 +42,14 @@ def test_info_tells_what_confines_the_processes_that_serve(
 
 
 @pytest.mark.skipif(not BLNS.exists(), reason="the list of naughty strings is not beside us")
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_naughty_strings_get_200_or_422_and_no_echo(
-    full_server: Server, client: httpx.Client
+    full_server: Server, client: httpx.Client, step: int
 ) -> None:
-    """Each of 515; the scores of those that are answered are finite and sum to one."""
-    strings = json.loads(BLNS.read_text("utf-8"))
-    assert len(strings) > 500
+    """A quarter of 515, all of them each night; the scores of those that are answered are finite
+    and sum to one."""
+    strings = json.loads(BLNS.read_text("utf-8"))[::step]
+    assert len(strings) * step > 500
     answered = 0
     for string in strings:
         response = client.post("/sentiment", content=json.dumps({"text": string}), headers=JSON)
@@ -57,7 +59,7 @@ def test_naughty_strings_get_200_or_422_and_no_echo(
             assert math.isclose(sum(item["score"] for item in response.json()), 1, abs_tol=1e-5)
         if len(string) > 12:
             assert string not in response.text
-    assert answered > 450
+    assert answered * step > 430
     client.get("/v2", headers={"X-Request-ID": "after-naughty-strings"})
     full_server.wait_logged(request_id="after-naughty-strings")  # so all before it are there
     log = full_server.text()
