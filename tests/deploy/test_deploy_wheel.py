@@ -141,7 +141,7 @@ def serving(program: Path, directory: Path, log: Path) -> Iterator[str]:
     """`paddlepool serve` for a user whose home is beside the empty directory; yields its URL."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PADDLEPOOL_", "XDG_"))}
     environment |= {"HOME": str(directory.parent / "home"), "PADDLEPOOL_PORT": "0"}
-    environment["PADDLEPOOL_TIMEOUT_DEFAULT_MS"] = "60000"  # a busy machine answers late
+    environment["PADDLEPOOL_TIMEOUT_DEFAULT_MS"] = "30000"  # a busy machine answers late
     with log.open("w") as output:
         process = subprocess.Popen(
             [str(program), "serve"], cwd=directory, env=environment, stderr=output
