@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--if-possible",
         action="store_true",
-        help="where the weights cannot be had, say so in one line and succeed",
+        help="if the weights are unavailable, print one line and exit with 0",
     )
 
 

@@ -271,7 +271,7 @@ def checked(
     if not fit:
         said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
         raise ExportError(
-            f"{files.name}: the program {derived.entry.name} is not what it should be: {said} on "
+            f"{files.name}: the program {derived.entry.name} is not accurate enough: {said} on "
             f"{len(samples)} samples (limits {LARGEST_DRIFT}, {least_agreement})"
         )
     loss = MeasuredLoss(data="samples on this machine", count=len(samples), figures=figures)

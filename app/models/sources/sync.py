@@ -319,7 +319,7 @@ def refresh(
     if late and not until.is_set():
         log.warning("the model source did not answer within %.0f s; tried again later", timeout)
     elif child.returncode:
-        log.warning("the model source could not be read; what is here stays served")
+        log.warning("the model source could not be read; the local copy stays in service")
     return child.returncode == 0
 
 

@@ -222,7 +222,7 @@ WHEN: Mapping[str, str] = {
         " the limit."
     ),
     "host_not_allowed": (
-        "The `Host` header, or the host of an absolute target, is none of "
+        "The `Host` header, or the host of an absolute target, is not in "
         "`PADDLEPOOL_ALLOWED_HOSTS`."
     ),
     "http_version_not_supported": "The request is in a version of HTTP other than 1.0 and 1.1.",

@@ -144,9 +144,11 @@ class ProcessorInfo(BaseModel):
 
     name: str
     instruction_sets: list[str] = Field(
-        description="Those that it has of the ones by which the frameworks choose their kernels."
+        description="The instruction sets of this processor by which the frameworks choose kernels."
     )
-    missing: list[str] = Field(description="The others of these for its architecture.")
+    missing: list[str] = Field(
+        description="Such instruction sets of its architecture that it lacks."
+    )
     remark: str | None = Field(description="What that means for int8 programs; null: nothing.")
 
 

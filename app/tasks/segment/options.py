@@ -69,7 +69,7 @@ OPTIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "bg_fit": (
         _words("cover", "contain"),
-        "How `bg_image` fills the canvas: `cover` cuts what is over, `contain` shows it whole "
+        "How `bg_image` fills the canvas: `cover` crops it, `contain` shows all of it "
         "on `bg_color`. Left out: cover.",
     ),
     "bg_blur": (

@@ -307,7 +307,7 @@ class SegmentSettings(BaseModel):
     """Read with the server's settings, as PADDLEPOOL_ and the field's name in capitals."""
 
     segment_max_bytes: Bytes = Field(
-        12 * MIB, description="Largest request body of /segment, in bytes."
+        12 * MIB, description="Maximum request body of /segment, in bytes."
     )
 
 

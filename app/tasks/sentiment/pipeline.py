@@ -143,8 +143,8 @@ def tokenise(
         if len(ids) <= markers:
             received = len(texts[position - 1])
             raise TextEmpty(
-                f"text {position} of {len(texts)} has {received} characters and the model can read "
-                "none of them",
+                f"text {position} of {len(texts)} has {received} characters, and the model can "
+                "read none of them",
                 received=received,
             )
         bucket = lengths[bisect_left(lengths, len(ids))]
@@ -249,7 +249,7 @@ class SentimentPipeline:
             return self._prepare(payload, deadline)
         if self._pending >= self._max_pending:
             raise Overloaded(
-                f"{self._pending} requests wait for the tokenizer, as many as may",
+                f"{self._pending} requests wait for the tokenizer, which is the limit",
                 retry_after=1.0,
                 limit=self._max_pending,
                 received=self._pending,

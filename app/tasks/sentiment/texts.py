@@ -34,13 +34,13 @@ class SentimentSettings(BaseModel):
     """Read with the server's settings, as PADDLEPOOL_ and the field's name in capitals."""
 
     sentiment_max_bytes: Bytes = Field(
-        256 * KIB, description="Largest request body of /sentiment, in bytes."
+        256 * KIB, description="Maximum request body of /sentiment, in bytes."
     )
     text_max_characters: int = Field(
-        2_000, ge=1, le=1_000_000, description="Most characters of one text, before tokenising."
+        2_000, ge=1, le=1_000_000, description="Maximum characters of one text, before tokenising."
     )
     text_max_inputs: int = Field(
-        32, ge=1, le=1_024, description="Most texts in one request to /sentiment."
+        32, ge=1, le=1_024, description="Maximum texts in one request to /sentiment."
     )
 
 

@@ -248,7 +248,7 @@ def test_a_refresh_reports_and_never_raises(
     assert "model source: taken double/1" in caplog.messages
     shutil.rmtree(origin)
     assert not refresh(f"file://{origin}", local, until=threading.Event())
-    assert "what is here stays served" in caplog.text
+    assert "the local copy stays in service" in caplog.text
     assert served(local) == {"double": (1,)}
 
 

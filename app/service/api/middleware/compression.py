@@ -104,4 +104,4 @@ class _Unpacked:
             raise UnsupportedEncoding("The body is not what gzip makes.") from error
         self._packed = self._stream.unconsumed_tail
         if self._stream.unused_data:  # accepting more members would let many empty ones take long
-            raise UnsupportedEncoding("The body goes on after the end of its gzip stream.")
+            raise UnsupportedEncoding("The body continues after the end of its gzip stream.")

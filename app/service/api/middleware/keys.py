@@ -182,8 +182,8 @@ class Sites:
         foreign = not (self._any or host is None or self._allowed(host))
         if foreign and not is_health(scope["path"]):  # probes use the server's address as Host
             return HostNotAllowed(
-                "The Host header is none of this server's names, which PADDLEPOOL_ALLOWED_HOSTS "
-                "lists."
+                "The Host header is not one of this server's names, which "
+                "PADDLEPOOL_ALLOWED_HOSTS lists."
             )
         # Browsers omit Sec-Fetch-Site for plain HTTP to another machine.
         elsewhere = site not in OWN if site else origin and _is_of_another(origin, host)

@@ -33,8 +33,8 @@ class Budget:
         wanted = self.used + amount
         if wanted > self.limit:
             raise Overloaded(
-                f"{self.used} {self._what} are held and {amount} more asked for; the limit is "
-                f"{self.limit}",
+                f"{self.used} {self._what} are in use and {amount} more were requested; "
+                f"the limit is {self.limit}",
                 retry_after=RETRY_SECONDS,
                 limit=self.limit,
                 received=wanted,

@@ -200,7 +200,7 @@ def _check_output_parameters(own: Mapping[str, Any], number: int) -> None:
         raise InvalidTensor(f"outputs[{number}]: {NO_SHARED_MEMORY}")
     if unknown := set(own) - set(OUTPUT_PARAMETERS):
         raise InvalidTensor(
-            f"outputs[{number}]: {len(unknown)} unknown parameters; there are "
+            f"outputs[{number}]: {len(unknown)} unknown parameters; known are "
             f"{', '.join(OUTPUT_PARAMETERS)}"
         )
 
