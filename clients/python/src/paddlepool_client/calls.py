@@ -54,7 +54,7 @@ class SegmentOptions(TypedDict, total=False):
     bg_image: Annotated[Source, "For composite: a second picture, the background."]
     bg_fit: Annotated[
         Literal["cover", "contain"],
-        "How `bg_image` fills the canvas: `cover` cuts what is over, `contain` shows it whole"
+        "How `bg_image` fills the canvas: `cover` crops it, `contain` shows all of it"
         " on `bg_color`. Left out: cover.",
     ]
     bg_blur: Annotated[
